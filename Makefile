@@ -1,0 +1,79 @@
+# `make demo` and `make check` need python3 (3.11 or later), make and a package index; everything else is made here.
+
+PYTHON ?= python3
+DEMO   ?= examples/counter/main.py
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+RUN  := $(VENV)/.installed-run
+DEV  := $(VENV)/.installed-dev
+CODE  = $(wildcard ergo_py tests examples benchmarks)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup fmt fmt-check lint contracts types test test-deep test-matrix coverage bench docs check demo soak clean
+.DEFAULT_GOAL := help
+
+help:           ## Show what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+setup: $(DEV)   ## Create .venv with everything for development
+
+$(RUN): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(DEV): $(RUN)
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+fmt: $(DEV)     ## Format the code and apply safe lint fixes
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+fmt-check: $(DEV)
+	$(BIN)/ruff format --check .
+
+lint: $(DEV) contracts  ## Lint, and check which module imports which
+	$(BIN)/ruff check .
+
+contracts: $(DEV)
+	$(BIN)/lint-imports --no-cache
+
+types: $(DEV)   ## Check types with mypy (strict) and basedpyright
+	$(BIN)/mypy $(CODE)
+	$(BIN)/basedpyright $(CODE)
+
+test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(ARGS)
+
+test-deep: $(DEV)       ## Run the tests with many more examples
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1800 $(ARGS)
+
+test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
+	.ci/test-matrix $(ARGS)
+
+coverage: $(DEV)        ## Run the tests and demand coverage
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+
+bench: $(DEV)   ## Measure, as ratios against peers and limits
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(DEV)    ## Run the leak tests for longer
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+docs: $(DEV)    ## Build the documentation into docs/_build
+	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
+
+check: fmt-check lint types coverage docs       ## Everything that must hold
+
+demo: $(RUN)    ## Run the demonstration program
+	$(BIN)/python $(DEMO)
+
+clean:          ## Remove everything made here, environments included
+	rm -rf $(VENV) .venv-3.* docs/_build dist build .coverage .coverage.* htmlcov .hypothesis
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The kernel: processes, messages, and what holds them together. Nothing here knows actors, sockets or wires."""

@@ -1,0 +1,427 @@
+"""The verbs: what a process can do from inside its callbacks."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+from .errors import BadInputError, BehaviourError, NameUnknownError, NotAllowedError
+from .ids import PID, Alias, Name, NodeName, Target
+from .mailbox import STOP, Priority
+from .messages import NO_REPLY, NoReply, Request
+from .options import SpawnKeywords, check_name, check_number, read_options
+from .process import Process
+from .reasons import Normal, Unregistered, as_reason
+from .relations import Kind
+from .requests import Caller
+from .states import Operation
+from .timers import Timer
+
+if TYPE_CHECKING:
+    from .node import Node
+
+__all__ = ["Behaviour", "arm_timer", "behaviour_of", "check_priority", "check_timeout", "kill_target", "exit_target"]
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class _Unborn:
+    """Stands for the process while a behaviour's ``__init__`` runs."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotAllowedError(
+            "the process does not exist yet while __init__ runs; do this in `async def init(self)`, which is called next"
+        )
+
+
+class Behaviour:
+    """Base of what users write: the verbs, over the process that the kernel gives each instance.
+
+    There is no ``super().__init__()`` to call. A class is called anew for each start, and the process it speaks for exists from
+    ``init`` on.
+    """
+
+    _process: Process = cast(Process, _Unborn())
+
+    # -- identity ----------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> PID:
+        """The identity of this process."""
+        return self._process.id
+
+    @property
+    def registered_name(self) -> str | None:
+        """The name it is registered under, if any."""
+        return self._process.name
+
+    @property
+    def parent(self) -> PID:
+        """Who spawned it: a process, or the node itself."""
+        process = self._process
+        return process.kernel.pid if process.parent is None else process.parent.id
+
+    @property
+    def node(self) -> "Node":
+        """The node it lives on."""
+        return self._process.kernel.node  # type: ignore[no-any-return]
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        """Its environment: its own settings over its parent's over the node's."""
+        return MappingProxyType(dict(self._process.env))
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to this process."""
+        return self._process.log
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+        """Send a message. May be used anywhere, from any thread.
+
+        Returns False if nobody is there to receive it; it is a dead letter then. The other side's death is never an error here.
+
+        Raises:
+            MailboxFullError: the receiver is full and its rule is to refuse.
+            TargetTypeError: ``to`` is no address.
+        """
+        process = self._process
+        process.sent += 1
+        return process.router.send(process.id, to, message, process.priority if priority is None else priority)
+
+    async def send_wait(
+        self, to: Target, message: object, *, priority: Priority | None = None, timeout: float | None = None
+    ) -> bool:
+        """Send a message, and wait for room if the receiver is full and its rule is ``Overflow.WAIT``.
+
+        Raises:
+            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses at once.
+            TargetTypeError: ``to`` is no address.
+        """
+        check_timeout(timeout)
+        process = self._process
+        process.sent += 1
+        return await process.router.send_wait(
+            process.id, to, message, process.priority if priority is None else check_priority(priority), timeout
+        )
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+        """Send a message ``delay`` seconds from now. It is taken back if this process ends first.
+
+        Raises:
+            BadInputError: the delay is negative or no number.
+        """
+        check_number("delay", delay, least=0.0)
+        return arm_timer(self._process, delay, 0.0, to, message, priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+        """Send a message every ``period`` seconds, first after one period, until cancelled or until this process ends.
+
+        Raises:
+            BadInputError: the period is not positive.
+        """
+        check_number("period", period, least=1e-6)
+        return arm_timer(self._process, period, period, to, message, priority)
+
+    @overload
+    def forward(self, to: Target, message: object, origin: Caller, *, priority: Priority | None = None) -> NoReply: ...
+    @overload
+    def forward(
+        self, to: Target, message: object, origin: PID | Alias, *, priority: Priority | None = None
+    ) -> bool: ...
+    def forward(
+        self, to: Target, message: object, origin: PID | Alias | Caller, *, priority: Priority | None = None
+    ) -> bool | NoReply:
+        """Hand on a message as if its sender had sent it, or a call as if its caller had called.
+
+        For a call, write ``return self.forward(to, request, caller)`` in ``handle_call``.
+        """
+        process = self._process
+        process.sent += 1
+        sent = process.kernel.calls.forward(to, message, origin, process.priority if priority is None else priority)
+        return NO_REPLY if isinstance(origin, Caller) else sent
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    @overload
+    async def call(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority | None = None
+    ) -> R: ...
+    @overload
+    async def call(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority | None = None
+    ) -> Any: ...
+    async def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority | None = None
+    ) -> Any:
+        """Ask and wait for the answer. ``timeout=None`` waits as long as the callee lives.
+
+        Raises:
+            TargetDownError: the callee died before it answered, or was not there.
+            CallTimeoutError: it did not answer in time.
+            DeadlockError: it waits, directly or through others, for this very process.
+            MailboxFullError: it is full and refuses.
+            Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
+        """
+        process = self._process
+        process.allow(Operation.CALL)
+        check_timeout(timeout)
+        process.sent += 1
+        return await process.kernel.calls.call(
+            process, process.id, to, request, timeout, process.priority if priority is None else priority
+        )
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any more."""
+        self._process.allow(Operation.REPLY)
+        return self._process.kernel.calls.reply(_check_caller(caller), value, None)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        """Answer such a call with an exception, which its ``call`` raises. False if nobody waits any more."""
+        self._process.allow(Operation.REPLY)
+        return self._process.kernel.calls.reply(_check_caller(caller), None, check_error(error))
+
+    # -- children ----------------------------------------------------------------------------------------------------
+
+    async def spawn(self, behaviour: "Callable[[*Ts], Behaviour]", *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        """Start a child process, and return when its ``init`` has succeeded. It never outlives this process.
+
+        Raises:
+            InitError: its ``init`` raised; the original is the cause, and nothing of the child remains.
+            InitTimeoutError: its ``init`` took longer than ``init_timeout``.
+            NameTakenError: ``name`` belongs to another process.
+            TooManyProcessesError: the node's limit is reached.
+            BehaviourError: ``behaviour`` is not a class of behaviours.
+        """
+        process = self._process
+        process.allow(Operation.SPAWN)
+        checked = read_options(options)
+        cls = behaviour_of(behaviour)
+        child = await Process.spawn(process.kernel, process, behaviour, cls, args, checked)
+        return child.id
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: object = Normal()) -> None:
+        """End this process when the current callback returns; a reply it returns is still sent."""
+        self._process.allow(Operation.STOP)
+        self._process.end(STOP, as_reason(reason))
+
+    def send_exit(self, to: Target, reason: object) -> bool:
+        """Ask a process or meta-process to end, politely: it is taken between messages. False if nobody is there."""
+        return exit_target(self._process, self._process.id, to, reason)
+
+    def kill(self, to: Target) -> bool:
+        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        return kill_target(self._process, to)
+
+    @property
+    def trap_exit(self) -> bool:
+        """Whether exits of linked processes, and ones sent by others than the parent, arrive as ``Exit`` messages."""
+        return self._process.trap_exit
+
+    @trap_exit.setter
+    def trap_exit(self, value: bool) -> None:
+        self._process.allow(Operation.CONFIGURE)
+        self._process.trap_exit = bool(value)
+
+    @property
+    def send_priority(self) -> Priority:
+        """The priority of what this process sends without saying another."""
+        return self._process.priority
+
+    @send_priority.setter
+    def send_priority(self, value: Priority) -> None:
+        self._process.allow(Operation.CONFIGURE)
+        self._process.priority = check_priority(value)
+
+    # -- names and relations -----------------------------------------------------------------------------------------
+
+    def register(self, name: str) -> None:
+        """Take a name. A process has at most one.
+
+        Raises:
+            NameTakenError: somebody has it; nothing is changed.
+            NotAllowedError: this process has another name already.
+        """
+        process = self._process
+        process.allow(Operation.REGISTER)
+        check_name(name)
+        if process.name is not None and process.name != name:
+            raise NotAllowedError(
+                f"{process} has the name {process.name!r}; unregister() first, a process has one name at a time"
+            )
+        process.take_name(name)
+
+    def unregister(self) -> None:
+        """Give the name up. Whoever watches it is told.
+
+        Raises:
+            NameUnknownError: this process has none.
+        """
+        process = self._process
+        process.allow(Operation.REGISTER)
+        release_name(process)
+
+    def create_alias(self) -> Alias:
+        """Make a further address of this process; it lasts until deleted or until the process ends."""
+        self._process.allow(Operation.REGISTER)
+        return self._process.make_alias()
+
+    def delete_alias(self, alias: Alias) -> None:
+        """Give up an alias. Whoever watches it is told.
+
+        Raises:
+            NameUnknownError: it is no alias of this process.
+        """
+        process = self._process
+        process.allow(Operation.REGISTER)
+        if process.aliases is None or alias not in process.aliases:
+            raise NameUnknownError(alias)
+        process.aliases.remove(alias)
+        process.router.registry.drop_alias(alias)
+        process.kernel.tell_all(alias, Unregistered())
+
+    def link(self, target: Target | NodeName) -> None:
+        """Have this process end, or get an ``Exit`` if it traps, when ``target`` ends. If it has ended already, at once.
+
+        Raises:
+            RelationExistsError: there is such a link.
+            NotAllowedError: the target is this process itself.
+        """
+        self._relate(target, Kind.LINK)
+
+    def unlink(self, target: Target | NodeName) -> None:
+        """Remove a link. Nothing of it is delivered afterwards.
+
+        Raises:
+            RelationUnknownError: there is none.
+        """
+        self._unrelate(target, Kind.LINK)
+
+    def monitor(self, target: Target | NodeName) -> None:
+        """Get a ``Down`` message when ``target`` ends. If it has ended already, at once.
+
+        Raises:
+            RelationExistsError: it is monitored already.
+            NotAllowedError: the target is this process itself.
+        """
+        self._relate(target, Kind.MONITOR)
+
+    def demonitor(self, target: Target | NodeName) -> None:
+        """Stop monitoring. No ``Down`` is delivered afterwards, not even one that is queued.
+
+        Raises:
+            RelationUnknownError: it was not monitored.
+        """
+        self._unrelate(target, Kind.MONITOR)
+
+    def _relate(self, target: Target | NodeName, kind: Kind) -> None:
+        process = self._process
+        process.allow(Operation.RELATE)
+        if not isinstance(target, NodeName) and process.router.resolve(target) is process:
+            raise NotAllowedError(f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)")
+        process.kernel.relate(process, target, kind)
+
+    def _unrelate(self, target: Target | NodeName, kind: Kind) -> None:
+        process = self._process
+        process.allow(Operation.RELATE)
+        process.kernel.relations.remove(process.id, process.kernel.watched(target), kind)
+
+
+# What node and behaviour have in common.
+
+
+def behaviour_of(given: object) -> type[Behaviour]:
+    """The behaviour class in what was given to ``spawn``: a class, or a ``functools.partial`` of one.
+
+    Raises:
+        BehaviourError: there is none, with the line to write instead.
+    """
+    cls = given
+    while isinstance(cls, partial):
+        cls = cls.func
+    if isinstance(cls, type) and issubclass(cls, Behaviour):
+        return cls
+    if isinstance(given, Behaviour):
+        name = type(given).__name__
+        raise BehaviourError(
+            "spawn(behaviour)",
+            given,
+            f"the class and its arguments, `spawn({name}, …)`; each start makes an instance of its own",
+        )
+    raise BehaviourError("spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`")
+
+
+def arm_timer(
+    process: Process, delay: float, period: float, to: Target, message: object, priority: Priority | None
+) -> Timer:
+    """Arm a timer that belongs to ``process``."""
+    process.allow(Operation.ARM_TIMER)
+    process.router.resolve(to)
+    clock = process.kernel.clock
+    timer = Timer(
+        clock.timers, process, to, message, process.priority if priority is None else check_priority(priority), period
+    )
+    if process.timers is None:
+        process.timers = set()
+    process.timers.add(timer)
+    clock.arm_timer(timer, delay)
+    return timer
+
+
+def release_name(process: Process) -> None:
+    """Take a process's name away and tell whoever watches the name."""
+    name = process.name
+    if name is None:
+        raise NameUnknownError(None)
+    process.router.registry.free_name(name)
+    process.name = None
+    process.kernel.tell_all(Name(name, process.router.node), Unregistered())
+
+
+def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
+    """Ask whoever is at ``to`` to end."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.ask_to_exit(sender, as_reason(reason))
+    return True
+
+
+def kill_target(owner: Any, to: Target) -> bool:
+    """Kill whoever is at ``to``."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.kill()
+    return True
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what cannot be a time limit."""
+    if timeout is not None:
+        check_number("timeout", timeout, least=0.0)
+
+
+def check_priority(priority: object) -> Priority:
+    """Refuse what is no priority."""
+    if not isinstance(priority, Priority):
+        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+    return priority
+
+
+def check_error(error: object) -> BaseException:
+    """Refuse what cannot be raised."""
+    if not isinstance(error, BaseException):
+        raise BadInputError("error", error, "an exception; for an ordinary answer use reply(caller, value)")
+    return error
+
+
+def _check_caller(caller: object) -> Caller:
+    if not isinstance(caller, Caller):
+        raise BadInputError("caller", caller, "the Caller that handle_call was given")
+    return caller

@@ -1,0 +1,79 @@
+"""What a behaviour class can be called for: found out once for each class, so that no message pays for it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from .errors import BehaviourError
+
+__all__ = ["CALLBACKS", "Callbacks", "default"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
+    "init": (),
+    "handle_message": ("message", "sender"),
+    "handle_call": ("request", "caller"),
+    "handle_message_name": ("name", "message", "sender"),
+    "handle_message_alias": ("alias", "message", "sender"),
+    "handle_call_name": ("name", "request", "caller"),
+    "handle_call_alias": ("alias", "request", "caller"),
+    "handle_event": ("event",),
+    "handle_log": ("record",),
+    "handle_inspect": ("*items",),
+    "handle_child_exit": ("child", "reason"),
+    "terminate": ("reason",),
+}
+"""The callbacks of a behaviour and what each is called with."""
+
+
+def default(function: F) -> F:
+    """Mark the do-nothing version of a callback, so that the kernel knows which ones a class really has."""
+    setattr(function, "__is_default__", True)  # noqa: B010 - no type checker knows the attribute
+    return function
+
+
+class Callbacks:
+    """Which callbacks a class defines, and which of them are coroutine functions."""
+
+    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "splits")
+
+    def __init__(self, cls: type[Any]) -> None:
+        self.behaviour = cls.__qualname__
+        self.defined: frozenset[str]
+        self.asynchronous: frozenset[str]
+        self.splits: bool = getattr(cls, "split_handle", False)
+        defined, asynchronous = set(), set()
+        for name, parameters in CALLBACKS.items():
+            function = getattr(cls, name, None)
+            if function is None or getattr(function, "__is_default__", False):
+                continue
+            _check_signature(cls, name, function, parameters)
+            defined.add(name)
+            if inspect.iscoroutinefunction(function):
+                asynchronous.add(name)
+        self.defined = frozenset(defined)
+        self.asynchronous = frozenset(asynchronous)
+        # init runs in the spawner's task, so it alone does not make a process one that can be asleep in a callback.
+        self.any_async = bool(self.asynchronous - {"init"})
+
+
+def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple[str, ...]) -> None:
+    wanted = f"def {name}({', '.join(('self', *parameters))})"
+    if not callable(function):
+        raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # something written in C: it will say itself what it does not take
+        return
+    positional: list[object] = (
+        [] if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else [None]
+    )
+    try:
+        signature.bind(*positional, *parameters)
+    except TypeError as problem:
+        raise BehaviourError(
+            f"{cls.__qualname__}.{name}{signature} cannot be called ({problem})",
+            signature,
+            f"`{wanted}`, plain or async",
+        ) from None

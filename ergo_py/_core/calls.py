@@ -1,0 +1,190 @@
+"""Calls: asking and waiting for the answer, from a process, from any trio task, or from a thread."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trio.lowlevel import checkpoint, current_task
+
+from .bridge import ThreadCaller, get_ident
+from .errors import CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
+from .ids import PID, Alias, Target
+from .mailbox import ADDRESSED_CALL, CALL, INSPECT, Lane, Overflow, Priority
+from .parking import park_as
+from .reasons import NoProcess
+from .receiver import Receiver
+from .requests import Caller
+from .router import LANES, Router
+from .waiters import CallWaiter, TaskCaller
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """Makes calls, hands them on, and brings the answers back. Delivering the request is the router's work."""
+
+    __slots__ = ("_router", "late_replies")
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.late_replies = 0
+        """Answers that nobody waited for any more."""
+
+    async def call(
+        self,
+        process: "Process | None",
+        sender: PID,
+        to: Target,
+        request: Any,
+        timeout: float | None,
+        priority: Priority,
+    ) -> Any:
+        """Ask and wait for the answer. ``process`` is the caller, if a process calls.
+
+        Raises:
+            TargetDownError: the callee died before it answered, or was not there.
+            CallTimeoutError: it did not answer in time.
+            DeadlockError: it waits, directly or through others, for this very caller.
+            MailboxFullError: it is full, and refuses.
+        """
+        callee = self._router.resolve(to)
+        if callee is None or not callee.accepting:
+            if self._router.stopped:
+                raise NodeStoppedError(self._router.node)
+            await checkpoint()
+            raise self._down(callee, to, request)
+        task = current_task()
+        caller = TaskCaller(sender, next(self._router.numbers), to, request, task)
+        if process is not None and task is not process.home:
+            # A task that a callback started may wait as it likes: the process itself is not held up by it.
+            process = None
+        if process is not None and (callee is process or callee.waiting is not None):
+            self._refuse_ring(process, callee, to, request)
+        if callee.answers_at_once():
+            callee.answer_now(caller, request)
+            await self._router.pause()
+        else:
+            self._post_call(callee, caller, priority)
+        if not caller.settled:
+            await self._wait(process, caller, timeout)
+        return caller.result()
+
+    async def inspect(self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float) -> Any:
+        """Have a receiver look at itself, before everything else it has to do."""
+        caller = TaskCaller(sender, next(self._router.numbers), to, items, current_task())
+        caller.callee = receiver
+        self._router.signal(receiver, Lane.URGENT, (INSPECT, sender, caller, items))
+        await self._wait(None, caller, timeout)
+        return caller.result()
+
+    async def _wait(self, process: "Process | None", caller: TaskCaller, timeout: float | None) -> None:
+        if timeout is not None:
+            self._router.clock.arm_call(caller, timeout)
+        if process is not None:
+            process.begin_wait(caller)
+        try:
+            await park_as(caller.task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        finally:
+            if process is not None:
+                process.end_wait()
+
+    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> None:
+        caller.callee = callee
+        kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
+        envelope = (kind, caller.pid, caller, caller.request)
+        lane = LANES[priority]
+        if callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
+            # It goes in by itself when there is room; until then the caller waits as for any answer.
+            callee.mailbox.wait_for_room(lane, envelope, CallWaiter(caller))
+        else:
+            self._router.post(callee, caller.to, lane, envelope)
+
+    def forward(self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority) -> bool:
+        """Hand a message or a call on, with its sender or caller unchanged."""
+        if not isinstance(origin, Caller):
+            return self._router.send(origin, to, message, priority)
+        origin.undefer()
+        origin.request = message
+        receiver = self._router.resolve(to)
+        if receiver is None or not receiver.accepting:
+            origin.settle(None, self._down(receiver, to, message))
+            return False
+        ring = _ring(_process_of(origin, self._router.processes), receiver)
+        if ring:
+            origin.settle(None, DeadlockError(to, message, ring))
+            return False
+        self._post_call(receiver, origin, priority)
+        return not origin.settled
+
+    def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
+        """Answer a call, from the loop or from any thread. False if nobody waits any more, as far as is known."""
+        if get_ident() != self._router.loop_thread:
+            self._router.bridge.post(self.reply, caller, value, error)
+            return not caller.settled
+        if caller.settle(value, error):
+            return True
+        self.late_replies += 1
+        return False
+
+    def _down(self, callee: Receiver | None, to: Any, request: object) -> TargetDownError:
+        reason = self._router.missing(to) if callee is None else callee.reason
+        return TargetDownError(to, request, reason or NoProcess())
+
+    def _refuse_ring(self, process: "Process", callee: Receiver, to: object, request: object) -> None:
+        ring = _ring(process, callee)
+        if ring:
+            raise DeadlockError(to, request, ring)
+
+    def call_from_thread(
+        self, sender: PID, to: Target, request: object, timeout: float | None, priority: Priority
+    ) -> Any:
+        """Call, and block this thread until the answer is there."""
+        self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
+        self._router.resolve(to)
+        caller = ThreadCaller(sender, next(self._router.numbers), to, request)
+        self._router.bridge.post(self._begin_call, caller, priority)
+        try:
+            # The thread watches its own deadline: it holds even while something blocks the loop.
+            if not caller.parker.wait(timeout):
+                raise CallTimeoutError(to, request, timeout or 0.0)
+        except BaseException:
+            self._router.bridge.post(caller.abandon)
+            raise
+        return caller.result()
+
+    def _begin_call(self, caller: Caller, priority: Priority) -> None:
+        callee = self._router.resolve(caller.to)
+        if callee is None or not callee.accepting:
+            caller.settle(None, self._down(callee, caller.to, caller.request))
+        else:
+            self._post_call(callee, caller, priority)
+
+
+def _ring(start: "Process | None", callee: Receiver) -> list[PID | Alias]:
+    """The ring that would close if ``start`` waited for ``callee``; empty if none would."""
+    if start is None:
+        return []
+    path: list[PID | Alias] = [start.id]
+    current: Any = callee
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        path.append(current.id)
+        if current is start:
+            return path
+        waits_for = current.waiting
+        if isinstance(waits_for, Caller):
+            # Once deferred, the answer may come from anybody: that is no edge.
+            waits_for = None if waits_for.deferred else waits_for.callee
+        current = waits_for
+    return []
+
+
+def _process_of(caller: Caller, processes: "Mapping[Any, Process]") -> "Process | None":
+    process = processes.get(caller.pid)
+    return process if process is not None and process.waiting is caller else None

@@ -1,0 +1,36 @@
+"""Where a message goes that has nowhere to go: counted, the last few kept, never their contents."""
+
+import time
+from collections import Counter, deque
+from itertools import islice
+
+from .ids import PID, Alias
+from .messages import DeadLetter, Why
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead processes happen."""
+
+    __slots__ = ("_kept", "counts")
+
+    def __init__(self, capacity: int) -> None:
+        self.counts: Counter[Why] = Counter()
+        # A ring that forgets its oldest entry is what is wanted here; the counts forget nothing.
+        self._kept: deque[tuple[PID | Alias, object, str, Why, float]] = deque(maxlen=capacity)
+
+    @property
+    def total(self) -> int:
+        """How many there have been since the node started."""
+        return self.counts.total()
+
+    def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
+        """Count a message that was not delivered, and remember who sent what kind of thing to whom."""
+        self.counts[why] += 1
+        self._kept.append((sender, target, type(message).__qualname__, why, time.time()))
+
+    def last(self, count: int | None = None) -> list[DeadLetter]:
+        """The most recent dead letters, newest last."""
+        skip = 0 if count is None else max(0, len(self._kept) - count)
+        return [DeadLetter(*entry) for entry in islice(self._kept, skip, None)]

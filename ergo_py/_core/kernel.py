@@ -1,0 +1,175 @@
+"""What all processes of one node share: its tables, its clock, its nursery and its limits."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from .bridge import Bridge
+from .callbacks import Callbacks
+from .calls import Calls
+from .clock import Clock
+from .deadletters import DeadLetters
+from .errors import MailboxFullError, TargetTypeError
+from .ids import PID, Alias, Name, NodeName, Target
+from .info import Ended
+from .log import Log
+from .mailbox import DOWN, EXIT, LOG, Lane
+from .messages import LogRecord
+from .options import LEVELS
+from .reasons import Reason
+from .relations import Kind, Relation, Relations, Watched
+from .router import Router
+from .timers import Timer
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Kernel"]
+
+
+class Kernel:
+    """The shared parts of a node. Made when the node opens, on its loop."""
+
+    def __init__(
+        self,
+        name: str,
+        creation: int,
+        nursery: trio.Nursery,
+        *,
+        burst: int,
+        max_processes: int | None,
+        dead_letter_capacity: int,
+        env: Mapping[str, object],
+        inline_calls: bool,
+        log_level: str,
+        log_output: Any,
+    ) -> None:
+        self.pid = PID(name, creation, 0)
+        self.node: Any = None
+        """The public face of all this; set by the node itself."""
+        self.nursery = nursery
+        self.burst = burst
+        self.max_processes = max_processes
+        self.env = env
+        self.log = Log(name, log_level, log_output, self._offer_record)
+        self.logger: Any = self.log.logger(self.pid)
+        self.clock = Clock(self._fire)
+        bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
+        self.router = Router(name, creation, bridge, self.clock, DeadLetters(dead_letter_capacity), inline_calls)
+        self.calls = Calls(self.router)
+        self.relations = Relations()
+        self.roots: dict[object, Process] = {}
+        """What belongs to the node itself, in the order it was started."""
+        self.stopping = False
+        self.fatal: BaseException | None = None
+        self.spawned = 0
+        self.crashed = 0
+        self.killed: list[Ended] = []
+        self.abandoned: list[Ended] = []
+        self._callbacks: dict[type, Callbacks] = {}
+        self._loggers: dict[PID, int] = {}
+        self._on_fatal: Any = None
+
+    def callbacks_of(self, behaviour: type) -> Callbacks:
+        """What a behaviour class can be called for, found out on first use."""
+        callbacks = self._callbacks.get(behaviour)
+        if callbacks is None:
+            callbacks = self._callbacks[behaviour] = Callbacks(behaviour)
+        return callbacks
+
+    # -- relations ---------------------------------------------------------------------------------------------------
+
+    def watched(self, target: Target | NodeName) -> Watched:
+        """The form under which a target stands in the table of relations."""
+        match target:
+            case NodeName() | PID() | Alias():
+                return target
+            case str():
+                return Name(target, self.pid.node)
+            case Name():
+                return Name(target.name, target.node or self.pid.node)
+        raise TargetTypeError(target)
+
+    def relate(self, watcher: "Process", target: Target | NodeName, kind: Kind) -> None:
+        """Make a relation; if the target is gone already, its end is told at once."""
+        watched = self.watched(target)
+        relation = self.relations.add(watcher.pid, watched, kind)
+        if isinstance(watched, NodeName):
+            if watched.node != self.pid.node:
+                self.relations.fire(watched)
+                self.tell(relation, self.router.missing(Name("", watched.node)))
+            return
+        receiver = self.router.resolve(watched)
+        if receiver is None:
+            self.relations.fire(watched)
+            self.tell(relation, self.router.missing(watched))
+
+    def relate_both(self, parent: "Process", child: "Process") -> None:
+        """Link parent and child to each other, as far as ``init`` has not done so."""
+        for watcher, target in ((parent, child), (child, parent)):
+            if target.id not in self.relations.of_watcher(watcher.id, Kind.LINK):
+                self.relate(watcher, target.id, Kind.LINK)
+
+    def tell(self, relation: Relation, reason: Reason) -> None:
+        """Send a watcher the exit or down of a relation that has fired."""
+        watcher = self.router.processes.get(relation.watcher)
+        if watcher is None:
+            return
+        if relation.kind is Kind.LINK:
+            self.router.signal(watcher, Lane.URGENT, (EXIT, relation.target, relation, reason))
+        else:
+            self.router.signal(watcher, Lane.SYSTEM, (DOWN, relation.target, relation, reason))
+
+    def tell_all(self, target: Watched, reason: Reason) -> None:
+        """Tell everybody who watches ``target`` that it is no more."""
+        for relation in self.relations.fire(target):
+            self.tell(relation, reason)
+
+    # -- timers, log, faults -----------------------------------------------------------------------------------------
+
+    def _fire(self, timer: Timer) -> None:
+        try:
+            self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
+        except MailboxFullError:
+            # It has become a dead letter and was counted; there is no sender who could be told.
+            return
+
+    def _bridge_failed(self, error: BaseException) -> None:
+        if not isinstance(error, MailboxFullError):
+            self.logger.error("work handed over by a thread failed", error=repr(error))
+
+    def add_logger(self, process: "Process", level: str) -> None:
+        """Let a process receive log records of at least ``level``."""
+        self._loggers[process.pid] = LEVELS[level]
+        self.log.watched = True
+
+    def remove_logger(self, pid: PID) -> bool:
+        """Stop sending log records to a process."""
+        found = self._loggers.pop(pid, None) is not None
+        self.log.watched = bool(self._loggers)
+        return found
+
+    def _offer_record(self, record: LogRecord) -> None:
+        if not self.router.bridge.on_loop():
+            self.router.bridge.post(self._offer_record, record)
+            return
+        # What a logger says about itself goes to the output only: it would feed on its own words.
+        if record.source in self._loggers:
+            return
+        for pid, level in self._loggers.items():
+            process = self.router.processes.get(pid)
+            if process is not None and process.accepting and LEVELS[record.level] >= level:
+                process.mailbox.admit(Lane.LOG, (LOG, record.source, None, record))
+                process.wake()
+
+    def panic(self, error: BaseException) -> None:
+        """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""
+        if self.fatal is None:
+            self.fatal = error
+            if self._on_fatal is not None:
+                self._on_fatal()
+
+    def on_fatal(self, callback: Any) -> None:
+        """Have ``callback`` called when a process caught something meant for the whole program."""
+        self._on_fatal = callback

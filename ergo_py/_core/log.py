@@ -1,0 +1,112 @@
+"""The log: structlog, bound to who speaks, without touching anybody's global configuration.
+
+Where lines go is decided once, when the node opens: to the host's structlog or stdlib logging if one of them is set up, else to
+standard error as text; or as asked. Every line is also offered to the node's logger processes.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, Literal
+
+import structlog
+
+from .errors import BadInputError
+from .ids import PID, Alias
+from .messages import LogRecord
+from .options import LEVELS, check_level
+
+__all__ = ["Log", "Output"]
+
+Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
+_OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
+
+Event = MutableMapping[str, Any]
+
+
+class Log:
+    """Makes bound loggers, writes their lines, and offers them to logger processes."""
+
+    def __init__(self, node: str, level: str, output: Output, offer: Callable[[LogRecord], None]) -> None:
+        if output not in _OUTPUTS:
+            raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
+        self.node = node
+        self.level = level
+        self._number = check_level(level)
+        self._offer = offer
+        self.watched = False
+        """Set while there are logger processes; without them no record is made."""
+        self._write = _writer(output)
+
+    def wants(self, level: str) -> bool:
+        """Say whether a line of this level would be written, so that nobody builds one for nothing."""
+        return LEVELS[level] >= self._number
+
+    def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
+        """A structlog logger whose lines carry the node, the speaker and ``context``."""
+        number = self._number if level is None else check_level(level)
+        return structlog.wrap_logger(
+            None,
+            processors=[self._emit],
+            wrapper_class=structlog.make_filtering_bound_logger(number),
+            context_class=dict,
+            cache_logger_on_first_use=False,
+        ).bind(node=self.node, source=source, **context)
+
+    def _emit(self, _logger: object, method: str, event: Event) -> Any:
+        source = event.pop("source")
+        text = str(event.pop("event", ""))
+        level = "error" if method == "exception" else "warning" if method == "warn" else method
+        if self.watched:
+            self._offer(LogRecord(level, text, time.time(), self.node, source, dict(event)))
+        self._write(level, text, {"pid": str(source), **event})
+        raise structlog.DropEvent
+
+
+def _writer(output: Output) -> Callable[[str, str, dict[str, Any]], None]:
+    if output == "auto":
+        if structlog.is_configured():
+            output = "structlog"
+        elif logging.getLogger().handlers:
+            output = "stdlib"
+        else:
+            output = "console"
+    match output:
+        case "structlog":
+            return _to_structlog
+        case "stdlib":
+            return _to_stdlib
+        case "json":
+            return _to_json
+        case "none":
+            return lambda _level, _text, _fields: None
+    return _Console()
+
+
+def _to_structlog(level: str, text: str, fields: dict[str, Any]) -> None:
+    getattr(structlog.get_logger("ergo_py"), level)(text, **fields)
+
+
+def _to_stdlib(level: str, text: str, fields: dict[str, Any]) -> None:
+    pairs = " ".join(f"{key}={value!r}" for key, value in fields.items() if key != "exception")
+    trace = f"\n{fields['exception']}" if "exception" in fields else ""
+    logging.getLogger("ergo_py").log(LEVELS[level], "%s %s%s", text, pairs, trace, extra={"ergo": fields})
+
+
+def _to_json(level: str, text: str, fields: dict[str, Any]) -> None:
+    line = {"timestamp": time.time(), "level": level, "event": text, **fields}
+    sys.stderr.write(json.dumps(line, default=str) + "\n")
+
+
+class _Console:
+    """Lines for people, on standard error: whatever that is when the line is written."""
+
+    def __init__(self) -> None:
+        colours = sys.stderr.isatty() if hasattr(sys.stderr, "isatty") else False
+        self._render = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0)
+
+    def __call__(self, level: str, text: str, fields: dict[str, Any]) -> None:
+        now = time.strftime("%H:%M:%S")
+        sys.stderr.write(self._render(None, level, {"timestamp": now, "level": level, "event": text, **fields}) + "\n")

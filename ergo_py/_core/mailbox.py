@@ -1,0 +1,321 @@
+"""Envelopes, lanes and bounds: in which order a process is served, and what happens when it cannot keep up.
+
+An envelope is a plain tuple ``(kind, sender, ref, payload)``: a slotted class costs four times as much to make and read.
+Lanes other than MAIN come into being when first used, since an empty deque is 760 bytes.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, Final, Protocol
+
+from .errors import BadInputError
+
+__all__ = [
+    "ADDRESSED",
+    "ADDRESSED_CALL",
+    "CALL",
+    "CHILD_EXIT",
+    "DOWN",
+    "EVENT",
+    "EXIT",
+    "FAILED",
+    "INSPECT",
+    "KILL",
+    "LOG",
+    "MESSAGE",
+    "STOP",
+    "Divert",
+    "Envelope",
+    "Lane",
+    "Mailbox",
+    "Overflow",
+    "Priority",
+    "Verdict",
+    "kind_name",
+]
+
+Envelope = tuple[int, Any, Any, Any]
+
+# Kinds of envelopes. What users send comes first: everything up to EVENT counts against a bound, nothing after it does.
+MESSAGE: Final = 0
+CALL: Final = 1
+ADDRESSED: Final = 2
+ADDRESSED_CALL: Final = 3
+EVENT: Final = 4
+EXIT: Final = 5
+DOWN: Final = 6
+CHILD_EXIT: Final = 7
+INSPECT: Final = 8
+LOG: Final = 9
+STOP: Final = 10
+KILL: Final = 11
+FAILED: Final = 12
+
+_KIND_NAMES: Final = (
+    "handle_message",
+    "handle_call",
+    "handle_message",
+    "handle_call",
+    "handle_event",
+    "exit",
+    "handle_message",
+    "handle_child_exit",
+    "handle_inspect",
+    "handle_log",
+    "stop",
+    "kill",
+    "crash",
+)
+
+
+def kind_name(kind: int) -> str:
+    """The callback that serves envelopes of this kind."""
+    return _KIND_NAMES[kind]
+
+
+class Priority(IntEnum):
+    """How urgent a sender says its message is: it selects the lane."""
+
+    NORMAL = 0
+    HIGH = 1
+    MAX = 2
+
+
+class Lane(Enum):
+    """The four queues of a mailbox, in the order in which they are looked at."""
+
+    URGENT = "urgent"
+    SYSTEM = "system"
+    MAIN = "main"
+    LOG = "log"
+
+
+class Overflow(Enum):
+    """What happens to a message for a full mailbox; see also :class:`Divert`."""
+
+    RAISE = "raise"
+    DROP_NEWEST = "drop newest"
+    DROP_OLDEST = "drop oldest"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Divert:
+    """Overflow rule: send what finds no room to the process registered as ``to``, wrapped in ``Diverted``."""
+
+    to: str
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.to, str) or not self.to:
+            raise BadInputError("Divert(to)", self.to, "the registered name of a process")
+
+
+class Verdict(Enum):
+    """What :meth:`Mailbox.admit` decided."""
+
+    ACCEPTED = "accepted"
+    DISPLACED = "accepted, and the oldest one dropped"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    DIVERTED = "to be sent elsewhere"
+
+
+class Waiter(Protocol):
+    """Somebody who waits for room: a trio task or a thread."""
+
+    def settle(self, admitted: bool, /) -> None: ...
+
+
+_EMPTY: Final[deque[Envelope]] = deque()
+LOG_LIMIT: Final = 1000
+
+
+class Mailbox:
+    """Four lanes with one order of service. Only the loop's own thread touches it."""
+
+    __slots__ = (
+        "_bounded",
+        "ahead",
+        "dropped",
+        "inbound",
+        "limit",
+        "log",
+        "main",
+        "overflow",
+        "system",
+        "urgent",
+        "waiters",
+    )
+
+    def __init__(self, limit: int = 0, overflow: Overflow | Divert = Overflow.RAISE) -> None:
+        self.main: deque[Envelope] = deque()
+        self.urgent: deque[Envelope] = _EMPTY
+        self.system: deque[Envelope] = _EMPTY
+        self.log: deque[Envelope] = _EMPTY
+        self.ahead = False
+        """Something waits in URGENT or SYSTEM. One flag to test before each message instead of two lanes."""
+        self.limit = limit
+        self.overflow = overflow
+        self.dropped = 0
+        self.inbound = 0
+        """Messages that threads were promised room for and that are on their way; guarded by the bridge's lock."""
+        self.waiters: dict[Lane, deque[tuple[Envelope, Waiter]]] | None = None
+        self._bounded: dict[Lane, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.urgent) + len(self.system) + len(self.main) + len(self.log)
+
+    def depths(self) -> dict[str, int]:
+        """How many envelopes wait in each lane."""
+        return {"urgent": len(self.urgent), "system": len(self.system), "main": len(self.main), "log": len(self.log)}
+
+    def push(self, lane: Lane, envelope: Envelope) -> None:
+        """Append without looking at any bound: signals, and messages that have been admitted."""
+        if lane is Lane.MAIN:
+            self.main.append(envelope)
+            return
+        queue = self._made(lane)
+        if envelope[0] <= EVENT and self.limit and lane is not Lane.LOG:
+            self._count(lane, 1)
+        queue.append(envelope)
+        if lane is not Lane.LOG:
+            self.ahead = True
+
+    def push_first(self, envelope: Envelope) -> None:
+        """Put a signal before everything else: what ends a process does not wait behind what it would have done."""
+        self._made(Lane.URGENT).appendleft(envelope)
+        self.ahead = True
+
+    def has_room(self, lane: Lane) -> bool:
+        """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""
+        # Nobody overtakes those who already wait.
+        return self._has_space(lane) and not (self.waiters and lane in self.waiters)
+
+    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
+        """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
+        if self.has_room(lane):
+            self.push(lane, envelope)
+            return Verdict.ACCEPTED, None
+        if lane is Lane.LOG:
+            self.dropped += 1
+            return Verdict.DROPPED, None
+        match self.overflow:
+            case Overflow.DROP_NEWEST:
+                self.dropped += 1
+                return Verdict.DROPPED, None
+            case Overflow.DROP_OLDEST:
+                self.dropped += 1
+                oldest = self._take_oldest_user_message(lane)
+                self.push(lane, envelope)
+                return Verdict.DISPLACED, oldest
+            case Divert():
+                return Verdict.DIVERTED, None
+        self.dropped += 1
+        return Verdict.REFUSED, None
+
+    def pop(self) -> Envelope | None:
+        """Take the next envelope in the order of service, or None. The process loop spells out these same tests."""
+        if self.ahead:
+            return self.pop_ahead()
+        if self.main:
+            return self.main.popleft()
+        return self.log.popleft() if self.log else None
+
+    def pop_ahead(self) -> Envelope:
+        """Take the next envelope of URGENT or SYSTEM; there is one, since ``ahead`` said so."""
+        lane, queue = (Lane.URGENT, self.urgent) if self.urgent else (Lane.SYSTEM, self.system)
+        envelope = queue.popleft()
+        if self._bounded is not None and envelope[0] <= EVENT:
+            self._count(lane, -1)
+        self.ahead = bool(self.urgent or self.system)
+        return envelope
+
+    def drain(self) -> Iterator[Envelope]:
+        """Take everything, in the order of service."""
+        while (envelope := self.pop()) is not None:
+            yield envelope
+
+    def wait_for_room(self, lane: Lane, envelope: Envelope, waiter: Waiter) -> None:
+        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told then."""
+        if self.waiters is None:
+            self.waiters = {}
+        self.waiters.setdefault(lane, deque()).append((envelope, waiter))
+
+    def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
+        """Forget a waiter that gave up."""
+        queue = (self.waiters or {}).get(lane)
+        if queue is not None:
+            self._keep_waiters(lane, deque(entry for entry in queue if entry[1] is not waiter))
+
+    def admit_waiters(self) -> None:
+        """Let in what waits, first come first served, as far as there is room now."""
+        for lane, queue in list((self.waiters or {}).items()):
+            while queue and self._has_space(lane):
+                envelope, waiter = queue.popleft()
+                self.push(lane, envelope)
+                waiter.settle(True)
+            self._keep_waiters(lane, queue)
+
+    def refuse_waiters(self) -> None:
+        """Send everybody who waits away: the receiver is ending."""
+        waiting, self.waiters = self.waiters, None
+        for queue in (waiting or {}).values():
+            for _, waiter in queue:
+                waiter.settle(False)
+
+    def _keep_waiters(self, lane: Lane, queue: deque[tuple[Envelope, Waiter]]) -> None:
+        if self.waiters is None:
+            return
+        if queue:
+            self.waiters[lane] = queue
+        else:
+            self.waiters.pop(lane, None)
+            self.waiters = self.waiters or None
+
+    def _made(self, lane: Lane) -> deque[Envelope]:
+        queue: deque[Envelope]
+        match lane:
+            case Lane.URGENT:
+                queue = self.urgent
+                if queue is _EMPTY:
+                    queue = self.urgent = deque()
+            case Lane.SYSTEM:
+                queue = self.system
+                if queue is _EMPTY:
+                    queue = self.system = deque()
+            case Lane.LOG:
+                queue = self.log
+                if queue is _EMPTY:
+                    queue = self.log = deque()
+            case Lane.MAIN:
+                queue = self.main
+        return queue
+
+    def _has_space(self, lane: Lane) -> bool:
+        if lane is Lane.LOG:
+            return len(self.log) < LOG_LIMIT
+        if not self.limit:
+            return True
+        return (len(self.main) if lane is Lane.MAIN else self._users(lane)) < self.limit
+
+    def _users(self, lane: Lane) -> int:
+        return self._bounded.get(lane, 0) if self._bounded is not None else 0
+
+    def _count(self, lane: Lane, change: int) -> None:
+        if self._bounded is None:
+            self._bounded = {}
+        self._bounded[lane] = self._bounded.get(lane, 0) + change
+
+    def _take_oldest_user_message(self, lane: Lane) -> Envelope:
+        queue = self._made(lane)
+        if lane is Lane.MAIN:
+            return queue.popleft()
+        # A signal is never displaced: look for the first envelope that a user sent.
+        index = next(i for i, envelope in enumerate(queue) if envelope[0] <= EVENT)
+        oldest = queue[index]
+        del queue[index]
+        self._count(lane, -1)
+        return oldest

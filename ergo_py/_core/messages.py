@@ -1,0 +1,89 @@
+"""What the kernel itself sends to user code: exits, downs, diverted messages, dead letters, log records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+from .ids import PID, Address, Alias, NodeName
+from .reasons import Reason
+
+__all__ = ["NO_REPLY", "DeadLetter", "Diverted", "Down", "Exit", "LogRecord", "NoReply", "Request", "Why"]
+
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """Base class of requests whose answer has a known type: ``class Total(Request[int])`` makes a call an ``int``."""
+
+    __slots__ = ()
+
+
+class NoReply(Enum):
+    """The type of :data:`NO_REPLY`."""
+
+    NO_REPLY = "NO_REPLY"
+
+
+NO_REPLY: Final = NoReply.NO_REPLY
+"""Returned by ``handle_call`` when the answer comes later, through ``reply`` or ``reply_error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A process or target one is linked to ended, or somebody asked for an exit; seen only with ``trap_exit``."""
+
+    source: PID | Alias | Address | NodeName
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A monitored target ended."""
+
+    target: PID | Alias | Address | NodeName
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Diverted:
+    """A message that found its receiver's mailbox full and was sent on, as the receiver's overflow rule says."""
+
+    origin: PID | Alias
+    tag: str
+    message: Any
+    sender: PID | Alias
+
+
+class Why(Enum):
+    """Why a message became a dead letter."""
+
+    NO_PROCESS = "there is no process at this address"
+    NO_NODE = "the node in the address is not connected"
+    STOPPING = "the receiver is past its stopping point"
+    FULL = "the receiver's mailbox was full"
+    DISPLACED = "a newer message took its place in a full mailbox"
+    UNHANDLED_AT_EXIT = "the receiver ended before it came to it"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that had nowhere to go. The message itself is not kept, only its type: it may hold secrets."""
+
+    sender: PID | Alias
+    target: object
+    message_type: str
+    why: Why
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One line of the log, as a logger process receives it."""
+
+    level: str
+    event: str
+    at: float
+    node: str
+    source: PID | Alias
+    fields: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,355 @@
+"""A node: owns the tables and the nursery, starts and stops everything, and answers questions about it."""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import trio
+
+from .behaviour import (
+    Behaviour,
+    arm_timer,
+    behaviour_of,
+    check_error,
+    check_priority,
+    check_timeout,
+    exit_target,
+    kill_target,
+    release_name,
+)
+from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnknownError
+from .ids import PID, Target
+from .info import BlockedReport, ExitReport, NodeInfo, ProcessInfo
+from .kernel import Kernel
+from .mailbox import Priority
+from .messages import DeadLetter, Request
+from .options import SpawnKeywords, check_level, check_name, check_number, read_options
+from .process import Process
+from .reasons import Reason, Shutdown
+from .requests import Caller
+from .snapshots import node_info, process_info
+from .timers import Timer
+
+__all__ = ["Node"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Node:
+    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
+
+    def __init__(self, kernel: Kernel, expose_env: bool) -> None:
+        self._kernel = kernel
+        self._router = kernel.router
+        self._expose_env = expose_env
+        self._born = perf_counter()
+        self._blocked = 0
+        self._last_blocked: BlockedReport | None = None
+        self._timers = _NodeTimers(kernel)
+        self._stop_asked = trio.Event()
+        self.exit_report: ExitReport | None = None
+        """How the node came down; None while it is up."""
+        kernel.node = self
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name} {len(self._router.processes)} processes>"
+
+    @property
+    def name(self) -> str:
+        """Its name, such as ``demo@localhost``."""
+        return self._kernel.pid.node
+
+    @property
+    def pid(self) -> PID:
+        """What stands as the sender of what the node itself sends, and as the parent of what it spawned."""
+        return self._kernel.pid
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        """The environment that every process inherits."""
+        return MappingProxyType(dict(self._kernel.env))
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to the node."""
+        return self._kernel.logger
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    async def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        """Start a process that belongs to the node, and return when its ``init`` has succeeded.
+
+        Raises:
+            InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
+            InitTimeoutError: its ``init`` took longer than ``init_timeout``.
+            NameTakenError: ``name`` belongs to another process.
+            TooManyProcessesError: the node's limit is reached.
+            BehaviourError: ``behaviour`` is not a class of behaviours.
+            NodeStoppedError: the node is stopping or has stopped.
+        """
+        self._here("spawn")
+        checked = read_options(options)
+        if checked.link:
+            raise BadInputError(
+                "node.spawn(link=True)", True, "link=True where a process spawns: a node cannot be linked"
+            )
+        process = await Process.spawn(self._kernel, None, behaviour, behaviour_of(behaviour), args, checked)
+        return process.id
+
+    def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
+        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        return self._run(exit_target, self._kernel, self.pid, to, reason)
+
+    def kill(self, to: Target) -> bool:
+        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        return self._run(kill_target, self._kernel, to)
+
+    async def wait_ended(self, to: Target) -> Reason:
+        """Wait until a process has ended and everything of it is released; returns why it ended.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        process = self._find(to)
+        await process.wait_gone()
+        return process.reason or Shutdown()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message, from any thread. False if nobody is there to receive it; it is a dead letter then.
+
+        Raises:
+            MailboxFullError: the receiver is full and its rule is to refuse.
+            TargetTypeError: ``to`` is no address.
+            NodeStoppedError: the node has stopped.
+        """
+        return self._router.send(self._kernel.pid, to, message, priority)
+
+    async def send_wait(
+        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+    ) -> bool:
+        """Send a message, and wait for room if the receiver is full and its rule is ``Overflow.WAIT``.
+
+        Raises:
+            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses at once.
+        """
+        self._here("send_wait")
+        check_timeout(timeout)
+        return await self._router.send_wait(self.pid, to, message, check_priority(priority), timeout)
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message ``delay`` seconds from now."""
+        check_number("delay", delay, least=0.0)
+        return self._run(arm_timer, self._timers, delay, 0.0, to, message, priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message every ``period`` seconds until the timer is cancelled."""
+        check_number("period", period, least=1e-6)
+        return self._run(arm_timer, self._timers, period, period, to, message, priority)
+
+    @overload
+    async def call(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    async def call(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    async def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and wait for the answer, from any trio task of the program.
+
+        Raises:
+            TargetDownError: the callee died before it answered, or was not there.
+            CallTimeoutError: it did not answer in time.
+            MailboxFullError: it is full and refuses.
+            NodeStoppedError: the node has stopped.
+            Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
+        """
+        self._here("call")
+        check_timeout(timeout)
+        return await self._kernel.calls.call(None, self._kernel.pid, to, request, timeout, priority)
+
+    @overload
+    def call_from_thread(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    def call_from_thread(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    def call_from_thread(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and block this thread until it answers. Raises what :meth:`call` raises.
+
+        Raises:
+            NotAllowedError: this is the thread of the event loop, which would wait for itself.
+        """
+        check_timeout(timeout)
+        return self._kernel.calls.call_from_thread(self._kernel.pid, to, request, timeout, check_priority(priority))
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        """Answer a deferred call, from any thread. False if nobody waits any more."""
+        return self._kernel.calls.reply(caller, value, None)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        """Answer a deferred call with an exception, from any thread. False if nobody waits any more."""
+        return self._kernel.calls.reply(caller, None, check_error(error))
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, to: Target) -> None:
+        """Give a process a name.
+
+        Raises:
+            NameTakenError: somebody has it; nothing is changed.
+            NotAllowedError: the process has another name already.
+            ProcessUnknownError: there is no such process.
+        """
+        check_name(name)
+        self._run(self._register, name, to)
+
+    def _register(self, name: str, to: Target) -> None:
+        process = self._find(to)
+        if process.name is not None and process.name != name:
+            raise NotAllowedError(
+                f"{process} has the name {process.name!r}; unregister it first, a process has one name at a time"
+            )
+        process.take_name(name)
+
+    def unregister(self, name: str) -> None:
+        """Take a name away from its holder. Whoever watches it is told.
+
+        Raises:
+            ProcessUnknownError: nobody has it.
+        """
+        self._run(lambda: release_name(self._find(check_name(name))))
+
+    def whereis(self, name: str) -> PID | None:
+        """Who has this name; None if nobody."""
+        holder = self._router.registry.names.get(check_name(name))
+        return None if holder is None or not isinstance(holder.id, PID) else holder.id
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    def info(self) -> NodeInfo:
+        """The node as it is at this moment."""
+        return self._run(node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env)
+
+    def processes(self) -> list[PID]:
+        """All living processes, oldest first."""
+        return list(self._router.processes)
+
+    def process_info(self, to: Target) -> ProcessInfo:
+        """A process as it is at this moment.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        return self._run(lambda: process_info(self._find(to), self._expose_env))
+
+    async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a process tell about itself, through its ``handle_inspect``, before anything else it has to do.
+
+        Raises:
+            ProcessUnknownError: there is none.
+            CallTimeoutError: it is busy for longer than ``timeout``; ``process_info`` says in what.
+        """
+        self._here("inspect")
+        check_timeout(timeout)
+        answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, self._find(to), to, items, timeout)
+        return answer
+
+    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
+        """The most recent messages that had nowhere to go, newest last."""
+        return self._router.dead_letters.last(count)
+
+    def add_logger(self, to: Target, level: str = "info") -> None:
+        """Have a process receive log records of at least ``level`` through its ``handle_log``.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        check_level(level)
+        self._run(lambda: self._kernel.add_logger(self._find(to), level))
+
+    def remove_logger(self, to: Target) -> bool:
+        """Stop that. False if it was no logger."""
+        return self._run(lambda: self._kernel.remove_logger(self._find(to).id))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the node to stop; ``async with open_node(...)`` then ends its body by cancelling it. From any thread."""
+        self._run(self._stop_asked.set)
+
+    def stop_soon(self) -> None:
+        """The same for signal handlers, which must not do anything themselves."""
+        self._router.bridge.post(self._stop_asked.set)
+
+    def alive(self) -> list[str]:
+        """One line for each living process: who it is and what it is doing. Does not need the loop to be running."""
+        return [
+            f"{process!r} {process.state.value}"
+            + (f" in {process.current_callback()}" if process.current_callback() else "")
+            for process in list(self._router.processes.values())
+        ]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the node is on its way down, or down."""
+        return self._kernel.stopping or self._stop_asked.is_set()
+
+    def _find(self, to: Target) -> Process:
+        found = self._router.resolve(to)
+        if not isinstance(found, Process):
+            raise ProcessUnknownError(to)
+        return found
+
+    def _run(self, function: Callable[..., T], *args: Any) -> T:
+        if self._router.stopped:
+            raise NodeStoppedError(self.name)
+        return self._router.bridge.run(function, *args)
+
+    def _here(self, verb: str) -> None:
+        if self._router.stopped:
+            raise NodeStoppedError(self.name)
+        if not self._router.bridge.on_loop():
+            raise NotAllowedError(
+                f"node.{verb} belongs on the node's own loop, and this is another thread; use send or call_from_thread"
+            )
+
+    def _note_blocked(self, report: BlockedReport) -> None:
+        """Called in the watchdog's thread."""
+        self._blocked += 1
+        self._last_blocked = report
+        self.log.warning(
+            "the event loop is blocked",
+            seconds=round(report.seconds, 3),
+            process=str(report.process),
+            name=report.name,
+            behaviour=report.behaviour,
+            callback=report.callback,
+            message_type=report.message_type,
+            exception=report.stack,
+        )
+
+
+class _NodeTimers:
+    """Who owns the timers that were armed through the node: looks to them like a process."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.router = kernel.router
+        self.id = kernel.pid
+        self.priority = Priority.NORMAL
+        self.timers: set[Timer] | None = None
+
+    def allow(self, _operation: object) -> None:
+        """A node may always arm a timer."""

@@ -1,0 +1,195 @@
+"""How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
+
+import time
+from collections.abc import Mapping
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from .ending import kill_all, stop_all
+from .errors import BadInputError, NodeStoppedError, NotAllowedError
+from .info import Ended, ExitReport
+from .kernel import Kernel
+from .log import Output
+from .node import Node
+from .options import check_level, check_name, check_number
+from .reasons import Shutdown
+from .watchdog import Watchdog
+
+__all__ = ["NodeContext", "open_node"]
+
+
+class NodeContext:
+    """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self._name = name
+        self._options = options
+        self._node: Node | None = None
+        self._down = trio.Event()
+        self._closing = trio.Event()
+        self._ready = trio.Event()
+        self._failure: BaseException | None = None
+        self._watchdog: Watchdog | None = None
+        self._body: trio.CancelScope | None = None
+
+    async def __aenter__(self) -> Node:
+        if self._node is not None:
+            raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
+        # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
+        # process that cannot be ended at all can be left behind, where a nursery would wait for it for ever.
+        trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
+        with trio.CancelScope(shield=True):
+            await self._ready.wait()
+        node = self._node
+        if node is None:
+            raise self._failure or NodeStoppedError(self._name)
+        threshold = self._options["watchdog"]
+        if threshold:
+            self._watchdog = Watchdog(node._router.bridge, threshold, node._note_blocked)
+        self._body = trio.CancelScope()
+        self._body.__enter__()
+        node._kernel.on_fatal(self._body.cancel)
+        trio.lowlevel.spawn_system_task(self._heed_stop, node, name=f"node {self._name}: stop")
+        return node
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._node is not None
+        assert self._body is not None
+        kernel = self._node._kernel
+        with trio.CancelScope(shield=True):
+            await self._shut_down()
+        self._node._stop_asked.set()
+        swallowed = self._body.__exit__(kind, error, trace)
+        if kernel.fatal is not None:
+            raise kernel.fatal
+        if self._failure is not None:
+            raise self._failure
+        return bool(swallowed)
+
+    async def _heed_stop(self, node: Node) -> None:
+        await node._stop_asked.wait()
+        if self._body is not None:
+            self._body.cancel()
+
+    async def _main(self) -> None:
+        options = self._options
+        try:
+            async with trio.open_nursery() as nursery:
+                kernel = Kernel(
+                    self._name,
+                    time.time_ns(),
+                    nursery,
+                    burst=options["burst"],
+                    max_processes=options["max_processes"],
+                    dead_letter_capacity=options["dead_letters"],
+                    env=options["env"],
+                    inline_calls=options["inline_calls"],
+                    log_level=options["log_level"],
+                    log_output=options["log_output"],
+                )
+                self._node = Node(kernel, options["expose_env"])
+                nursery.start_soon(kernel.clock.run, name="clock")
+                self._ready.set()
+                await self._closing.wait()
+                kernel.clock.stop()
+        except BaseException as failure:
+            # An error that leaves a system task takes the whole run down; the one who opened the node should get it.
+            self._failure = failure
+            if isinstance(failure, trio.Cancelled):
+                raise
+        finally:
+            self._ready.set()
+            self._down.set()
+
+    async def _shut_down(self) -> None:
+        assert self._node is not None
+        kernel = self._node._kernel
+        began = perf_counter()
+        kernel.stopping = True
+        before = [Ended(p.id, p.name, p.callbacks.behaviour, None) for p in kernel.router.processes.values()]
+        with trio.move_on_after(self._options["stop_timeout"]):
+            await stop_all(kernel.roots, Shutdown())
+        if kernel.roots:
+            late = [Ended(p.id, p.name, p.callbacks.behaviour, None) for p in kernel.router.processes.values()]
+            await kill_all(kernel.roots)
+            left = {one.pid for one in kernel.abandoned}
+            kernel.killed.extend(one for one in late if one.pid not in left)
+        kernel.router.stopped = True
+        kernel.router.bridge.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self._closing.set()
+        with trio.move_on_after(0.5):
+            await self._down.wait()
+        forced = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
+        self._node.exit_report = report = ExitReport(
+            perf_counter() - began,
+            tuple(one for one in before if one.pid not in forced),
+            tuple(kernel.killed),
+            tuple(kernel.abandoned),
+        )
+        (kernel.logger.warning if forced else kernel.logger.info)(str(report))
+
+
+def open_node(
+    name: str = "node@localhost",
+    *,
+    max_processes: int | None = None,
+    burst: int = 256,
+    dead_letters: int = 1000,
+    stop_timeout: float = 30.0,
+    log_level: str = "warning",
+    log_output: Output = "auto",
+    env: Mapping[str, object] | None = None,
+    expose_env: bool = False,
+    watchdog: float | None = 0.5,
+    inline_calls: bool = True,
+) -> NodeContext:
+    """Make a node that is up while entered with ``async with``, and stops everything on leaving.
+
+    Args:
+        name: the node's name, ``name@host`` by custom.
+        max_processes: how many processes may live at once; None for no limit.
+        burst: after how many messages a process that always has some lets others run.
+        dead_letters: how many dead letters are kept for looking at; all are counted.
+        stop_timeout: how long an orderly stop may take before what is left is killed.
+        log_level: debug, info, warning, error, critical or off.
+        log_output: auto, console, json, stdlib, structlog or none. auto takes the host program's structlog or logging if it has
+            set one up, else lines on standard error.
+        env: the environment that every process inherits.
+        expose_env: let snapshots show environments, which may hold secrets.
+        watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
+        inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
+
+    Raises:
+        BadInputError: an option has a value that cannot be right.
+    """
+    check_name(name)
+    if max_processes is not None:
+        check_number("max_processes", max_processes, least=1, whole=True)
+    check_number("burst", burst, least=1, whole=True)
+    check_number("dead_letters", dead_letters, least=0, whole=True)
+    check_number("stop_timeout", stop_timeout, least=0.0)
+    check_level(log_level)
+    if env is not None and not isinstance(env, Mapping):
+        raise BadInputError("env", env, "a mapping from names to values")
+    if watchdog is not None:
+        check_number("watchdog", watchdog, least=0.001)
+    return NodeContext(
+        name,
+        max_processes=max_processes,
+        burst=burst,
+        dead_letters=dead_letters,
+        stop_timeout=stop_timeout,
+        log_level=log_level,
+        log_output=log_output,
+        env=dict(env or {}),
+        expose_env=expose_env,
+        watchdog=watchdog,
+        inline_calls=inline_calls,
+    )

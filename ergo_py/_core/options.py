@@ -1,0 +1,114 @@
+"""How a process is to be started: the keywords of ``spawn``, checked before anything happens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import inf, isnan
+from typing import Any, Final, TypedDict
+
+from .errors import BadInputError
+from .mailbox import Divert, Overflow, Priority
+
+__all__ = [
+    "DEFAULTS",
+    "LEVELS",
+    "Options",
+    "SpawnKeywords",
+    "check_level",
+    "check_name",
+    "check_number",
+    "read_options",
+]
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "off": 100}
+"""Log levels by name."""
+
+
+class SpawnKeywords(TypedDict, total=False):
+    """What ``spawn`` takes besides the behaviour and its constructor's arguments."""
+
+    name: str | None
+    link: bool
+    mailbox_size: int | None
+    overflow: Overflow | Divert
+    priority: Priority
+    init_timeout: float
+    terminate_timeout: float
+    shutdown: float
+    env: Mapping[str, object] | None
+    log_level: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The checked form of :class:`SpawnKeywords`. Processes without wishes of their own share one."""
+
+    name: str | None = None
+    link: bool = False
+    mailbox_size: int | None = None
+    overflow: Overflow | Divert = Overflow.RAISE
+    priority: Priority = Priority.NORMAL
+    init_timeout: float = 5.0
+    terminate_timeout: float = 5.0
+    shutdown: float = 5.0
+    env: Mapping[str, object] | None = None
+    log_level: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name(self.name)
+        if self.mailbox_size is not None:
+            check_number("mailbox_size", self.mailbox_size, least=1, whole=True)
+        if not isinstance(self.overflow, Overflow | Divert):
+            raise BadInputError("overflow", self.overflow, "a member of Overflow, or Divert(to=name)")
+        if not isinstance(self.priority, Priority):
+            raise BadInputError("priority", self.priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+        for field in ("init_timeout", "terminate_timeout", "shutdown"):
+            check_number(field, getattr(self, field), least=0.0)
+        if self.env is not None and not isinstance(self.env, Mapping):
+            raise BadInputError("env", self.env, "a mapping from names to values")
+        if self.log_level is not None:
+            check_level(self.log_level)
+
+
+def read_options(keywords: Mapping[str, Any]) -> Options:
+    """Check the keywords of a ``spawn``."""
+    if not keywords:
+        return DEFAULTS
+    unknown = keywords.keys() - _NAMES
+    if unknown:
+        raise BadInputError(
+            f"spawn(…, {min(unknown)}=…)",
+            keywords[min(unknown)],
+            f"one of {', '.join(sorted(_NAMES))}; arguments of the behaviour itself are positional, "
+            "or use functools.partial(Behaviour, key=value)",
+        )
+    return Options(**keywords)
+
+
+def check_name(name: object) -> str:
+    """Refuse what cannot be a registered name."""
+    if not isinstance(name, str) or not name:
+        raise BadInputError("name", name, "a str that is not empty")
+    return name
+
+
+def check_number(what: str, value: object, *, least: float, whole: bool = False, most: float = inf) -> None:
+    """Refuse numbers that are too small, not numbers, or not whole where they must be."""
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]
+        raise BadInputError(
+            what,
+            value,
+            f"a{' whole' if whole else ''} number from {least:g}" + (f" to {most:g}" if most != inf else " up"),
+        )
+
+
+def check_level(level: object) -> int:
+    """The number of a log level given by name."""
+    if not isinstance(level, str) or level not in LEVELS:
+        raise BadInputError("log_level", level, "one of " + ", ".join(LEVELS))
+    return LEVELS[level]
+
+
+DEFAULTS: Final = Options()
+_NAMES: Final = frozenset(field.name for field in fields(Options))

@@ -1,0 +1,412 @@
+"""A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, Final
+
+import trio
+from trio.lowlevel import Task, current_task
+
+from .callbacks import Callbacks
+from .ending import abandon, finish, shut, undo
+from .errors import (
+    InitError,
+    InitTimeoutError,
+    NodeStoppedError,
+    SpawnError,
+    TargetDownError,
+    TooManyProcessesError,
+)
+from .ids import PID, Alias
+from .kernel import Kernel
+from .mailbox import (
+    EXIT,
+    KILL,
+    STOP,
+    Envelope,
+    Lane,
+    Mailbox,
+    kind_name,
+)
+from .options import Options
+from .parking import PARKED, Standin, wake
+from .reasons import Crashed, Killed, Reason
+from .relay import Relay
+from .requests import Caller
+from .serving import answer_now, check_plain, serve
+from .states import Operation, State, check_allowed, check_transition
+from .timers import Timer
+
+__all__ = ["Process"]
+
+_SLICE: Final = 0.001
+"""Seconds after which a process that always has messages lets others run."""
+_HISTORY: Final = 16
+
+
+class Process:
+    """The kernel's side of a process; its behaviour is the user's side. Everything here happens on the loop's thread."""
+
+    __slots__ = (
+        "_ending",
+        "_gone",
+        "_logger",
+        "_relay",
+        "_scope",
+        "accepting",
+        "aliases",
+        "behaviour",
+        "born",
+        "callbacks",
+        "deferred",
+        "env",
+        "handled",
+        "handling",
+        "history",
+        "home",
+        "id",
+        "inline",
+        "kernel",
+        "mailbox",
+        "main",
+        "name",
+        "open",
+        "options",
+        "owned",
+        "parent",
+        "priority",
+        "reason",
+        "router",
+        "running_time",
+        "sent",
+        "splits",
+        "state",
+        "task",
+        "timers",
+        "trap_exit",
+        "unhandled",
+        "waiting",
+    )
+
+    def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None") -> None:
+        router = kernel.router
+        self.kernel = kernel
+        self.router = router
+        self.id = PID(router.node, router.creation, next(router.numbers))
+        self.callbacks = callbacks
+        self.options = options
+        self.parent = parent
+        self.behaviour: Any = None
+        self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
+        self.main = self.mailbox.main
+        self.accepting = True
+        self.open = not options.mailbox_size
+        """Accepting, and with nothing to look at before an append: what every send tests first."""
+        self.splits = callbacks.splits
+        self.inline = (
+            router.inline_calls
+            and "handle_call" in callbacks.defined
+            and "handle_call" not in callbacks.asynchronous
+            and not callbacks.splits
+        )
+        self.state = State.INIT
+        self.born = perf_counter()
+        self.history: list[State | float] = [State.INIT, self.born]
+        self.task: Task | Standin = _NOT_YET
+        self.home: Task = current_task()
+        """The task in which callbacks run: the spawner's during ``init``, then its own."""
+        self.name: str | None = None
+        self.priority = options.priority
+        self.trap_exit = False
+        inherited: Mapping[str, object] = kernel.env if parent is None else parent.env
+        self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
+        self.reason: Reason | None = None
+        self.handling: Envelope | None = None
+        self.handled = 0
+        self.sent = 0
+        self.unhandled = 0
+        self.running_time = 0.0
+        self.waiting: Caller | Process | None = None
+        # Made when first needed: a process that never uses them should not pay for them.
+        self.owned: dict[object, Any] | None = None
+        self.aliases: list[Alias] | None = None
+        self.timers: set[Timer] | None = None
+        self.deferred: set[Caller] | None = None
+        self._logger: Any = None
+        self._gone: trio.Event | None = None
+        self._scope: trio.CancelScope | None = None
+        self._ending: trio.CancelScope | None = None
+        self._relay: Relay | None = None
+
+    @property
+    def pid(self) -> PID:
+        """The same as ``id``; a meta-process has an alias there."""
+        return self.id
+
+    @property
+    def log(self) -> Any:
+        """The logger bound to this process."""
+        if self._logger is None:
+            self._logger = self.kernel.log.logger(
+                self.id, self.options.log_level, name=self.name, behaviour=self.callbacks.behaviour
+            )
+        return self._logger
+
+    def __repr__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        return f"<{self.callbacks.behaviour}{called} {self.id}>"
+
+    def allow(self, operation: Operation) -> None:
+        """Raise unless ``operation`` may be done in the present state."""
+        check_allowed(operation, self.state, self)
+
+    def enter(self, state: State) -> None:
+        """Change state, if the table knows the change, and note when."""
+        check_transition(self.state, state)
+        self.state = state
+        history = self.history
+        history += (state, perf_counter())
+        if len(history) > _HISTORY:
+            del history[: _HISTORY // 2]
+
+    # -- birth -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def spawn(
+        cls,
+        kernel: Kernel,
+        parent: "Process | None",
+        factory: Any,
+        behaviour: type,
+        args: tuple[Any, ...],
+        options: Options,
+    ) -> "Process":
+        """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's, without a handshake.
+
+        Raises:
+            SpawnError: and nothing of the process remains.
+            NameTakenError: and nothing was started.
+        """
+        router = kernel.router
+        if kernel.stopping and (parent is None or router.stopped):
+            raise NodeStoppedError(router.node, "it starts nothing any more")
+        if kernel.max_processes is not None and len(router.processes) >= kernel.max_processes:
+            raise TooManyProcessesError(kernel.max_processes)
+        callbacks = kernel.callbacks_of(behaviour)
+        process = cls(kernel, callbacks, options, parent)
+        if options.name is not None:
+            process.take_name(options.name)
+        router.processes[process.id] = process
+        if parent is None:
+            kernel.roots[process.id] = process
+        else:
+            parent.own(process.id, process)
+        # A child whose init calls its waiting parent would wait for ever: that edge is part of a ring, too.
+        spawner = parent if parent is not None and process.home is parent.home else None
+        if spawner is not None:
+            spawner.waiting = process
+        try:
+            await process._initialise(factory, args)
+        except BaseException as error:
+            await undo(process, error)
+            if isinstance(error, SpawnError):
+                raise
+            if isinstance(error, Exception):
+                raise InitError(callbacks.behaviour, error) from error
+            raise
+        finally:
+            if spawner is not None:
+                spawner.waiting = None
+        if options.link and parent is not None:
+            # Before it takes its first step, so that an end that follows at once is not missed.
+            kernel.relate_both(parent, process)
+        kernel.spawned += 1
+        kernel.nursery.start_soon(process.run, name=callbacks.behaviour)
+        await router.pause()
+        return process
+
+    async def _initialise(self, factory: Any, args: tuple[Any, ...]) -> None:
+        self.behaviour = behaviour = factory(*args)
+        behaviour._process = self
+        if "init" not in self.callbacks.defined:
+            pass
+        elif "init" in self.callbacks.asynchronous:
+            timeout = self.options.init_timeout
+            with trio.CancelScope(deadline=trio.current_time() + timeout) as self._scope:
+                await behaviour.init()
+            if self._scope.cancelled_caught:
+                if isinstance(self.reason, Killed):
+                    raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
+                raise InitTimeoutError(self.callbacks.behaviour, timeout)
+            self._scope = None
+        else:
+            check_plain(self, "init", behaviour.init())
+        if isinstance(self.reason, Killed):
+            raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
+        self.enter(State.SLEEP)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """The whole life of the task."""
+        if self.callbacks.any_async:
+            self._relay = Relay()
+            await self._relay.run(self._live())
+        else:
+            await self._live()
+
+    async def _live(self) -> None:
+        self.task = self.home = current_task()
+        try:
+            reason = await self._work()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # Killed out of a callback whose nursery raised more than the cancellation.
+            reason = Killed() if self._scope is not None and self._scope.cancel_called else Crashed(error)
+            self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
+        await finish(self, reason)
+
+    async def _work(self) -> Reason:
+        if not self.callbacks.any_async:
+            return await serve(self)
+        # The scope lets kill reach a callback that waits for something else than its mailbox.
+        with trio.CancelScope() as self._scope:
+            return await serve(self)
+        return Killed()
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def answers_at_once(self) -> bool:
+        """Asleep in its mailbox means that all lanes are empty: whoever fills one wakes it."""
+        return self.inline and self.task.custom_sleep_data is PARKED
+
+    def answer_now(self, caller: Caller, request: object) -> None:
+        """Serve a call on the spot."""
+        answer_now(self, caller, request)
+
+    def begin_wait(self, caller: Caller) -> None:
+        """Note that the process waits in a call."""
+        self.waiting = caller
+        if self.state is not State.STOPPING:
+            self.enter(State.WAIT_RESPONSE)
+
+    def end_wait(self) -> None:
+        """Note that it no longer does."""
+        self.waiting = None
+        if self.state is State.WAIT_RESPONSE:
+            self.enter(State.INIT if self.task is _NOT_YET else State.RUNNING)
+
+    # -- what it holds -----------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the task look at its mailbox, if it sleeps there."""
+        wake(self.task)
+
+    def own(self, key: object, thing: Any) -> None:
+        """Note a child or meta-process that must not outlive this process."""
+        if self.owned is None:
+            self.owned = {}
+        self.owned[key] = thing
+
+    def disown(self, key: object) -> None:
+        """Forget one that has ended."""
+        if self.owned is not None:
+            self.owned.pop(key, None)
+
+    def take_name(self, name: str) -> None:
+        """Register under a name.
+
+        Raises:
+            NameTakenError: somebody has it.
+        """
+        self.router.registry.take_name(name, self)
+        self.name = name
+
+    def make_alias(self) -> Alias:
+        """Make a further address of this process."""
+        alias = Alias(self.router.node, self.router.creation, next(self.router.numbers))
+        self.router.registry.add_alias(alias, self)
+        if self.aliases is None:
+            self.aliases = []
+        self.aliases.append(alias)
+        return alias
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> Reason | None:
+        """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+        if not isinstance(error, Exception):
+            self.kernel.panic(error)
+        reason = Crashed(error)
+        self.kernel.crashed += 1
+        kind, _, ref, payload = self.handling or (STOP, None, None, None)
+        if self.kernel.log.wants("error"):
+            self.log.error(
+                "process crashed",
+                callback=kind_name(kind),
+                message_type=type(payload).__qualname__,
+                lanes=self.mailbox.depths(),
+                error=str(reason),
+                exception=reason.traceback,
+            )
+        if isinstance(ref, Caller):
+            # Its caller learns at once; the other ones when terminate has run.
+            ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+        return reason
+
+    def end(self, kind: int, reason: Reason) -> None:
+        """Have the process end after the callback in progress, before anything that waits."""
+        self.mailbox.push_first((kind, self.id, None, reason))
+        self.wake()
+
+    def ask_to_exit(self, sender: PID | Alias, reason: Reason) -> None:
+        """Ask politely: taken between messages, and trapped by one that traps exits unless its parent asks."""
+        self.router.signal(self, Lane.URGENT, (EXIT, sender, None, reason))
+
+    def kill(self) -> None:
+        """End it at its next checkpoint, wherever it is. A second kill cuts its ending short, too."""
+        if self.state is State.TERMINATED:
+            return
+        if self.state is State.STOPPING:
+            if self._ending is not None:
+                self._ending.cancel()
+            return
+        if self.task is _NOT_YET and self.state is not State.SLEEP:
+            self.reason = Killed()
+        self.mailbox.push_first((KILL, self.id, None, None))
+        if self.task.custom_sleep_data is PARKED:
+            self.wake()
+        elif self._scope is not None:
+            self._scope.cancel()
+
+    def refuse(self) -> None:
+        """Take no more user messages."""
+        self.accepting = self.open = False
+        self.mailbox.refuse_waiters()
+
+    async def shut(self, _reason: Reason) -> None:
+        """Stop it on behalf of its owner, in bounded time."""
+        await shut(self)
+
+    async def abandon(self) -> None:
+        """Leave it behind."""
+        await abandon(self)
+
+    def current_callback(self) -> str | None:
+        """The callback in progress, if any."""
+        if self.state is State.INIT:
+            return "init"
+        if self.state is State.STOPPING:
+            return "terminate"
+        return None if self.handling is None else kind_name(self.handling[0])
+
+    async def wait_gone(self) -> None:
+        """Wait until nothing of it is left."""
+        if self.state is not State.TERMINATED:
+            if self._gone is None:
+                self._gone = trio.Event()
+            await self._gone.wait()
+
+
+_NOT_YET: Final = Standin()

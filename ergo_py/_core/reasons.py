@@ -1,0 +1,206 @@
+"""Why something ended, as values: comparable, printable, and free of the frames of the code that failed."""
+
+import linecache
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+__all__ = [
+    "Crashed",
+    "Custom",
+    "Killed",
+    "NoNode",
+    "NoProcess",
+    "Normal",
+    "Reason",
+    "Shutdown",
+    "Unregistered",
+    "as_reason",
+    "is_failure",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """It did its work and stopped by itself."""
+
+    def __str__(self) -> str:
+        return "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """It was asked to stop by its parent, its supervisor or its node."""
+
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"shutdown: {self.detail}" if self.detail else "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """It was ended without being asked."""
+
+    def __str__(self) -> str:
+        return "killed"
+
+
+@dataclass(frozen=True, slots=True)
+class NoProcess:
+    """There was nothing at that address when the question came."""
+
+    def __str__(self) -> str:
+        return "no such process"
+
+
+@dataclass(frozen=True, slots=True)
+class NoNode:
+    """The node in the address is not this one, and no connection to it exists."""
+
+    node: str
+
+    def __str__(self) -> str:
+        return f"no connection to node {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """The name or alias was given up, while its holder lives on."""
+
+    def __str__(self) -> str:
+        return "unregistered"
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A reason of the user's own: whatever was given to ``stop`` or ``send_exit``."""
+
+    detail: object
+
+    def __str__(self) -> str:
+        return str(self.detail)
+
+
+_Frames = tuple[tuple[str, int, str], ...]
+
+
+class Crashed:
+    """An exception left a callback.
+
+    ``error`` is the exception itself with its frames removed, so that keeping a reason never keeps the variables of a
+    dead process alive. ``traceback`` is the text of what Python would have printed; it is put together when it is read,
+    because most reasons are only compared.
+    """
+
+    __slots__ = ("_chain", "error")
+
+    def __init__(self, error: BaseException) -> None:
+        self.error: Final = error
+        self._chain: Final = _cut_frames(error)
+
+    @property
+    def traceback(self) -> str:
+        """The formatted traceback, causes first."""
+        return "".join(_format_chain(self._chain))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Crashed):
+            return NotImplemented
+        mine, theirs = self.error, other.error
+        return mine is theirs or (type(mine) is type(theirs) and str(mine) == str(theirs))
+
+    def __hash__(self) -> int:
+        return hash((type(self.error), str(self.error)))
+
+    def __str__(self) -> str:
+        return f"crashed: {_describe(self.error)}"
+
+    def __repr__(self) -> str:
+        return f"Crashed({self.error!r})"
+
+
+Reason = Normal | Shutdown | Killed | Crashed | NoProcess | NoNode | Unregistered | Custom
+"""Why a process, a meta-process or a relation ended."""
+
+_REASONS: Final = (Normal, Shutdown, Killed, Crashed, NoProcess, NoNode, Unregistered, Custom)
+
+
+def as_reason(given: object) -> Reason:
+    """Read what a user gave as a reason: a reason stays, an exception has crashed, anything else is ``Custom``."""
+    if isinstance(given, _REASONS):
+        return given
+    if isinstance(given, BaseException):
+        return Crashed(given)
+    return Custom(given)
+
+
+def is_failure(reason: Reason) -> bool:
+    """Say whether a transient child that ended like this should come back."""
+    return not isinstance(reason, Normal | Shutdown)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = "<its __str__ raised>"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _frames_of(traceback: TracebackType | None) -> _Frames:
+    frames = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return tuple(frames)
+
+
+_CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+_Link = tuple[BaseException, _Frames, str]
+
+
+def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
+    """Take the frames off an exception and everything it refers to; keep file, line and function of each."""
+    chain: list[_Link] = []
+    seen: set[int] = set()
+    waiting: list[tuple[BaseException | None, str]] = [(error, "")]
+    while waiting:
+        current, joint = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        chain.append((current, _frames_of(current.__traceback__), joint))
+        current.__traceback__ = None
+        if isinstance(current, BaseExceptionGroup):
+            waiting.extend(
+                (part, f"\nOne of the exceptions in {type(current).__name__}:\n\n") for part in current.exceptions
+            )
+        if current.__cause__ is not None:
+            waiting.append((current.__cause__, _CAUSE))
+        elif not current.__suppress_context__:
+            waiting.append((current.__context__, _CONTEXT))
+        elif current.__context__ is not None:
+            current.__context__.__traceback__ = None
+    chain.reverse()
+    return tuple(chain)
+
+
+def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
+    lines: list[str] = []
+    for error, frames, joint in chain:
+        if frames:
+            lines.append("Traceback (most recent call last):\n")
+        for filename, number, function in frames:
+            lines.append(f'  File "{filename}", line {number}, in {function}\n')
+            source = linecache.getline(filename, number).strip()
+            if source:
+                lines.append(f"    {source}\n")
+        lines.append(f"{_describe(error)}\n")
+        lines.extend(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        if joint:
+            lines.append(joint)
+    return lines

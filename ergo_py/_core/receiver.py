@@ -1,0 +1,42 @@
+"""What the router needs to know of somebody who receives: a process, or a meta-process."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .ids import PID, Alias
+from .mailbox import Mailbox
+from .reasons import Reason
+
+if TYPE_CHECKING:
+    from .requests import Caller
+
+__all__ = ["Receiver"]
+
+
+class Receiver(Protocol):
+    """Anything with a mailbox."""
+
+    mailbox: Mailbox
+    accepting: bool
+    """User messages are still taken; signals are until the very end."""
+    splits: bool
+    """It wants to know how a message was addressed."""
+    reason: Reason | None
+    """Why it ended, or is ending."""
+    deferred: "set[Caller] | None"
+    """Calls it has promised to answer later."""
+
+    waiting: Any
+    """The call it waits in, or the child it waits for; None if it can serve."""
+
+    @property
+    def id(self) -> PID | Alias: ...
+
+    def wake(self) -> None:
+        """Have it look at its mailbox."""
+
+    def answers_at_once(self) -> bool:
+        """Say whether a call may be answered on the spot: asleep, nothing queued, and a plain ``handle_call``."""
+        ...
+
+    def answer_now(self, caller: "Caller", request: object) -> None:
+        """Serve a call on the spot, as if it had been queued and taken."""

@@ -1,0 +1,56 @@
+"""Names and aliases: who answers to what. One name for a process, any number of aliases."""
+
+from typing import Generic, TypeVar
+
+from .errors import NameTakenError, NameUnknownError
+from .ids import Alias
+
+__all__ = ["Registry"]
+
+H = TypeVar("H")
+
+
+class Registry(Generic[H]):
+    """Two tables, name → holder and alias → holder. A refused change changes nothing."""
+
+    __slots__ = ("aliases", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, H] = {}
+        self.aliases: dict[Alias, H] = {}
+
+    def take_name(self, name: str, holder: H) -> None:
+        """Give ``name`` to ``holder``.
+
+        Raises:
+            NameTakenError: somebody holds it already.
+        """
+        current = self.names.setdefault(name, holder)
+        if current is not holder:
+            raise NameTakenError(name, current)
+
+    def free_name(self, name: str) -> H:
+        """Take ``name`` away from its holder, who is returned.
+
+        Raises:
+            NameUnknownError: nobody holds it.
+        """
+        try:
+            return self.names.pop(name)
+        except KeyError:
+            raise NameUnknownError(name) from None
+
+    def add_alias(self, alias: Alias, holder: H) -> None:
+        """Let ``alias`` mean ``holder``. Aliases are made by the node and never repeat."""
+        self.aliases[alias] = holder
+
+    def drop_alias(self, alias: Alias) -> H:
+        """Forget ``alias``.
+
+        Raises:
+            NameUnknownError: nobody holds it.
+        """
+        try:
+            return self.aliases.pop(alias)
+        except KeyError:
+            raise NameUnknownError(alias) from None

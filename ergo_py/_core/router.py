@@ -1,0 +1,310 @@
+"""From a target to a mailbox: the only place that resolves an address, and the only way a message is delivered."""
+
+from itertools import count
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import trio
+from trio.lowlevel import checkpoint, current_task, enable_ki_protection
+
+from .bridge import Bridge, Parker, get_ident
+from .clock import Clock
+from .deadletters import DeadLetters
+from .errors import (
+    MailboxFullError,
+    NodeStoppedError,
+    TargetDownError,
+    TargetTypeError,
+)
+from .ids import PID, Alias, Name, Target
+from .mailbox import (
+    ADDRESSED,
+    CALL,
+    EVENT,
+    MESSAGE,
+    Divert,
+    Envelope,
+    Lane,
+    Overflow,
+    Priority,
+    Verdict,
+)
+from .messages import Diverted, Why
+from .parking import PARKED, park_as, wake
+from .reasons import NoNode, NoProcess, Reason
+from .receiver import Receiver
+from .registry import Registry
+from .requests import Caller
+from .waiters import TaskWaiter
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Router"]
+
+LANES: Final = (Lane.MAIN, Lane.SYSTEM, Lane.URGENT)
+"""The lane that each priority selects."""
+
+_SHORT_CUTS: Final = 64
+"""How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop starves nobody."""
+
+
+class Router:
+    """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge, from any thread."""
+
+    __slots__ = (
+        "_free",
+        "_slice_end",
+        "bridge",
+        "clock",
+        "creation",
+        "dead_letters",
+        "inline_calls",
+        "late_replies",
+        "loop_thread",
+        "node",
+        "numbers",
+        "processes",
+        "registry",
+        "stopped",
+    )
+
+    def __init__(
+        self, node: str, creation: int, bridge: Bridge, clock: Clock, dead_letters: DeadLetters, inline_calls: bool
+    ) -> None:
+        self.node = node
+        self.creation = creation
+        self.bridge = bridge
+        self.clock = clock
+        self.dead_letters = dead_letters
+        self.inline_calls = inline_calls
+        self.loop_thread = bridge.loop_thread
+        self.processes: dict[PID, Process] = {}
+        self.registry: Registry[Receiver] = Registry()
+        self.numbers = count(1)
+        self.late_replies = 0
+        self.stopped = False
+        self._free = _SHORT_CUTS
+        self._slice_end = 0.0
+
+    # -- addresses ---------------------------------------------------------------------------------------------------
+
+    def resolve(self, to: Target) -> Receiver | None:
+        """Find who is meant; None if nobody is there.
+
+        Raises:
+            TargetTypeError: ``to`` is no address.
+        """
+        if isinstance(to, PID):
+            return self.processes.get(to)
+        if isinstance(to, str):
+            return self.registry.names.get(to)
+        if isinstance(to, Alias):
+            return self.registry.aliases.get(to)
+        if isinstance(to, Name):
+            return self.registry.names.get(to.name) if to.node in ("", self.node) else None
+        raise TargetTypeError(to)
+
+    def missing(self, to: Target) -> Reason:
+        """Why nobody is at ``to``."""
+        node = self.node if isinstance(to, str) else (to.node or self.node)
+        return NoProcess() if node == self.node else NoNode(node)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a message nobody looks at.
+    @enable_ki_protection
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        """Deliver a message. False if it became a dead letter.
+
+        Raises:
+            MailboxFullError: the receiver is full, and refuses.
+            TargetTypeError: ``to`` is no address.
+            NodeStoppedError: the node has stopped.
+        """
+        if get_ident() != self.loop_thread:
+            return self._send_from_thread(sender, to, message, priority)
+        if type(to) is PID and not priority:
+            process = self.processes.get(to)
+            if process is not None and process.open:
+                process.main.append((MESSAGE, sender, None, message))
+                task = process.task
+                if task.custom_sleep_data is PARKED:
+                    wake(task)
+                return True
+        return self._send(sender, to, message, priority)
+
+    def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        receiver = self.resolve(to)
+        if receiver is None:
+            return self._to_nobody(sender, to, message)
+        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+        return self.post(receiver, to, LANES[priority], (kind, sender, to, message))
+
+    def _to_nobody(self, sender: PID | Alias, to: Target, message: object) -> bool:
+        if self.stopped:
+            raise NodeStoppedError(self.node)
+        why = Why.NO_PROCESS if isinstance(self.missing(to), NoProcess) else Why.NO_NODE
+        self.dead_letters.add(sender, to, message, why)
+        return False
+
+    def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
+        """Put a user's envelope into a mailbox, as far as its owner allows."""
+        if not receiver.accepting:
+            self.bury(envelope, to, Why.STOPPING, receiver)
+            return False
+        verdict, displaced = receiver.mailbox.admit(lane, envelope)
+        if verdict is Verdict.ACCEPTED:
+            receiver.wake()
+            return True
+        if verdict is Verdict.DISPLACED:
+            if displaced is not None:
+                self.bury(displaced, receiver.id, Why.DISPLACED, receiver)
+            receiver.wake()
+            return True
+        if verdict is Verdict.DIVERTED:
+            return self._divert(receiver, to, lane, envelope)
+        self.bury(envelope, to, Why.FULL, receiver)
+        if verdict is Verdict.REFUSED and envelope[0] in (MESSAGE, ADDRESSED):
+            raise MailboxFullError(to, envelope[3], receiver.mailbox.limit)
+        return False
+
+    def _divert(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
+        _, sender, ref, payload = envelope
+        rule = receiver.mailbox.overflow
+        receiver.mailbox.dropped += 1
+        other = self.registry.names.get(rule.to) if isinstance(rule, Divert) else None
+        wrapped = (
+            CALL if isinstance(ref, Caller) else MESSAGE,
+            sender,
+            ref if isinstance(ref, Caller) else None,
+            Diverted(receiver.id, rule.tag if isinstance(rule, Divert) else "", payload, sender),
+        )
+        # What was diverted once and finds no room again is not sent round in circles.
+        if isinstance(payload, Diverted) or other is None or not other.accepting or not other.mailbox.has_room(lane):
+            self.bury(envelope, to, Why.FULL, receiver)
+            return False
+        if isinstance(ref, Caller):
+            ref.callee = other
+        return self.post(other, to, lane, wrapped)
+
+    def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
+        """Account for a user's envelope that is not delivered: a call is answered, anything else is a dead letter."""
+        kind, sender, ref, payload = envelope
+        if isinstance(ref, Caller):
+            if why in (Why.FULL, Why.DISPLACED):
+                ref.settle(None, MailboxFullError(ref.to, ref.request, receiver.mailbox.limit))
+            else:
+                ref.settle(None, TargetDownError(ref.to, ref.request, receiver.reason or NoProcess()))
+        elif kind <= EVENT:
+            self.dead_letters.add(sender, to, payload, why)
+
+    def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a signal of the kernel's own: never refused, never dropped."""
+        receiver.mailbox.push(lane, envelope)
+        receiver.wake()
+
+    async def send_wait(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, timeout: float | None
+    ) -> bool:
+        """Like :meth:`send`, but wait for room if the receiver's rule is WAIT."""
+        receiver = self.resolve(to)
+        lane = LANES[priority]
+        if (
+            receiver is None
+            or receiver.mailbox.overflow is not Overflow.WAIT
+            or not receiver.accepting
+            or receiver.mailbox.has_room(lane)
+        ):
+            sent = self.send(sender, to, message, priority)
+            await self.pause()
+            return sent
+        waiter = TaskWaiter(current_task())
+        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+        envelope = (kind, sender, to, message)
+        receiver.mailbox.wait_for_room(lane, envelope, waiter)
+        try:
+            with trio.move_on_after(inf if timeout is None else timeout):
+                await park_as(waiter.task, waiter)
+        finally:
+            if waiter.admitted is None:
+                receiver.mailbox.stop_waiting(lane, waiter)
+        if waiter.admitted is None:
+            receiver.mailbox.dropped += 1
+            self.bury(envelope, to, Why.FULL, receiver)
+            raise MailboxFullError(to, message, receiver.mailbox.limit)
+        if not waiter.admitted:
+            self.bury(envelope, to, Why.STOPPING, receiver)
+        return waiter.admitted
+
+    async def pause(self) -> None:
+        """Stand for a schedule point where one each time would cost more than the work: a real one now and then."""
+        self._free -= 1
+        if self._free <= 0 or (not self._free & 7 and perf_counter() >= self._slice_end):
+            self._free = _SHORT_CUTS
+            await checkpoint()
+            self._slice_end = perf_counter() + 0.001
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def _send_from_thread(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
+        receiver = self.resolve(to)
+        if receiver is None or not receiver.accepting:
+            self.bridge.post(self._send, sender, to, message, priority)
+            return False
+        box = receiver.mailbox
+        if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
+            self.bridge.post(self._arrive, sender, to, message, priority)
+            return True
+        with self.bridge.lock:
+            lane = LANES[priority]
+            fits = box.has_room(lane) and (lane is not Lane.MAIN or len(box.main) + box.inbound < box.limit)
+            if fits:
+                box.inbound += 1
+        if fits:
+            self.bridge.post(self._arrive_reserved, receiver, sender, to, message, priority)
+            return True
+        if box.overflow is Overflow.WAIT:
+            parker: Parker[bool] = Parker()
+            self.bridge.post(self._wait_for_thread, receiver, sender, to, message, priority, parker)
+            parker.wait(None)
+            return bool(parker.value)
+        self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
+        raise MailboxFullError(to, message, box.limit)
+
+    def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
+        self.send(sender, to, message, priority)
+
+    def _arrive_reserved(
+        self, receiver: Receiver, sender: PID | Alias, to: Target, message: object, priority: Priority
+    ) -> None:
+        with self.bridge.lock:
+            receiver.mailbox.inbound -= 1
+        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+        envelope = (kind, sender, to, message)
+        if receiver.accepting:
+            self.signal(receiver, LANES[priority], envelope)
+        else:
+            self.bury(envelope, to, Why.STOPPING, receiver)
+
+    def _wait_for_thread(
+        self,
+        receiver: Receiver,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        parker: Parker[bool],
+    ) -> None:
+        lane = LANES[priority]
+        if not receiver.accepting or receiver.mailbox.has_room(lane):
+            parker.settle(self._send(sender, to, message, priority))
+        else:
+            kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+            receiver.mailbox.wait_for_room(lane, (kind, sender, to, message), parker)
+
+    def _refused_in_thread(self, receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> None:
+        receiver.mailbox.dropped += 1
+        self.dead_letters.add(sender, to, message, Why.FULL)

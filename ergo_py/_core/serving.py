@@ -1,0 +1,254 @@
+"""How a process serves its mailbox: the loop every message goes through, and what is done with each kind of envelope."""
+
+from time import perf_counter
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio.lowlevel import Task, checkpoint, enable_ki_protection
+
+from .errors import CallbackError, Reject
+from .ids import Alias, Name
+from .mailbox import (
+    ADDRESSED,
+    ADDRESSED_CALL,
+    CALL,
+    CHILD_EXIT,
+    DOWN,
+    EVENT,
+    EXIT,
+    FAILED,
+    INSPECT,
+    KILL,
+    LOG,
+    MESSAGE,
+    STOP,
+    Envelope,
+)
+from .messages import NO_REPLY, Down, Exit
+from .parking import park
+from .reasons import Crashed, Killed, Normal, Reason
+from .requests import Caller
+from .states import State
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["answer_now", "check_plain", "serve"]
+
+_SLICE: Final = 0.001
+"""Seconds after which a process that always has messages lets others run."""
+_HISTORY: Final = 16
+
+
+async def serve(process: "Process") -> Reason:
+    while True:
+        try:
+            return await _serve(process)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or (process._scope is not None and process._scope.cancel_called):
+                raise
+            reason = process.failed(error)
+            if reason is not None:
+                return reason
+
+
+async def _serve(process: "Process") -> Reason:
+    """Serve the mailbox until something ends the process. Flat and long, because every message pays for each layer."""
+    box = process.mailbox
+    main = box.main
+    pop = main.popleft
+    task = process.task
+    assert isinstance(task, Task)
+    clock = perf_counter
+    burst = process.kernel.burst
+    behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
+    handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
+    handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
+    no_reply = NO_REPLY
+    left, mask, end = burst, 7, 0.0
+    woken = clock()
+    process.state = State.RUNNING
+    process.history += (State.RUNNING, woken)
+    while True:
+        if box.ahead:
+            envelope = box.pop_ahead()
+        elif main:
+            envelope = pop()
+        elif box.log:
+            envelope = box.log.popleft()
+        else:
+            if box.waiters:
+                box.admit_waiters()
+                continue
+            # To sleep. No await lies between the look at the lanes and the mark that park() sets.
+            now = clock()
+            process.running_time += now - woken
+            process.handling = None
+            process.state = State.SLEEP
+            history = process.history
+            history += (State.SLEEP, now)
+            await park(task)
+            woken = clock()
+            process.state = State.RUNNING
+            history += (State.RUNNING, woken)
+            if len(history) > _HISTORY:
+                del history[:8]
+            left, end = burst, 0.0
+            continue
+        kind, sender, ref, payload = envelope
+        process.handling = envelope
+        process.handled += 1
+        if kind == MESSAGE:
+            if message_is_async:
+                await handle_message(payload, sender)
+            elif (result := handle_message(payload, sender)) is not None:
+                check_plain(process, "handle_message", result)
+        elif kind == CALL:
+            try:
+                if call_is_async:
+                    reply = await handle_call(payload, ref)
+                elif isinstance(reply := handle_call(payload, ref), CoroutineType):
+                    check_plain(process, "handle_call", reply)
+            except Reject as rejection:
+                process.kernel.calls.reply(ref, None, rejection.error)
+            else:
+                if reply is no_reply:
+                    ref.defer(process)
+                elif not ref.settle(reply, None):
+                    process.kernel.calls.late_replies += 1
+        else:
+            reason = await _handle_other(process, envelope)
+            if reason is not None:
+                return reason
+        left -= 1
+        if not left & mask:
+            # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
+            now = clock()
+            if box.waiters:
+                box.admit_waiters()
+            if end == 0.0:
+                end = now + _SLICE
+            elif now >= end or left <= 0:
+                mask = 0 if now >= end else 7
+                await checkpoint()
+                left, end = burst, clock() + _SLICE
+
+
+async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
+    """Serve everything that is rarer than a message or a call. Returns why the process must end, if it must."""
+    kind, sender, ref, payload = envelope
+    match kind:
+        case _ if kind in (ADDRESSED, ADDRESSED_CALL):
+            await _handle_addressed(process, envelope)
+        case _ if kind == EXIT:
+            return await _handle_exit(process, sender, ref, payload)
+        case _ if kind == DOWN:
+            if process.kernel.relations.deliver(ref):
+                await _callback(process, "handle_message", Down(sender, payload), sender)
+        case _ if kind == CHILD_EXIT:
+            await _callback(process, "handle_child_exit", sender, payload)
+        case _ if kind == INSPECT:
+            await _handle_inspect(process, ref, payload)
+        case _ if kind == LOG:
+            await _callback(process, "handle_log", payload)
+        case _ if kind == EVENT:
+            await _callback(process, "handle_event", payload)
+        case _ if kind in (STOP, FAILED):
+            return payload  # type: ignore[no-any-return]
+        case _ if kind == KILL:
+            return Killed()
+    return None
+
+
+async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
+    kind, sender, ref, payload = envelope
+    to = ref.to if kind == ADDRESSED_CALL else ref
+    suffix, address = ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
+    general = "handle_message" if kind == ADDRESSED else "handle_call"
+    special = f"{general}_{suffix}"
+    # One that does not say what to do with this kind of address is served as without the split.
+    name, args = (special, (address,)) if special in process.callbacks.defined else (general, ())
+    if kind == ADDRESSED:
+        await _callback(process, name, *args, payload, sender)
+        return
+    try:
+        reply = await _callback(process, name, *args, payload, ref)
+    except Reject as rejection:
+        process.kernel.calls.reply(ref, None, rejection.error)
+    else:
+        if reply is NO_REPLY:
+            ref.defer(process)
+        else:
+            process.kernel.calls.reply(ref, reply, None)
+
+
+async def _handle_exit(process: "Process", source: Any, relation: Any, reason: Reason) -> Reason | None:
+    if relation is not None:
+        if not process.kernel.relations.deliver(relation):
+            return None
+        if isinstance(reason, Normal) and not process.trap_exit:
+            # As in Erlang: that a linked process finished its work is no reason to die.
+            return None
+    parent = process.kernel.pid if process.parent is None else process.parent.id
+    if process.trap_exit and source != parent:
+        await _callback(process, "handle_message", Exit(source, reason), source)
+        return None
+    return reason
+
+
+async def _handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
+    try:
+        answer = await _callback(process, "handle_inspect", *items)
+    except Exception as error:
+        # Looking must not kill what is looked at.
+        process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
+        process.kernel.calls.reply(caller, None, error)
+    else:
+        process.kernel.calls.reply(caller, {str(key): str(value) for key, value in dict(answer).items()}, None)
+
+
+async def _callback(process: "Process", name: str, *args: Any) -> Any:
+    result = getattr(process.behaviour, name)(*args)
+    if name in process.callbacks.asynchronous:
+        return await result
+    check_plain(process, name, result)
+    return result
+
+
+def check_plain(process: "Process", name: str, result: object) -> None:
+    if isinstance(result, CoroutineType):
+        result.close()
+        raise CallbackError(
+            f"{process.callbacks.behaviour}.{name} is a plain `def` but returned a coroutine; write `async def {name}`"
+        )
+
+
+@enable_ki_protection
+def answer_now(process: "Process", caller: Caller, request: object) -> None:
+    """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the
+    process sleeps and a plain function cannot be interrupted.
+    """
+    caller.callee = process
+    process.state = State.RUNNING
+    process.handling = (CALL, caller.pid, caller, request)
+    process.handled += 1
+    try:
+        reply = process.behaviour.handle_call(request, caller)
+        if isinstance(reply, CoroutineType):
+            check_plain(process, "handle_call", reply)
+    except Reject as rejection:
+        caller.settle(None, rejection.error)
+    except BaseException as error:
+        reason = process.failed(error)
+        if reason is not None:
+            process.end(FAILED, reason)
+    else:
+        if reply is NO_REPLY:
+            caller.defer(process)
+        else:
+            caller.settle(reply, None)
+    process.handling = None
+    process.state = State.SLEEP

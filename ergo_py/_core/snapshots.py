@@ -1,0 +1,83 @@
+"""Taking snapshots of what is alive."""
+
+from time import perf_counter
+
+from .ids import Name
+from .info import BlockedReport, NodeInfo, ProcessInfo
+from .kernel import Kernel
+from .process import Process
+from .relations import Kind, Watched
+from .requests import Caller
+from .states import State
+
+__all__ = ["node_info", "process_info"]
+
+
+def process_info(process: Process, expose_env: bool) -> ProcessInfo:
+    """A process as it is now."""
+    relations = process.kernel.relations
+    me: list[Watched] = [process.id, *(process.aliases or ())]
+    if process.name is not None:
+        me.append(Name(process.name, process.router.node))
+    history = process.history
+    moments = tuple(
+        (state, moment)
+        for state, moment in zip(history[::2], history[1::2], strict=True)
+        if isinstance(state, State) and isinstance(moment, float)
+    )
+    now = perf_counter()
+    since_woken = now - moments[-1][1] if process.state is State.RUNNING else 0.0
+    waiting = process.waiting
+    return ProcessInfo(
+        pid=process.id,
+        name=process.name,
+        behaviour=process.callbacks.behaviour,
+        state=process.state,
+        history=moments,
+        lanes=process.mailbox.depths(),
+        messages_in=process.handled + len(process.mailbox),
+        messages_out=process.sent,
+        dropped=process.mailbox.dropped,
+        unhandled=process.unhandled,
+        callback=process.current_callback(),
+        message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
+        running_time=process.running_time + since_woken,
+        uptime=now - process.born,
+        parent=process.kernel.pid if process.parent is None else process.parent.id,
+        children=tuple(one.id for one in (process.owned or {}).values()),
+        links=relations.of_watcher(process.id, Kind.LINK),
+        linked_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.LINK)),
+        monitors=relations.of_watcher(process.id, Kind.MONITOR),
+        monitored_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.MONITOR)),
+        aliases=tuple(process.aliases or ()),
+        waits_for=waiting.ref if isinstance(waiting, Caller) else None,
+        trap_exit=process.trap_exit,
+        mailbox_size=process.mailbox.limit or None,
+        env=dict(process.env) if expose_env else None,
+    )
+
+
+def node_info(
+    kernel: Kernel, born: float, blocked: int, last_blocked: BlockedReport | None, expose_env: bool
+) -> NodeInfo:
+    """A node as it is now."""
+    router = kernel.router
+    return NodeInfo(
+        name=router.node,
+        creation=router.creation,
+        uptime=perf_counter() - born,
+        processes=len(router.processes),
+        names=len(router.registry.names),
+        aliases=len(router.registry.aliases),
+        relations=len(kernel.relations),
+        timers=len(kernel.clock.timers),
+        calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),
+        dead_letters=dict(router.dead_letters.counts),
+        late_replies=kernel.calls.late_replies,
+        spawned=kernel.spawned,
+        crashed=kernel.crashed,
+        times_blocked=blocked,
+        last_blocked=last_blocked,
+        max_processes=kernel.max_processes,
+        env=dict(kernel.env) if expose_env else None,
+    )

@@ -1,0 +1,77 @@
+"""States of a process, the transitions between them, and what may be done in which: one table for each."""
+
+from enum import Enum
+from typing import Final
+
+from .errors import NotAllowedError
+
+__all__ = ["ALLOWED", "TRANSITIONS", "Operation", "State", "check_allowed", "check_transition"]
+
+
+class State(Enum):
+    """Where a process is in its life."""
+
+    INIT = "init"
+    SLEEP = "sleep"
+    RUNNING = "running"
+    WAIT_RESPONSE = "wait_response"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+
+TRANSITIONS: Final[dict[State, frozenset[State]]] = {
+    State.INIT: frozenset({State.SLEEP, State.WAIT_RESPONSE, State.STOPPING, State.TERMINATED}),
+    State.SLEEP: frozenset({State.RUNNING, State.STOPPING}),
+    State.RUNNING: frozenset({State.SLEEP, State.WAIT_RESPONSE, State.STOPPING}),
+    State.WAIT_RESPONSE: frozenset({State.RUNNING, State.INIT, State.STOPPING}),
+    State.STOPPING: frozenset({State.TERMINATED}),
+    State.TERMINATED: frozenset(),
+}
+
+
+class Operation(Enum):
+    """What a process may want to do, as far as it depends on its state. Sending and logging never do."""
+
+    CALL = "call"
+    SPAWN = "spawn"
+    RELATE = "link and monitor"
+    REGISTER = "register names and aliases"
+    ARM_TIMER = "arm timers"
+    REPLY = "reply"
+    STOP = "stop"
+    CONFIGURE = "change settings"
+
+
+_AT_WORK: Final = frozenset({State.INIT, State.RUNNING, State.WAIT_RESPONSE})
+
+ALLOWED: Final[dict[Operation, frozenset[State]]] = {
+    Operation.CALL: _AT_WORK | {State.STOPPING},
+    Operation.SPAWN: _AT_WORK,
+    Operation.RELATE: _AT_WORK,
+    Operation.REGISTER: _AT_WORK,
+    Operation.ARM_TIMER: _AT_WORK,
+    Operation.REPLY: _AT_WORK | {State.STOPPING},
+    Operation.STOP: _AT_WORK,
+    Operation.CONFIGURE: _AT_WORK,
+}
+
+_INSTEAD: Final[dict[State, str]] = {
+    State.SLEEP: "a process acts inside its own callbacks; elsewhere send it a message, or use the node's verb of that name",
+    State.STOPPING: "do it before the process stops; terminate() is for releasing, not for starting",
+    State.TERMINATED: "this process has ended; spawn a new one",
+}
+
+
+def check_transition(old: State, new: State) -> None:
+    """Refuse a change of state that the table does not know; it would be a mistake of the kernel."""
+    if new not in TRANSITIONS[old]:
+        raise AssertionError(f"no transition from {old.name} to {new.name}")
+
+
+def check_allowed(operation: Operation, state: State, who: object) -> None:
+    """Raise :class:`NotAllowedError` if ``operation`` must not be done in ``state``."""
+    if state not in ALLOWED[operation]:
+        hint = _INSTEAD.get(state, "")
+        raise NotAllowedError(
+            f"{who} may not {operation.value} while it is {state.value}" + (f": {hint}" if hint else "")
+        )

@@ -1,0 +1,96 @@
+"""Messages to be sent later: one heap with lazy deletion, whatever their number."""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any
+
+__all__ = ["Timer", "Timers"]
+
+
+class Timer:
+    """A message that will be sent once, or every ``period`` seconds, until cancelled or until its owner ends."""
+
+    __slots__ = ("_table", "active", "deadline", "message", "owner", "period", "priority", "to")
+
+    def __init__(self, table: "Timers", owner: Any, to: Any, message: Any, priority: Any, period: float) -> None:
+        self._table: Timers | None = table
+        self.owner: Any = owner
+        self.to: Any = to
+        self.message: Any = message
+        self.priority = priority
+        self.period = period
+        self.deadline = 0.0
+        self.active = True
+
+    def cancel(self) -> bool:
+        """Take it back. True if it was still going to fire; nothing of it is sent afterwards."""
+        if not self.active:
+            return False
+        table = self._table
+        self._finish()
+        if table is not None:
+            table.cancelled()
+        return True
+
+    def _finish(self) -> None:
+        self.active = False
+        if self.owner is not None and self.owner.timers is not None:
+            self.owner.timers.discard(self)
+        self._table = self.owner = self.to = self.message = None
+
+    def __repr__(self) -> str:
+        return f"<Timer {'active' if self.active else 'over'}>"
+
+
+class Timers:
+    """The heap. ``seq`` comes second in its entries, so that timers themselves are never compared."""
+
+    __slots__ = ("_cancelled", "_heap", "_seq")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._seq = count()
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._cancelled
+
+    def arm(self, timer: Timer, deadline: float) -> None:
+        """Let ``timer`` fire at ``deadline``."""
+        timer.deadline = deadline
+        heappush(self._heap, (deadline, next(self._seq), timer))
+
+    def cancelled(self) -> None:
+        """Count a timer that is dead in the heap; rebuild once more than half of it is."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].active]
+            heapify(self._heap)
+            self._cancelled = 0
+
+    def next(self) -> float:
+        """The deadline of the first living timer, or infinity."""
+        heap = self._heap
+        while heap and not heap[0][2].active:
+            heappop(heap)
+            self._cancelled -= 1
+        return heap[0][0] if heap else inf
+
+    def expire(self, now: float, most: int, fire: Callable[[Timer], None]) -> int:
+        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is armed anew first."""
+        fired = 0
+        while fired < most and self.next() <= now:
+            _, _, timer = heappop(self._heap)
+            fired += 1
+            fire(timer)
+            if not timer.active:
+                continue
+            if timer.period:
+                # Turns that were missed are not made up for, and the rhythm is kept.
+                late = max(0.0, now - timer.deadline)
+                self.arm(timer, timer.deadline + timer.period * (1 + late // timer.period))
+            else:
+                timer._finish()
+        return fired

@@ -1,0 +1,54 @@
+"""Those who wait on the loop: for an answer, or for room in a mailbox."""
+
+from trio.lowlevel import Task
+
+from .errors import TargetDownError
+from .ids import PID, Alias
+from .parking import wake_with
+from .reasons import NoProcess
+from .requests import Caller
+
+__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter"]
+
+
+class TaskCaller(Caller):
+    """A call whose caller is a trio task."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: object, task: Task) -> None:
+        super().__init__(pid, number, to, request)
+        self.task = task
+
+    def awaken(self) -> None:
+        # By identity of the call: the task may already sleep for another one.
+        wake_with(self.task, self)
+
+
+class TaskWaiter:
+    """A trio task that waits for room in a mailbox."""
+
+    __slots__ = ("admitted", "task")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.admitted: bool | None = None
+
+    def settle(self, admitted: bool, /) -> None:
+        self.admitted = admitted
+        wake_with(self.task, self)
+
+
+class CallWaiter:
+    """A call that waits for room. The caller itself waits for the answer, whatever happens to the envelope."""
+
+    __slots__ = ("caller",)
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    def settle(self, admitted: bool, /) -> None:
+        callee = self.caller.callee
+        if not admitted and callee is not None:
+            reason = callee.reason or NoProcess()
+            self.caller.settle(None, TargetDownError(self.caller.to, self.caller.request, reason))

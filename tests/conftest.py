@@ -1,0 +1,42 @@
+"""What holds for every test: which Hypothesis profile is used, and that no thread is left behind."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No database: a run must not depend on what an earlier one left on disk. No deadline: the machine may be busy.
+settings.register_profile(
+    "fast",
+    max_examples=40,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("thorough", settings.get_profile("fast"), max_examples=2_000, stateful_step_count=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+THREAD_GRACE = 2.0
+"""How long, in seconds, the threads of a test may take to end after it."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + THREAD_GRACE
+    left = [thread for thread in threading.enumerate() if thread not in before and not _is_idle_worker(thread)]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    alive = [thread.name for thread in left if thread.is_alive() and not _is_idle_worker(thread)]
+    if alive:
+        pytest.fail(f"threads left behind: {', '.join(alive)}")
+
+
+def _is_idle_worker(thread: threading.Thread) -> bool:
+    # trio keeps a worker thread for ten seconds after its last job, and gives it this name only while it has none.
+    return thread.name.startswith("Trio thread ")

@@ -1,0 +1,75 @@
+"""The rules of the house that neither ruff nor import-linter can express."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ergo_py"
+
+# Data and decisions: driven by plain calls, so that a state machine can compare each with a naive model.
+PURE = [
+    *(
+        f"_core/{name}.py"
+        for name in (
+            *("ids", "reasons", "errors", "messages", "states"),
+            *("mailbox", "registry", "relations", "requests", "timers", "events", "deadletters", "info"),
+        )
+    ),
+    "strategies.py",
+    "meta/framing.py",
+]
+
+
+def nodes(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+
+
+def absolute_imports(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [module]
+    return []
+
+
+def test_inside_the_package_imports_of_the_package_are_relative() -> None:
+    wrong = [
+        where
+        for path in PACKAGE.rglob("*.py")
+        for where, node in nodes(path)
+        if any(name.split(".")[0] == "ergo_py" for name in absolute_imports(node))
+    ]
+
+    assert wrong == []
+
+
+def test_nothing_in_the_package_imports_from_the_package_root() -> None:
+    wrong = [
+        where
+        for path in PACKAGE.rglob("*.py")
+        for where, node in nodes(path)
+        # From a/b.py one dot is a/; so the root is as many dots up as the file has directories above it, plus one.
+        # `from . import actor` would be a module, but the rule is to import from what defines a thing.
+        if isinstance(node, ast.ImportFrom)
+        and node.module is None
+        and node.level == len(path.relative_to(PACKAGE).parts)
+        and path != PACKAGE / "__init__.py"
+    ]
+
+    assert wrong == []
+
+
+def test_the_tables_and_the_strategies_neither_await_nor_know_trio() -> None:
+    wrong = [
+        where
+        for path in (PACKAGE / name for name in PURE)
+        if path.exists()
+        for where, node in nodes(path)
+        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)
+        or any(name.split(".")[0] == "trio" for name in absolute_imports(node))
+    ]
+
+    assert wrong == []
