@@ -108,10 +108,10 @@ class Crashed:
         if not isinstance(other, Crashed):
             return NotImplemented
         mine, theirs = self.error, other.error
-        return mine is theirs or (type(mine) is type(theirs) and str(mine) == str(theirs))
+        return mine is theirs or (type(mine) is type(theirs) and _describe(mine) == _describe(theirs))
 
     def __hash__(self) -> int:
-        return hash((type(self.error), str(self.error)))
+        return hash((type(self.error), _describe(self.error)))
 
     def __str__(self) -> str:
         return f"crashed: {_describe(self.error)}"
@@ -164,9 +164,10 @@ _Link = tuple[BaseException, _Frames, str]
 
 
 def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
-    """Take the frames off an exception and everything it refers to; keep file, line and function of each."""
+    """Take the frames off an exception and everything it refers to; keep file, line and function of what is printed."""
     chain: list[_Link] = []
     seen: set[int] = set()
+    hidden: list[BaseException | None] = []
     waiting: list[tuple[BaseException | None, str]] = [(error, "")]
     while waiting:
         current, joint = waiting.pop()
@@ -174,7 +175,7 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
             continue
         seen.add(id(current))
         chain.append((current, _frames_of(current.__traceback__), joint))
-        current.__traceback__ = None
+        _let_go(current)
         if isinstance(current, BaseExceptionGroup):
             waiting.extend(
                 (part, f"\nOne of the exceptions in {type(current).__name__}:\n\n") for part in current.exceptions
@@ -183,10 +184,26 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
             waiting.append((current.__cause__, _CAUSE))
         elif not current.__suppress_context__:
             waiting.append((current.__context__, _CONTEXT))
-        elif current.__context__ is not None:
-            current.__context__.__traceback__ = None
+        hidden.append(current.__context__)
+    # What `raise ... from ...` hides is not printed, but it holds frames all the same.
+    while hidden:
+        unseen = hidden.pop()
+        if unseen is None or id(unseen) in seen:
+            continue
+        seen.add(id(unseen))
+        _let_go(unseen)
+        hidden += (unseen.__cause__, unseen.__context__)
+        if isinstance(unseen, BaseExceptionGroup):
+            hidden += unseen.exceptions
     chain.reverse()
     return tuple(chain)
+
+
+def _let_go(error: BaseException) -> None:
+    error.__traceback__ = None
+    if isinstance(error, AttributeError):
+        # The object that lacks the attribute: in a callback that is mostly the behaviour itself.
+        error.obj = None
 
 
 def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
