@@ -48,10 +48,10 @@ class Caller:
 
     def defer(self, callee: "Receiver") -> None:
         """Note that ``callee`` answers later; if it dies first, its end answers."""
-        if self.settled:
+        # One that has handed the call on, as forward() does, has nothing left to promise.
+        if self.settled or self.callee is not callee:
             return
         self._deferred = True
-        self.callee = callee
         if callee.deferred is None:
             callee.deferred = set()
         callee.deferred.add(self)
