@@ -79,14 +79,17 @@ class Timers:
         return heap[0][0] if heap else inf
 
     def expire(self, now: float, most: int, fire: Callable[[Timer], None]) -> int:
-        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is armed anew first."""
+        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is armed anew afterwards."""
         fired = 0
         while fired < most and self.next() <= now:
             _, _, timer = heappop(self._heap)
             fired += 1
+            # It is out of the heap now, so one that is cancelled while it fires must not be counted as dead in there.
+            timer._table = None
             fire(timer)
             if not timer.active:
                 continue
+            timer._table = self
             if timer.period:
                 # Turns that were missed are not made up for, and the rhythm is kept.
                 late = max(0.0, now - timer.deadline)
