@@ -1,6 +1,7 @@
 """What a behaviour class can be called for: found out once for each class, so that no message pays for it."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,13 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "terminate": ("reason",),
 }
 """The callbacks of a behaviour and what each is called with."""
+
+_READING: Final[dict[str, Any]] = {}
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    # Annotations are evaluated when they are asked for; names imported for type checkers only do not exist then.
+    _READING["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
 def default(function: F) -> F:
@@ -63,14 +71,18 @@ def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple
     if not callable(function):
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, **_READING)
     except (TypeError, ValueError):  # something written in C: it will say itself what it does not take
         return
     positional: list[object] = (
         [] if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else [None]
     )
+    # "*items" stands for any number of arguments, none included.
+    variadic = bool(parameters) and parameters[-1].startswith("*")
     try:
-        signature.bind(*positional, *parameters)
+        signature.bind(*positional, *(parameters * 2 if variadic else parameters))
+        if variadic:
+            signature.bind(*positional)
     except TypeError as problem:
         raise BehaviourError(
             f"{cls.__qualname__}.{name}{signature} cannot be called ({problem})",
