@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, Final, Literal
 
 import structlog
@@ -24,6 +25,9 @@ Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
 _OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 Event = MutableMapping[str, Any]
+
+_NOWHERE: Final = object()
+"""What our loggers wrap: nothing, since they write by themselves. None would make structlog ask the host's factory for one."""
 
 
 class Log:
@@ -47,22 +51,26 @@ class Log:
     def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
         """A structlog logger whose lines carry the node, the speaker and ``context``."""
         number = self._number if level is None else check_level(level)
+        is_off = number > logging.CRITICAL
         return structlog.wrap_logger(
-            None,
-            processors=[self._emit],
-            wrapper_class=structlog.make_filtering_bound_logger(number),
+            _NOWHERE,
+            # The speaker is no part of the line's fields, where one of the user's own would take its place.
+            processors=[_drop] if is_off else [structlog.processors.format_exc_info, partial(self._emit, source)],
+            wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
             context_class=dict,
             cache_logger_on_first_use=False,
-        ).bind(node=self.node, source=source, **context)
+        ).bind(node=self.node, **context)
 
-    def _emit(self, _logger: object, method: str, event: Event) -> Any:
-        source = event.pop("source")
+    def _emit(self, source: PID | Alias, _logger: object, method: str, event: Event) -> Any:
         text = str(event.pop("event", ""))
-        level = "error" if method == "exception" else "warning" if method == "warn" else method
         if self.watched:
-            self._offer(LogRecord(level, text, time.time(), self.node, source, dict(event)))
-        self._write(level, text, {"pid": str(source), **event})
+            self._offer(LogRecord(method, text, time.time(), self.node, source, dict(event)))
+        self._write(method, text, {"pid": str(source), **event})
         raise structlog.DropEvent
+
+
+def _drop(_logger: object, _method: str, _event: Event) -> Any:
+    raise structlog.DropEvent
 
 
 def _writer(output: Output) -> Callable[[str, str, dict[str, Any]], None]:
@@ -96,8 +104,7 @@ def _to_stdlib(level: str, text: str, fields: dict[str, Any]) -> None:
 
 
 def _to_json(level: str, text: str, fields: dict[str, Any]) -> None:
-    line = {"timestamp": time.time(), "level": level, "event": text, **fields}
-    sys.stderr.write(json.dumps(line, default=str) + "\n")
+    sys.stderr.write(json.dumps(_line(time.time(), level, text, fields), default=str) + "\n")
 
 
 class _Console:
@@ -108,5 +115,11 @@ class _Console:
         self._render = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0)
 
     def __call__(self, level: str, text: str, fields: dict[str, Any]) -> None:
-        now = time.strftime("%H:%M:%S")
-        sys.stderr.write(self._render(None, level, {"timestamp": now, "level": level, "event": text, **fields}) + "\n")
+        line = _line(time.strftime("%H:%M:%S"), level, text, fields)
+        sys.stderr.write(self._render(None, level, line) + "\n")
+
+
+def _line(now: object, level: str, text: str, fields: dict[str, Any]) -> dict[str, Any]:
+    head = {"timestamp": now, "level": level, "event": text}
+    # The head comes first, and a field of the same name does not pass for it.
+    return head | fields | head
