@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import inf, isnan
+from math import inf
 from typing import Any, Final, TypedDict
 
 from .errors import BadInputError
@@ -94,8 +94,14 @@ def check_name(name: object) -> str:
 
 def check_number(what: str, value: object, *, least: float, whole: bool = False, most: float = inf) -> None:
     """Refuse numbers that are too small, not numbers, or not whole where they must be."""
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or isnan(value) or not least <= value <= most:  # type: ignore[arg-type,operator]
+    # First what nearly every call passes. NaN compares as False with everything.
+    fits = type(value) is float and not whole and least <= value <= most
+    if not fits and isinstance(value, int if whole else (int, float)) and not isinstance(value, bool):
+        try:
+            fits = least <= (value if whole else float(value)) <= most
+        except OverflowError:  # an int beyond every float
+            pass
+    if not fits:
         raise BadInputError(
             what,
             value,
