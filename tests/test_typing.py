@@ -1,0 +1,69 @@
+"""The typing test is tests/typing/spawn_and_call.py, and `make types` runs it. Here: that it cannot be passed by silently."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "typing" / "spawn_and_call.py"
+
+MYPY = re.compile(r"# type: ignore\[[\w, -]+\]")
+PYRIGHT = re.compile(r"# pyright: ignore\[[\w, ]+\]")
+
+
+def settings(tool: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][tool]
+    return found
+
+
+def lines_below(heading: str) -> list[str]:
+    """The lines of one top-level function or class of the cases."""
+    body = re.search(rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(), re.MULTILINE)
+    assert body, f"no {heading!r}"
+    return [line for line in body[1].splitlines() if line.strip()]
+
+
+def test_make_types_hands_the_tests_to_both_checkers() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    code = re.search(r"^CODE\s*=\s*\$\(wildcard (.*)\)$", makefile, re.MULTILINE)
+    recipe = re.search(r"^types:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+
+    assert code
+    assert "tests" in code[1].split()
+    assert recipe
+    assert recipe[1].split("\n\t") == ["\t$(BIN)/mypy $(CODE)", "$(BIN)/basedpyright $(CODE)\n"]
+
+
+def test_no_setting_leaves_the_cases_out_or_lets_a_needless_ignore_pass() -> None:
+    mypy, basedpyright = settings("mypy"), settings("basedpyright")
+
+    assert mypy["strict"] is True
+    assert "ignore-without-code" in mypy["enable_error_code"]
+    assert not {"exclude", "overrides", "warn_unused_ignores", "disable_error_code"} & mypy.keys()
+
+    assert basedpyright["reportUnnecessaryTypeIgnoreComment"] == "error"
+    assert basedpyright["enableTypeIgnoreComments"] is False
+    assert "tests" in basedpyright["include"]
+    assert not {"exclude", "ignore"} & basedpyright.keys()
+
+
+@pytest.mark.parametrize("heading", ["async def wrong_for_a_node", "class Wrong"])
+def test_every_mistake_among_the_cases_is_expected_of_both_checkers(heading: str) -> None:
+    lines = [line for line in lines_below(heading) if not line.lstrip().startswith(("def ", "async def "))]
+
+    assert len(lines) >= 5
+    for line in lines:
+        assert MYPY.search(line), f"mypy is not expected to refuse: {line}"
+        assert PYRIGHT.search(line), f"basedpyright is not expected to refuse: {line}"
+
+
+@pytest.mark.parametrize("heading", ["async def right_for_a_node", "class Right"])
+def test_nothing_that_must_be_accepted_is_silenced(heading: str) -> None:
+    text = "\n".join(lines_below(heading))
+
+    assert text.count("assert_type(") >= 5
+    assert "ignore" not in text
