@@ -1,0 +1,46 @@
+"""``python -m benchmarks``: measure, print the table, keep the figures."""
+
+import argparse
+import sys
+from pathlib import Path
+from time import perf_counter
+
+from .harness import Case, discover, measure
+from .report import save, table
+
+_RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="how often each variant is measured (default: 7)")
+    parser.add_argument("--quick", action="store_true", help="two rounds of a fifth of the work: for a first look")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="cases whose name contains NAME")
+    parser.add_argument("--list", action="store_true", help="name the cases and do nothing")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="where the JSON goes")
+    chosen = parser.parse_args(arguments)
+    cases = discover(chosen.only)
+    if chosen.list or not cases:
+        print("\n".join(case.name for case in cases) or "no case has such a name")
+        return 0 if cases else 1
+
+    def size(case: Case) -> int:
+        return max(case.least, case.size // 5) if chosen.quick else case.size
+
+    began = perf_counter()
+    measured = measure(cases, 2 if chosen.quick else chosen.rounds, size, _progress)
+    _progress("")
+    print(table(cases, measured))
+    path = save(cases, measured, chosen.results)
+    print(f"{perf_counter() - began:.0f} s; everything is in {path}")
+    return 0
+
+
+def _progress(what: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{what}")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

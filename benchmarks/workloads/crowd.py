@@ -1,0 +1,131 @@
+"""Many idle processes: what each costs in memory, and what they cost the garbage collector and an orderly stop.
+
+Each measurement has a Python of its own, since memory that was used once is not given back.
+"""
+
+import gc
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pykka
+import trio
+
+from ergo_py import open_node
+
+from ..clocks import Stopwatch, resident
+from ..floor import FloorActor
+from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from .life import AsyncIdle, Idle, PykkaIdle, settle
+
+
+async def _ergo(behaviour: type[Idle | AsyncIdle], size: int) -> Figures:
+    used, collecting, stopping = 0.0, Stopwatch(), Stopwatch()
+    async with open_node("bench@localhost", watchdog=None, log_output="none", stop_timeout=600) as node:
+        await node.spawn(behaviour)
+        gc.collect()
+        before = resident()
+        for _ in range(size):
+            await node.spawn(behaviour)
+        await settle()
+        with collecting:
+            gc.collect()
+        used = resident() - before
+        stopping.start()
+    stopping.stop()
+    return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
+
+
+async def _floor(size: int) -> Figures:
+    collecting, stopping = Stopwatch(), Stopwatch()
+    async with trio.open_nursery() as nursery:
+        gc.collect()
+        before = resident()
+        actors = [FloorActor(bool) for _ in range(size)]
+        for actor in actors:
+            nursery.start_soon(actor.run)
+        await settle()
+        with collecting:
+            gc.collect()
+        used = resident() - before
+        stopping.start()
+        for actor in reversed(actors):
+            actor.put(True)
+            await trio.lowlevel.checkpoint()
+    stopping.stop()
+    return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
+
+
+async def _task(size: int) -> Figures:
+    collecting, stopping = Stopwatch(), Stopwatch()
+    async with trio.open_nursery() as nursery:
+        gc.collect()
+        before = resident()
+        for _ in range(size):
+            nursery.start_soon(trio.sleep_forever)
+        await settle()
+        with collecting:
+            gc.collect()
+        used = resident() - before
+        stopping.start()
+        nursery.cancel_scope.cancel()
+    stopping.stop()
+    return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
+
+
+def _pykka(size: int) -> Figures:
+    size = max(1, size // 100)
+    PykkaIdle.start()
+    before = resident()
+    for _ in range(size):
+        PykkaIdle.start()
+    used = resident() - before
+    with Stopwatch() as collecting:
+        gc.collect()
+    with Stopwatch() as stopping:
+        pykka.ActorRegistry.stop_all()
+    return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
+
+
+_WORK: dict[str, Variant] = {
+    "ergo plain": on_loop(_ergo, Idle),
+    "ergo async": on_loop(_ergo, AsyncIdle),
+    "floor": on_loop(_floor),
+    "trio": on_loop(_task),
+    "pykka": _pykka,
+}
+
+
+def _apart(variant: str, size: int) -> Figures:
+    command = [sys.executable, "-m", __name__, variant, str(size)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+def _case(size: int, rounds: int) -> Case:
+    memory = Goal("reach", 5.0)
+    return Case(
+        name=f"crowd of {size:,}",
+        about="each process, KiB, and µs to stop; trio: start_soon(sleep_forever), and cancelling it",
+        unit="",
+        size=size,
+        least=100,
+        variants={variant: partial(_apart, variant) for variant in _WORK},
+        lines=[
+            Line("memory, plain (KiB)", "ergo plain", figure="KiB", goals=(memory, Goal("G9", 3.2))),
+            Line("memory, async (KiB)", "ergo async", figure="KiB", goals=(memory, Goal("G9", 4.2))),
+            Line("stop, plain (µs)", "ergo plain", figure="stop cpu", goals=(Goal("G10", 20.0),)),
+            Line("stop, async (µs)", "ergo async", figure="stop cpu", goals=(Goal("G10", 20.0),)),
+            Line("one collection, plain (ms)", "ergo plain", figure="collect"),
+            Line("one collection, async (ms)", "ergo async", figure="collect"),
+        ],
+        rounds=rounds,
+    )
+
+
+CASES = [_case(10_000, rounds=2), _case(100_000, rounds=1)]
+
+if __name__ == "__main__":
+    json.dump(dict(_WORK[sys.argv[1]](int(sys.argv[2]))), sys.stdout)

@@ -1,0 +1,125 @@
+"""The benchmarks, with hardly any work: that each still runs and gives what its lines speak of. No time is judged."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.harness import Case, Figures, Goal, Line, discover, evaluate, measure, spread
+from benchmarks.report import table
+
+CASES = discover()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_gives_all_the_figures_that_its_lines_and_goals_speak_of(case: Case) -> None:
+    measured = measure([case], 1, lambda case: case.least, lambda _: None)
+
+    rows = evaluate(case, measured[case.name])
+
+    assert [row.line for row in rows] == list(case.lines)
+    assert all(math.isfinite(row.value) for row in rows)
+    assert all(goal.of in case.variants for line in case.lines for goal in line.goals if goal.of)
+    assert case.reference in case.variants
+
+
+def test_no_two_cases_have_the_same_name() -> None:
+    names = [case.name for case in CASES]
+
+    distinct = set(names)
+
+    assert len(distinct) == len(names)
+
+
+def made_up(ours: list[float], reference: list[float]) -> tuple[Case, list[dict[str, Figures]]]:
+    """A case whose rounds gave these figures."""
+    case = Case(
+        name="made up",
+        about="nothing",
+        unit="µs",
+        size=1,
+        least=1,
+        variants={"ergo": lambda _: {}, "trio": lambda _: {}},
+        lines=[Line("line", "ergo", goals=(Goal("near", 0.5, "trio"), Goal("far", 0.1, "trio"), Goal("cheap", 9.0)))],
+    )
+    rounds: list[dict[str, Figures]] = [
+        {"ergo": {"cpu": x}, "trio": {"cpu": y}} for x, y in zip(ours, reference, strict=True)
+    ]
+    return case, rounds
+
+
+def test_a_ratio_is_formed_inside_each_round_before_the_median_is_taken() -> None:
+    case, rounds = made_up([1.0, 10.0, 4.0], [4.0, 40.0, 8.0])
+
+    (row,) = evaluate(case, rounds)
+
+    assert row.value == 4.0
+    assert row.ratios == {"trio": 0.25}
+    assert [(goal.name, reached) for goal, _, reached in row.verdicts] == [
+        ("near", True),
+        ("far", False),
+        ("cheap", True),
+    ]
+
+
+def test_a_threaded_reference_is_compared_by_wall_time() -> None:
+    variants = {"ergo": lambda _: {"cpu": 1.0, "wall": 2.0}, "pykka": lambda _: {"cpu": 3.0, "wall": 8.0}}
+    case = Case("walls", "", "µs", 1, 1, variants, [Line("line", "ergo")], reference="pykka")
+
+    measured = measure([case], 1, lambda _: 1, lambda _: None)
+    (row,) = evaluate(case, measured["walls"])
+
+    assert row.value == 1.0
+    assert row.ratios == {"pykka": 0.25}
+
+
+def test_a_case_that_is_slow_takes_part_in_fewer_rounds() -> None:
+    sizes: list[int] = []
+
+    def slow(size: int) -> dict[str, float]:
+        sizes.append(size)
+        return {"cpu": 1.0}
+
+    case = Case("slow", "", "µs", 7, 1, {"trio": slow}, [], rounds=2)
+
+    measure([case], 5, lambda case: case.size, lambda _: None)
+
+    assert sizes == [7, 7]
+
+
+def test_the_spread_is_the_interquartile_range_over_the_median() -> None:
+    assert spread([10.0, 10.0, 10.0]) == 0.0
+    assert spread([5.0]) == 0.0
+    assert spread([8.0, 9.0, 10.0, 11.0, 12.0]) == pytest.approx(0.2)
+
+
+def test_the_table_says_of_each_goal_whether_it_is_met_and_how_noisy_the_reference_was() -> None:
+    case, rounds = made_up([1.0, 1.0, 1.0, 1.0, 1.0], [8.0, 9.0, 10.0, 11.0, 12.0])
+
+    text = table([case], {"made up": rounds})
+
+    assert "near <= 0.5 trio met" in text
+    assert "far <= 0.1 trio met" in text
+    assert "goals met: 3, not met: 0" in text
+    assert "interquartile range 20%" in text
+
+
+def test_the_command_runs_what_is_asked_for_and_keeps_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["--only", "fairness, empty", "--rounds", "1", "--results", str(tmp_path)])
+
+    (path,) = tmp_path.glob("*.json")
+    kept = json.loads(path.read_text())
+    assert status == 0
+    assert list(kept["cases"]) == ["fairness, empty handler"]
+    assert "fairness, empty handler" in capsys.readouterr().out
+
+
+def test_the_command_says_so_if_no_case_has_such_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["--only", "no such thing"])
+
+    assert status == 1
+    assert "no case has such a name" in capsys.readouterr().out
