@@ -1,0 +1,342 @@
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from ergo_py._core import mailbox
+from ergo_py._core.errors import BadInputError
+from ergo_py._core.mailbox import (
+    ADDRESSED,
+    ADDRESSED_CALL,
+    CALL,
+    CHILD_EXIT,
+    DOWN,
+    EVENT,
+    EXIT,
+    FAILED,
+    INSPECT,
+    KILL,
+    LOG,
+    LOG_LIMIT,
+    MESSAGE,
+    STOP,
+    Divert,
+    Envelope,
+    Lane,
+    Mailbox,
+    Overflow,
+    Verdict,
+    kind_name,
+)
+
+USER_KINDS = [MESSAGE, CALL, ADDRESSED, ADDRESSED_CALL, EVENT]
+USER_LANES = [Lane.URGENT, Lane.SYSTEM, Lane.MAIN]
+SIGNAL_KINDS = [EXIT, DOWN, CHILD_EXIT, INSPECT]
+LAST_WORDS = [STOP, KILL, FAILED]
+
+user_lanes = st.sampled_from(USER_LANES)
+user_kinds = st.sampled_from(USER_KINDS)
+
+
+class FakeWaiter:
+    """Somebody who waits for room, and notes each answer: there must be one at most."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+        self.answers: list[bool] = []
+
+    def settle(self, admitted: bool, /) -> None:
+        self.answers.append(admitted)
+
+
+class MailboxMachine(RuleBasedStateMachine):
+    """A mailbox against four plain lists and one list of waiters for each."""
+
+    waiters = Bundle[FakeWaiter]("waiters")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box = Mailbox()
+        self.lanes: dict[Lane, list[Envelope]] = {lane: [] for lane in Lane}
+        self.waiting: dict[Lane, list[FakeWaiter]] = {lane: [] for lane in Lane}
+        self.answers: dict[FakeWaiter, list[bool]] = {}
+        self.dropped = 0
+        self.numbers = count()
+
+    @initialize(limit=st.integers(0, 3), overflow=st.sampled_from([*Overflow, Divert("spill", "tag")]))
+    def begin(self, limit: int, overflow: Overflow | Divert) -> None:
+        self.box = Mailbox(limit, overflow)
+
+    # -- what the model knows ----------------------------------------------------------------------------------------
+
+    def envelope(self, kind: int) -> Envelope:
+        return (kind, "sender", None, next(self.numbers))
+
+    def users(self, lane: Lane) -> list[Envelope]:
+        return [envelope for envelope in self.lanes[lane] if envelope[0] in USER_KINDS]
+
+    def has_space(self, lane: Lane) -> bool:
+        return lane is Lane.LOG or not self.box.limit or len(self.users(lane)) < self.box.limit
+
+    def has_room(self, lane: Lane) -> bool:
+        return self.has_space(lane) and not self.waiting[lane]
+
+    def next_envelope(self) -> Envelope | None:
+        for lane in (Lane.URGENT, Lane.SYSTEM, Lane.MAIN, Lane.LOG):
+            if self.lanes[lane]:
+                return self.lanes[lane].pop(0)
+        return None
+
+    # -- what is done to both ----------------------------------------------------------------------------------------
+
+    @rule(lane=user_lanes, kind=user_kinds)
+    def a_user_sends(self, lane: Lane, kind: int) -> None:
+        envelope = self.envelope(kind)
+        expected: tuple[Verdict, Envelope | None]
+        if self.has_room(lane):
+            expected = Verdict.ACCEPTED, None
+            self.lanes[lane].append(envelope)
+        elif self.box.overflow is Overflow.DROP_OLDEST:
+            oldest = self.users(lane)[0]
+            self.lanes[lane].remove(oldest)
+            self.lanes[lane].append(envelope)
+            expected = Verdict.DISPLACED, oldest
+            self.dropped += 1
+        elif isinstance(self.box.overflow, Divert):
+            # Whether it can be delivered elsewhere is for the router to find out, and to count.
+            expected = Verdict.DIVERTED, None
+        else:
+            is_silent = self.box.overflow is Overflow.DROP_NEWEST
+            expected = Verdict.DROPPED if is_silent else Verdict.REFUSED, None
+            self.dropped += 1
+
+        assert self.box.admit(lane, envelope) == expected
+
+    @rule(lane=user_lanes, kind=user_kinds)
+    def a_message_arrives_that_was_promised_room(self, lane: Lane, kind: int) -> None:
+        envelope = self.envelope(kind)
+        self.lanes[lane].append(envelope)
+
+        self.box.push(lane, envelope)
+
+    @rule(lane=st.sampled_from([Lane.URGENT, Lane.SYSTEM]), kind=st.sampled_from(SIGNAL_KINDS))
+    def the_kernel_signals(self, lane: Lane, kind: int) -> None:
+        envelope = self.envelope(kind)
+        self.lanes[lane].append(envelope)
+
+        self.box.push(lane, envelope)
+
+    @rule(kind=st.sampled_from(LAST_WORDS))
+    def the_process_is_to_end(self, kind: int) -> None:
+        envelope = self.envelope(kind)
+        self.lanes[Lane.URGENT].insert(0, envelope)
+
+        self.box.push_first(envelope)
+
+    @rule()
+    def a_record_is_logged(self) -> None:
+        envelope = self.envelope(LOG)
+        self.lanes[Lane.LOG].append(envelope)
+
+        assert self.box.admit(Lane.LOG, envelope) == (Verdict.ACCEPTED, None)
+
+    @rule(times=st.integers(1, 4))
+    def the_process_takes(self, times: int) -> None:
+        for _ in range(times):
+            assert self.box.pop() == self.next_envelope()
+
+    @rule()
+    def the_process_takes_everything(self) -> None:
+        expected = [envelope for lane in Lane for envelope in self.lanes[lane]]
+        self.lanes = {lane: [] for lane in Lane}
+
+        assert list(self.box.drain()) == expected
+
+    @rule(target=waiters, lane=user_lanes, kind=user_kinds)
+    def a_sender_waits_for_room(self, lane: Lane, kind: int) -> FakeWaiter:
+        assume(self.box.overflow is Overflow.WAIT and not self.has_room(lane))
+        waiter = FakeWaiter(self.envelope(kind))
+        self.waiting[lane].append(waiter)
+        self.answers[waiter] = []
+
+        self.box.wait_for_room(lane, waiter.envelope, waiter)
+        return waiter
+
+    @rule(waiter=consumes(waiters))
+    def a_sender_gives_up(self, waiter: FakeWaiter) -> None:
+        # Also one whose envelope is in already, or that was sent away: nothing happens to it then.
+        for lane in USER_LANES:
+            if waiter in self.waiting[lane]:
+                self.waiting[lane].remove(waiter)
+            self.box.stop_waiting(lane, waiter)
+
+    @rule()
+    def those_who_wait_are_let_in(self) -> None:
+        for lane, queue in self.waiting.items():
+            while queue and self.has_space(lane):
+                waiter = queue.pop(0)
+                self.lanes[lane].append(waiter.envelope)
+                self.answers[waiter].append(True)
+
+        self.box.admit_waiters()
+
+    @rule()
+    def those_who_wait_are_sent_away(self) -> None:
+        for queue in self.waiting.values():
+            for waiter in queue:
+                self.answers[waiter].append(False)
+            queue.clear()
+
+        self.box.refuse_waiters()
+
+    # -- what always holds -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_lanes_are_as_long_as_they_should_be(self) -> None:
+        assert self.box.depths() == {lane.value: len(queue) for lane, queue in self.lanes.items()}
+        assert len(self.box) == sum(map(len, self.lanes.values()))
+        assert self.box.ahead == bool(self.lanes[Lane.URGENT] or self.lanes[Lane.SYSTEM])
+
+    @invariant()
+    def there_is_room_where_there_should_be(self) -> None:
+        assert {lane: self.box.has_room(lane) for lane in Lane} == {lane: self.has_room(lane) for lane in Lane}
+
+    @invariant()
+    def what_is_not_delivered_is_counted(self) -> None:
+        assert self.box.dropped == self.dropped
+
+    @invariant()
+    def nobody_who_waits_is_forgotten_or_answered_twice(self) -> None:
+        assert {waiter: waiter.answers for waiter in self.answers} == self.answers
+        assert all(len(answers) <= 1 for answers in self.answers.values())
+        # The loop of a process tests this before it goes to sleep.
+        assert bool(self.box.waiters) == any(self.waiting.values())
+
+    @invariant()
+    def another_mailbox_has_nothing_to_do_with_it(self) -> None:
+        assert len(Mailbox()) == 0
+
+
+TestMailbox = MailboxMachine.TestCase
+
+
+def full(overflow: Overflow | Divert) -> Mailbox:
+    """A mailbox of size one whose MAIN and SYSTEM lanes are full, with a signal in the latter."""
+    box = Mailbox(1, overflow)
+    box.push(Lane.SYSTEM, (DOWN, "kernel", None, "first signal"))
+    box.admit(Lane.SYSTEM, (MESSAGE, "a", None, "old urgent"))
+    box.admit(Lane.MAIN, (MESSAGE, "a", None, "old"))
+    return box
+
+
+def contents(box: Mailbox) -> list[Any]:
+    return [envelope[3] for envelope in box.drain()]
+
+
+@pytest.mark.parametrize("overflow", [*Overflow, Divert("spill")])
+def test_a_signal_is_taken_by_a_full_mailbox_under_every_rule(overflow: Overflow | Divert) -> None:
+    box = full(overflow)
+
+    for lane in (Lane.URGENT, Lane.SYSTEM):
+        box.push(lane, (EXIT, "kernel", None, f"signal in {lane.value}"))
+
+    assert contents(box) == ["signal in urgent", "first signal", "old urgent", "signal in system", "old"]
+    assert box.dropped == 0
+
+
+@pytest.mark.parametrize(
+    "overflow, verdict, kept, dropped",
+    [
+        (Overflow.RAISE, Verdict.REFUSED, ["first signal", "old urgent", "old"], 2),
+        (Overflow.WAIT, Verdict.REFUSED, ["first signal", "old urgent", "old"], 2),
+        (Overflow.DROP_NEWEST, Verdict.DROPPED, ["first signal", "old urgent", "old"], 2),
+        (Overflow.DROP_OLDEST, Verdict.DISPLACED, ["first signal", "new urgent", "new"], 2),
+        (Divert("spill"), Verdict.DIVERTED, ["first signal", "old urgent", "old"], 0),
+    ],
+)
+def test_a_full_lane_follows_the_rule_of_its_owner(
+    overflow: Overflow | Divert, verdict: Verdict, kept: list[str], dropped: int
+) -> None:
+    box = full(overflow)
+
+    verdicts = [
+        box.admit(Lane.SYSTEM, (MESSAGE, "b", None, "new urgent"))[0],
+        box.admit(Lane.MAIN, (MESSAGE, "b", None, "new"))[0],
+    ]
+
+    assert verdicts == [verdict, verdict]
+    assert contents(box) == kept
+    assert box.dropped == dropped
+
+
+def test_each_lane_has_a_bound_of_its_own() -> None:
+    box = Mailbox(1)
+
+    verdicts = [box.admit(lane, (MESSAGE, "a", None, lane))[0] for lane in USER_LANES]
+
+    assert verdicts == [Verdict.ACCEPTED] * 3
+
+
+def test_nobody_overtakes_those_who_wait() -> None:
+    box = full(Overflow.WAIT)
+    waiter = FakeWaiter((MESSAGE, "b", None, "waiting"))
+    box.wait_for_room(Lane.MAIN, waiter.envelope, waiter)
+    box.main.popleft()
+
+    verdict, _ = box.admit(Lane.MAIN, (MESSAGE, "c", None, "overtaking"))
+    box.admit_waiters()
+
+    assert verdict is Verdict.REFUSED
+    assert waiter.answers == [True]
+    assert [envelope[3] for envelope in box.main] == ["waiting"]
+
+
+def test_the_log_lane_has_a_bound_even_in_a_mailbox_without_one() -> None:
+    box = Mailbox()
+    for number in range(LOG_LIMIT):
+        box.admit(Lane.LOG, (LOG, "node", None, number))
+
+    verdict, displaced = box.admit(Lane.LOG, (LOG, "node", None, "one too many"))
+
+    assert (verdict, displaced) == (Verdict.DROPPED, None)
+    assert box.dropped == 1
+    assert contents(box) == list(range(LOG_LIMIT))
+
+
+def test_letting_in_and_sending_away_when_nobody_waits_is_nothing() -> None:
+    box = Mailbox(1, Overflow.WAIT)
+
+    box.admit_waiters()
+    box.refuse_waiters()
+    box.stop_waiting(Lane.MAIN, FakeWaiter((MESSAGE, "a", None, "never came")))
+
+    assert len(box) == 0
+    assert box.waiters is None
+
+
+@pytest.mark.parametrize("to", ["", None, 5, b"spill"])
+def test_a_message_can_be_diverted_to_a_name_only(to: Any) -> None:
+    with pytest.raises(BadInputError, match="registered name") as caught:
+        Divert(to)
+
+    assert caught.value.given == to
+
+
+def test_every_kind_of_envelope_names_what_serves_it() -> None:
+    kinds = {name: value for name, value in vars(mailbox).items() if name.isupper() and type(value) is int}
+    kinds = {name: kinds[name] for name in kinds if name in mailbox.__all__}
+
+    assert sorted(kinds.values()) == list(range(len(kinds)))
+    assert all(kind_name(kind) for kind in kinds.values())
+    assert [kind_name(kind) for kind in USER_KINDS] == [
+        "handle_message",
+        "handle_call",
+        "handle_message",
+        "handle_call",
+        "handle_event",
+    ]
+    # A bound counts users' envelopes only, and one comparison tells them from signals.
+    assert max(USER_KINDS) < min(*SIGNAL_KINDS, *LAST_WORDS, LOG)
