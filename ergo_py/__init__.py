@@ -24,17 +24,21 @@ from ._core.errors import (
     TargetDownError,
     TargetTypeError,
     TooManyProcessesError,
+    TooManyReadersError,
     UnhandledCallError,
 )
 from ._core.ids import PID, Alias, Name, NodeName, Ref
-from ._core.info import BlockedReport, Ended, ExitReport, NodeInfo, ProcessInfo
+from ._core.info import BlockedReport, Ended, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from ._core.mailbox import Divert, Overflow, Priority
-from ._core.messages import NO_REPLY, DeadLetter, Diverted, Down, Exit, LogRecord, Request, Why
+from ._core.messages import NO_REPLY, DeadLetter, Diverted, Down, Exit, LogRecord, Request, Response, Why
+from ._core.meta import MetaProcess
 from ._core.node import Node
 from ._core.opening import open_node
+from ._core.options import Behind
 from ._core.reasons import Crashed, Custom, Killed, NoNode, NoProcess, Normal, Reason, Shutdown, Unregistered
 from ._core.requests import Caller
-from ._core.states import State
+from ._core.shared import Counter, Flag
+from ._core.states import MetaState, State
 from ._core.timers import Timer
 from .actor import Actor
 from .run import run
@@ -45,12 +49,14 @@ __all__ = [
     "Actor",
     "Alias",
     "BadInputError",
+    "Behind",
     "BehaviourError",
     "BlockedReport",
     "CallError",
     "CallTimeoutError",
     "CallbackError",
     "Caller",
+    "Counter",
     "Crashed",
     "Custom",
     "DeadLetter",
@@ -62,11 +68,15 @@ __all__ = [
     "ErgoError",
     "Exit",
     "ExitReport",
+    "Flag",
     "InitError",
     "InitTimeoutError",
     "Killed",
     "LogRecord",
     "MailboxFullError",
+    "MetaInfo",
+    "MetaProcess",
+    "MetaState",
     "Name",
     "NameTakenError",
     "NameUnknownError",
@@ -88,6 +98,7 @@ __all__ = [
     "RelationExistsError",
     "RelationUnknownError",
     "Request",
+    "Response",
     "SendError",
     "Shutdown",
     "SpawnError",
@@ -96,6 +107,7 @@ __all__ = [
     "TargetTypeError",
     "Timer",
     "TooManyProcessesError",
+    "TooManyReadersError",
     "UnhandledCallError",
     "Unregistered",
     "Why",

@@ -5,22 +5,33 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from .errors import BadInputError, BehaviourError, NameUnknownError, NotAllowedError
-from .ids import PID, Alias, Name, NodeName, Target
+from .errors import BehaviourError, NameUnknownError, NotAllowedError
+from .ids import PID, Alias, NodeName, Target
 from .mailbox import STOP, Priority
 from .messages import NO_REPLY, NoReply, Request
-from .options import SpawnKeywords, check_name, check_number, read_options
+from .meta import MetaProcess, spawn_meta
+from .options import MetaKeywords, SpawnKeywords, check_name, check_number, read_options
 from .process import Process
 from .reasons import Normal, Unregistered, as_reason
 from .relations import Kind
 from .requests import Caller
 from .states import Operation
 from .timers import Timer
+from .verbs import (
+    arm_timer,
+    check_caller,
+    check_error,
+    check_priority,
+    check_timeout,
+    exit_target,
+    kill_target,
+    release_name,
+)
 
 if TYPE_CHECKING:
     from .node import Node
 
-__all__ = ["Behaviour", "arm_timer", "behaviour_of", "check_priority", "check_timeout", "kill_target", "exit_target"]
+__all__ = ["Behaviour", "behaviour_of"]
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -177,12 +188,12 @@ class Behaviour:
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any more."""
         self._process.allow(Operation.REPLY)
-        return self._process.kernel.calls.reply(_check_caller(caller), value, None)
+        return self._process.kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
         """Answer such a call with an exception, which its ``call`` raises. False if nobody waits any more."""
         self._process.allow(Operation.REPLY)
-        return self._process.kernel.calls.reply(_check_caller(caller), None, check_error(error))
+        return self._process.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     # -- children ----------------------------------------------------------------------------------------------------
 
@@ -202,6 +213,28 @@ class Behaviour:
         cls = behaviour_of(behaviour)
         child = await Process.spawn(process.kernel, process, behaviour, cls, args, checked)
         return child.id
+
+    async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
+        """Start a meta-process that belongs to this process, and return when its ``init`` has succeeded and its reader runs.
+
+        Raises:
+            InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
+            InitTimeoutError: its ``init`` took longer than ``init_timeout``.
+            TooManyReadersError: as many reader threads run as the node allows.
+            BehaviourError: ``behaviour`` is not an instance of a ``MetaProcess``, or was spawned before.
+        """
+        process = self._process
+        process.allow(Operation.SPAWN)
+        return await spawn_meta(process, behaviour, options)
+
+    async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting messages.
+
+        Raises:
+            ProcessUnknownError: there is none.
+            CallTimeoutError: its handler is busy for longer than ``timeout``.
+        """
+        return await self.node.inspect_meta(alias, *items, timeout=timeout)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -332,9 +365,6 @@ class Behaviour:
         process.kernel.relations.remove(process.id, process.kernel.watched(target), kind)
 
 
-# What node and behaviour have in common.
-
-
 def behaviour_of(given: object) -> type[Behaviour]:
     """The behaviour class in what was given to ``spawn``: a class, or a ``functools.partial`` of one.
 
@@ -354,74 +384,3 @@ def behaviour_of(given: object) -> type[Behaviour]:
             f"the class and its arguments, `spawn({name}, …)`; each start makes an instance of its own",
         )
     raise BehaviourError("spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`")
-
-
-def arm_timer(
-    process: Process, delay: float, period: float, to: Target, message: object, priority: Priority | None
-) -> Timer:
-    """Arm a timer that belongs to ``process``."""
-    process.allow(Operation.ARM_TIMER)
-    process.router.resolve(to)
-    clock = process.kernel.clock
-    timer = Timer(
-        clock.timers, process, to, message, process.priority if priority is None else check_priority(priority), period
-    )
-    if process.timers is None:
-        process.timers = set()
-    process.timers.add(timer)
-    clock.arm_timer(timer, delay)
-    return timer
-
-
-def release_name(process: Process) -> None:
-    """Take a process's name away and tell whoever watches the name."""
-    name = process.name
-    if name is None:
-        raise NameUnknownError(None)
-    process.router.registry.free_name(name)
-    process.name = None
-    process.kernel.tell_all(Name(name, process.router.node), Unregistered())
-
-
-def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
-    """Ask whoever is at ``to`` to end."""
-    receiver = owner.router.resolve(to)
-    if receiver is None:
-        return False
-    receiver.ask_to_exit(sender, as_reason(reason))
-    return True
-
-
-def kill_target(owner: Any, to: Target) -> bool:
-    """Kill whoever is at ``to``."""
-    receiver = owner.router.resolve(to)
-    if receiver is None:
-        return False
-    receiver.kill()
-    return True
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Refuse what cannot be a time limit."""
-    if timeout is not None:
-        check_number("timeout", timeout, least=0.0)
-
-
-def check_priority(priority: object) -> Priority:
-    """Refuse what is no priority."""
-    if not isinstance(priority, Priority):
-        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
-    return priority
-
-
-def check_error(error: object) -> BaseException:
-    """Refuse what cannot be raised."""
-    if not isinstance(error, BaseException):
-        raise BadInputError("error", error, "an exception; for an ordinary answer use reply(caller, value)")
-    return error
-
-
-def _check_caller(caller: object) -> Caller:
-    if not isinstance(caller, Caller):
-        raise BadInputError("caller", caller, "the Caller that handle_call was given")
-    return caller

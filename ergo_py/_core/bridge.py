@@ -6,11 +6,14 @@ each message would cost twenty times as much.
 """
 
 import os
+import sys
 import threading
+import traceback
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
 
 import outcome
 import trio
@@ -20,9 +23,10 @@ from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
 from .requests import Caller
 
-__all__ = ["Bridge", "Parker", "ThreadCaller", "get_ident"]
+__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_ident"]
 
 T = TypeVar("T")
+Lock = threading.Lock
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
@@ -63,7 +67,20 @@ class ThreadCaller(Caller):
 class Bridge:
     """Carries work from any thread to the loop of one node, in order for each thread."""
 
-    __slots__ = ("_armed", "_closed", "_inbox", "_node", "_on_error", "_os_pid", "_token", "lock", "loop_thread")
+    __slots__ = (
+        "__weakref__",
+        "_armed",
+        "_closed",
+        "_edge",
+        "_inbox",
+        "_node",
+        "_on_error",
+        "_token",
+        "_when_forked",
+        "_why",
+        "lock",
+        "loop_thread",
+    )
 
     def __init__(self, node: str, token: TrioToken, on_error: Callable[[BaseException], None]) -> None:
         self._node = node
@@ -72,10 +89,14 @@ class Bridge:
         self._inbox: deque[Job] = deque()
         self._armed = False
         self._closed = False
-        self._os_pid = os.getpid()
+        self._why = ""
+        self._when_forked: Callable[[], None] | None = None
+        # Held where the flag changes, once for each batch. Reentrant, because a signal handler may post in the middle of it.
+        self._edge = threading.RLock()
         self.lock = threading.Lock()
         """Guards the few counts that a thread and the loop both change."""
         self.loop_thread = get_ident()
+        _bridges.add(self)
 
     def on_loop(self) -> bool:
         """Say whether this is the thread the node lives in."""
@@ -86,23 +107,23 @@ class Bridge:
         if self.on_loop():
             raise NotAllowedError(f"{verb} would block the event loop it waits for; write {instead} instead")
 
+    def check_open(self) -> None:
+        """Raise :class:`NodeStoppedError` if nothing is carried any more."""
+        if self._closed:
+            raise NodeStoppedError(self._node, self._why)
+
     def post(self, job: Callable[..., object], *args: Any) -> None:
-        """Have ``job(*args)`` run on the loop soon. From any thread; never blocks.
+        """Have ``job(*args)`` run on the loop soon. From any thread; never blocks. What is accepted is run.
 
         Raises:
             NodeStoppedError: the node has stopped, its loop is over, or this is a forked copy of the program.
         """
         if self._closed:
-            raise NodeStoppedError(self._node)
+            raise NodeStoppedError(self._node, self._why)
         # Append first, look then: the loop takes the flag down first and looks then.
         self._inbox.append((job, args))
         if not self._armed:
-            self._armed = True
             self._arm()
-        elif self._closed:
-            # Closed between the look and the append: what close() did not see is done here, where nothing listens.
-            self._inbox.clear()
-            raise NodeStoppedError(self._node)
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
         """Run a plain function on the loop and wait, in this thread, for its result."""
@@ -117,21 +138,39 @@ class Bridge:
 
     def close(self) -> None:
         """Do what was accepted before, and refuse the rest."""
-        self._closed = True
+        with self._edge:
+            self._closed = True
         self._drain()
 
+    def when_forked(self, mark_dead: Callable[[], None]) -> None:
+        """Have ``mark_dead`` called in a forked copy of the program, where the node is no more."""
+        self._when_forked = mark_dead
+
+    def forked(self) -> None:
+        """Be closed: this is the copy, without the loop. Locks may have been copied while they were held."""
+        self._closed = True
+        self._why = "this program was forked from the one the node lives in"
+        self.loop_thread = 0
+        if self._when_forked is not None:
+            self._when_forked()
+
     def _arm(self) -> None:
-        if os.getpid() != self._os_pid:
-            self._closed = True
-            raise NodeStoppedError(self._node, "this program was forked from the one the node lives in")
-        try:
-            self._token.run_sync_soon(self._drain)
-        except trio.RunFinishedError:
-            self._closed = True
-            raise NodeStoppedError(self._node, "its event loop is over") from None
+        # The flag goes up only after the loop has promised to come: who sees it up may rely on that.
+        with self._edge:
+            self.check_open()
+            if self._armed:
+                return
+            try:
+                self._token.run_sync_soon(self._drain)
+            except trio.RunFinishedError:
+                self._closed = True
+                self._why = "its event loop is over"
+                raise NodeStoppedError(self._node, self._why) from None
+            self._armed = True
 
     def _drain(self) -> None:
-        self._armed = False
+        with self._edge:
+            self._armed = False
         inbox = self._inbox
         # Only what is there now, so that a thread in a hurry cannot keep the loop here.
         for _ in range(len(inbox)):
@@ -141,3 +180,70 @@ class Bridge:
             except BaseException as error:
                 # An exception that leaves a run_sync_soon callback takes the whole run down.
                 self._on_error(error)
+
+
+_bridges: Final[WeakSet[Bridge]] = WeakSet()
+
+
+def _mark_dead_in_copy() -> None:
+    for bridge in tuple(_bridges):
+        bridge.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_dead_in_copy)
+
+
+_STACK: Final = 512 * 1024
+"""Bytes of stack for a reader thread: it changes address space only, and thousands of readers should fit."""
+_starting = threading.Lock()
+
+
+class ReaderThread:
+    """An OS thread that runs blocking code, and whose end is told to the loop. A daemon: it never keeps a program alive."""
+
+    __slots__ = ("_thread", "ident", "name", "native_id")
+
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
+        self.name = name
+        self.ident = 0
+        self.native_id = 0
+        self._thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start it with a small stack. The size is a setting of the whole program, so it is put back at once.
+
+        Raises:
+            RuntimeError: the system has no thread to give.
+        """
+        with _starting:
+            before = threading.stack_size()
+            try:
+                threading.stack_size(_STACK)
+            except (ValueError, RuntimeError):  # not a size that this platform takes
+                self._thread.start()
+                return
+            try:
+                self._thread.start()
+            finally:
+                threading.stack_size(before)
+
+    def stack(self, limit: int = 20) -> str:
+        """What it is doing at this moment."""
+        frame = sys._current_frames().get(self.ident)
+        return "".join(traceback.format_stack(frame)[-limit:]) if frame is not None else ""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
+    def _run(self, body: Callable[[], None]) -> None:
+        self.ident = get_ident()
+        self.native_id = threading.get_native_id()
+        try:
+            # The name that ps and top show; at most 15 characters there.
+            with open(f"/proc/self/task/{self.native_id}/comm", "w") as comm:
+                comm.write(self.name[:15])
+        except OSError:  # no such file system here: the name inside Python is all there is
+            pass
+        body()

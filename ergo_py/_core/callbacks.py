@@ -2,12 +2,12 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from .errors import BehaviourError
 
-__all__ = ["CALLBACKS", "Callbacks", "default"]
+__all__ = ["CALLBACKS", "META_CALLBACKS", "Callbacks", "default"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +35,19 @@ if sys.version_info >= (3, 14):
     _READING["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
+META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
+    "init": (),
+    "start": (),
+    "handle_message": ("message", "sender"),
+    "handle_call": ("request", "caller"),
+    "handle_response": ("response",),
+    "handle_inspect": ("*items",),
+    "terminate": ("reason",),
+    "unblock": (),
+}
+"""The callbacks of a meta-process and what each is called with."""
+
+
 def default(function: F) -> F:
     """Mark the do-nothing version of a callback, so that the kernel knows which ones a class really has."""
     setattr(function, "__is_default__", True)  # noqa: B010 - no type checker knows the attribute
@@ -46,13 +59,13 @@ class Callbacks:
 
     __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "splits")
 
-    def __init__(self, cls: type[Any]) -> None:
+    def __init__(self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS) -> None:
         self.behaviour = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
         self.splits: bool = getattr(cls, "split_handle", False)
         defined, asynchronous = set(), set()
-        for name, parameters in CALLBACKS.items():
+        for name, parameters in callbacks.items():
             function = getattr(cls, name, None)
             if function is None or getattr(function, "__is_default__", False):
                 continue

@@ -63,8 +63,14 @@ class Calls:
         if process is not None and (callee is process or callee.waiting is not None):
             self._refuse_ring(process, callee, to, request)
         if callee.answers_at_once():
+            if process is not None:
+                # It waits already now: a handler that forwards the call may close a ring.
+                process.waiting = caller
             callee.answer_now(caller, request)
-            await self._router.pause()
+            if caller.settled:
+                if process is not None:
+                    process.waiting = None
+                await self._router.pause()
         else:
             self._post_call(callee, caller, priority)
         if not caller.settled:
@@ -147,7 +153,7 @@ class Calls:
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
         caller = ThreadCaller(sender, next(self._router.numbers), to, request)
-        self._router.bridge.post(self._begin_call, caller, priority)
+        self._router.bridge.post(self.begin, caller, priority)
         try:
             # The thread watches its own deadline: it holds even while something blocks the loop.
             if not caller.parker.wait(timeout):
@@ -157,7 +163,8 @@ class Calls:
             raise
         return caller.result()
 
-    def _begin_call(self, caller: Caller, priority: Priority) -> None:
+    def begin(self, caller: Caller, priority: Priority) -> None:
+        """Send a request whose caller does not wait here: a thread, or a meta-process."""
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))

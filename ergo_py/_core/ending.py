@@ -27,8 +27,7 @@ _GRACE: Final = 0.5
 async def finish(process: "Process", reason: Reason) -> None:
     """Refuse messages; stop what it owns; ``terminate``; answer; release; tell."""
     process.reason = reason
-    process.refuse()
-    process.enter(State.STOPPING)
+    _begin(process)
     try:
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
@@ -46,8 +45,7 @@ async def finish(process: "Process", reason: Reason) -> None:
 async def undo(process: "Process", error: BaseException) -> None:
     """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
     process.reason = process.reason or Crashed(error)
-    process.refuse()
-    process.enter(State.STOPPING)
+    _begin(process)
     if process.owned:
         with trio.CancelScope(shield=True):
             await stop_all(process.owned, process.reason)
@@ -114,13 +112,20 @@ async def abandon(process: "Process") -> None:
             await checkpoint()
         relay.abort(task)
     if process.state is not State.TERMINATED:
-        process.refuse()
         if process.state is not State.STOPPING:
-            process.enter(State.STOPPING)
+            _begin(process)
         if process.owned:
             with trio.CancelScope(shield=True):
                 await kill_all(process.owned)
         _release(process)
+
+
+def _begin(process: "Process") -> None:
+    """Take no more user messages. A call that was cut off in progress is answered with the queued ones."""
+    process.refuse()
+    process.enter(State.STOPPING)
+    if process.handling is not None and isinstance(process.handling[2], Caller):
+        process.handling[2].defer(process)
 
 
 async def _terminate(process: "Process", reason: Reason) -> None:

@@ -9,7 +9,8 @@
     ├── SpawnError                          nothing was started
     │   ├── InitError                       ``init`` raised; the original is the cause
     │   ├── InitTimeoutError (TimeoutError) ``init`` took too long
-    │   └── TooManyProcessesError           the node's ``max_processes`` is reached
+    │   ├── TooManyProcessesError           the node's ``max_processes`` is reached
+    │   └── TooManyReadersError             the node's ``max_reader_threads`` is reached
     ├── NameTakenError                      the name belongs to somebody else
     ├── NameUnknownError (LookupError)      nobody has that name or alias
     ├── ProcessUnknownError (LookupError)   no process at this address
@@ -57,6 +58,7 @@ __all__ = [
     "TargetDownError",
     "TargetTypeError",
     "TooManyProcessesError",
+    "TooManyReadersError",
     "UnhandledCallError",
 ]
 
@@ -116,6 +118,17 @@ class TooManyProcessesError(SpawnError):
     def __init__(self, limit: int) -> None:
         super().__init__(
             f"the node already runs its max_processes={limit} processes; open_node(max_processes=…) sets the limit"
+        )
+        self.limit = limit
+
+
+class TooManyReadersError(SpawnError):
+    """As many meta-processes have a reader thread as the node's ``max_reader_threads`` allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the node already runs its max_reader_threads={limit}; open_node(max_reader_threads=…) sets the limit, "
+            "and a meta-process with `async def start` needs no thread"
         )
         self.limit = limit
 

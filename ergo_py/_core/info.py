@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from .ids import PID, Alias, Ref
 from .messages import Why
 from .reasons import Reason
-from .states import State
+from .states import MetaState, State
 
-__all__ = ["BlockedReport", "ExitReport", "NodeInfo", "ProcessInfo"]
+__all__ = ["BlockedReport", "Ended", "ExitReport", "MetaInfo", "NodeInfo", "ProcessInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,52 @@ class ProcessInfo:
     mailbox_size: int | None
     env: Mapping[str, object] | None
     """Only if the node was opened with ``expose_env``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaInfo:
+    """A meta-process as it is at this moment."""
+
+    alias: Alias
+    behaviour: str
+    state: MetaState
+    history: tuple[tuple[MetaState, float], ...]
+    """The last few changes of state, each with its time on ``time.perf_counter``'s clock."""
+    process: PID
+    """The process that owns it."""
+    parent: PID | Alias
+    """Who spawned it: that process, or another meta-process."""
+    children: tuple[Alias, ...]
+    lanes: Mapping[str, int]
+    """Messages waiting in each lane."""
+    messages_in: int
+    """Handled and queued."""
+    messages_out: int
+    dropped: int
+    """Not taken into its own mailbox, which was full."""
+    backlog: int
+    """Sent by the reader and not delivered yet."""
+    backlog_dropped: int
+    """Dropped because the reader was too far ahead of its receivers."""
+    reader_waits: bool
+    """Whether the reader is held up by a slow receiver."""
+    reader: str
+    """``thread`` or ``task``."""
+    thread: str | None
+    """The name of its thread, as the operating system shows it."""
+    thread_id: int | None
+    """The number the operating system knows it by."""
+    stack: str
+    """What the thread is doing: its innermost frames, newest last."""
+    callback: str | None
+    message_type: str | None
+    """What the handler is busy with."""
+    requests: int
+    """Requests of its own that are not answered yet."""
+    monitored_by: tuple[PID, ...]
+    linked_by: tuple[PID, ...]
+    uptime: float
+    stopping: bool
 
 
 @dataclass(frozen=True, slots=True)

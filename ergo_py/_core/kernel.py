@@ -1,18 +1,21 @@
 """What all processes of one node share: its tables, its clock, its nursery and its limits."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .breather import Breather
 from .bridge import Bridge
-from .callbacks import Callbacks
+from .callbacks import CALLBACKS, Callbacks
 from .calls import Calls
 from .clock import Clock
 from .deadletters import DeadLetters
-from .errors import MailboxFullError, TargetTypeError
+from .errors import MailboxFullError, NodeStoppedError, TargetTypeError
 from .ids import PID, Alias, Name, NodeName, Target
 from .info import Ended
+from .lingering import Lingering
 from .log import Log
 from .mailbox import DOWN, EXIT, LOG, Lane
 from .messages import LogRecord
@@ -42,6 +45,8 @@ class Kernel:
         dead_letter_capacity: int,
         env: Mapping[str, object],
         inline_calls: bool,
+        max_reader_threads: int,
+        debug_shared_state: bool,
         log_level: str,
         log_output: Any,
     ) -> None:
@@ -52,6 +57,8 @@ class Kernel:
         self.burst = burst
         self.max_processes = max_processes
         self.env = env
+        self.max_reader_threads = max_reader_threads
+        self.debug_shared_state = debug_shared_state
         self.log = Log(name, log_level, log_output, self._offer_record)
         self.logger: Any = self.log.logger(self.pid)
         self.clock = Clock(self._fire)
@@ -68,14 +75,19 @@ class Kernel:
         self.killed: list[Ended] = []
         self.abandoned: list[Ended] = []
         self._callbacks: dict[type, Callbacks] = {}
+        self.breather = Breather()
+        self.workers = trio.CapacityLimiter(inf)
+        """Places for plain callbacks of meta-processes: their own, so that files, names and programs keep theirs."""
+        self.lingering = Lingering(nursery)
+        self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
         self._on_fatal: Any = None
 
-    def callbacks_of(self, behaviour: type) -> Callbacks:
+    def callbacks_of(self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS) -> Callbacks:
         """What a behaviour class can be called for, found out on first use."""
         callbacks = self._callbacks.get(behaviour)
         if callbacks is None:
-            callbacks = self._callbacks[behaviour] = Callbacks(behaviour)
+            callbacks = self._callbacks[behaviour] = Callbacks(behaviour, known)
         return callbacks
 
     # -- relations ---------------------------------------------------------------------------------------------------
@@ -136,7 +148,8 @@ class Kernel:
             return
 
     def _bridge_failed(self, error: BaseException) -> None:
-        if not isinstance(error, MailboxFullError):
+        # Both are accounted for: the one is a dead letter, the other lost a race with the end of the node.
+        if not isinstance(error, MailboxFullError | NodeStoppedError):
             self.logger.error("work handed over by a thread failed", error=repr(error))
 
     def add_logger(self, process: "Process", level: str) -> None:
@@ -152,7 +165,10 @@ class Kernel:
 
     def _offer_record(self, record: LogRecord) -> None:
         if not self.router.bridge.on_loop():
-            self.router.bridge.post(self._offer_record, record)
+            try:
+                self.router.bridge.post(self._offer_record, record)
+            except NodeStoppedError:  # the loggers are gone, and speaking must never be an error
+                pass
             return
         # What a logger says about itself goes to the output only: it would feed on its own words.
         if record.source in self._loggers:

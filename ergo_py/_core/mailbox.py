@@ -25,6 +25,7 @@ __all__ = [
     "KILL",
     "LOG",
     "MESSAGE",
+    "RESPONSE",
     "STOP",
     "Divert",
     "Envelope",
@@ -52,6 +53,7 @@ LOG: Final = 9
 STOP: Final = 10
 KILL: Final = 11
 FAILED: Final = 12
+RESPONSE: Final = 13
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -67,6 +69,7 @@ _KIND_NAMES: Final = (
     "stop",
     "kill",
     "crash",
+    "handle_response",
 )
 
 
@@ -129,6 +132,8 @@ class Waiter(Protocol):
     def settle(self, admitted: bool, /) -> None: ...
 
 
+Waiting = tuple[Envelope | None, Waiter, int]
+
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
 
@@ -160,9 +165,9 @@ class Mailbox:
         self.limit = limit
         self.overflow = overflow
         self.dropped = 0
-        self.inbound = 0
-        """Messages that threads were promised room for and that are on their way; guarded by the bridge's lock."""
-        self.waiters: dict[Lane, deque[tuple[Envelope, Waiter]]] | None = None
+        self.inbound: dict[Lane, int] | None = None
+        """Messages that threads were promised room for and that are on their way; changed under the bridge's lock."""
+        self.waiters: dict[Lane, deque[Waiting]] | None = None
         self._bounded: dict[Lane, int] | None = None
 
     def __len__(self) -> int:
@@ -191,8 +196,8 @@ class Mailbox:
 
     def has_room(self, lane: Lane) -> bool:
         """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""
-        # Nobody overtakes those who already wait.
-        return self._has_space(lane) and not (self.waiters and lane in self.waiters)
+        # Nobody overtakes those who already wait for a place in a bounded lane.
+        return self._has_space(lane) and not (self.limit and self.waiters and lane in self.waiters)
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
@@ -238,11 +243,29 @@ class Mailbox:
         while (envelope := self.pop()) is not None:
             yield envelope
 
-    def wait_for_room(self, lane: Lane, envelope: Envelope, waiter: Waiter) -> None:
-        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told then."""
+    def promise(self, lane: Lane) -> bool:
+        """Keep a place for a message that is on its way, if there is room. Under the bridge's lock."""
+        if not self.has_room(lane):
+            return False
+        if self.inbound is None:
+            self.inbound = {}
+        self.inbound[lane] = self.inbound.get(lane, 0) + 1
+        return True
+
+    def redeem(self, lane: Lane) -> None:
+        """Give a kept place back: its message has come. Under the bridge's lock."""
+        if self.inbound is not None:
+            self.inbound[lane] -= 1
+
+    def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
+        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told then.
+
+        With a ``depth`` the sender waits, in a lane without a bound too, until fewer than that many are queued. Without an
+        envelope it is only told, and comes back by itself.
+        """
         if self.waiters is None:
             self.waiters = {}
-        self.waiters.setdefault(lane, deque()).append((envelope, waiter))
+        self.waiters.setdefault(lane, deque()).append((envelope, waiter, depth))
 
     def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
         """Forget a waiter that gave up."""
@@ -253,9 +276,10 @@ class Mailbox:
     def admit_waiters(self) -> None:
         """Let in what waits, first come first served, as far as there is room now."""
         for lane, queue in list((self.waiters or {}).items()):
-            while queue and self._has_space(lane):
-                envelope, waiter = queue.popleft()
-                self.push(lane, envelope)
+            while queue and self._has_space(lane) and not 0 < queue[0][2] <= len(self.main):
+                envelope, waiter, _ = queue.popleft()
+                if envelope is not None:
+                    self.push(lane, envelope)
                 waiter.settle(True)
             self._keep_waiters(lane, queue)
 
@@ -263,10 +287,10 @@ class Mailbox:
         """Send everybody who waits away: the receiver is ending."""
         waiting, self.waiters = self.waiters, None
         for queue in (waiting or {}).values():
-            for _, waiter in queue:
+            for _, waiter, _ in queue:
                 waiter.settle(False)
 
-    def _keep_waiters(self, lane: Lane, queue: deque[tuple[Envelope, Waiter]]) -> None:
+    def _keep_waiters(self, lane: Lane, queue: deque[Waiting]) -> None:
         if self.waiters is None:
             return
         if queue:
@@ -299,7 +323,8 @@ class Mailbox:
             return len(self.log) < LOG_LIMIT
         if not self.limit:
             return True
-        return (len(self.main) if lane is Lane.MAIN else self._users(lane)) < self.limit
+        queued = len(self.main) if lane is Lane.MAIN else self._users(lane)
+        return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
     def _users(self, lane: Lane) -> int:
         return self._bounded.get(lane, 0) if self._bounded is not None else 0

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from .ids import PID, Address, Alias, NodeName
+from .ids import PID, Address, Alias, NodeName, Ref
 from .reasons import Reason
 
-__all__ = ["NO_REPLY", "DeadLetter", "Diverted", "Down", "Exit", "LogRecord", "NoReply", "Request", "Why"]
+__all__ = ["NO_REPLY", "DeadLetter", "Diverted", "Down", "Exit", "LogRecord", "NoReply", "Request", "Response", "Why"]
 
 R = TypeVar("R")
 
@@ -87,3 +87,18 @@ class LogRecord:
     node: str
     source: PID | Alias
     fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a meta-process's ``request``, as its ``handle_response`` gets it."""
+
+    ref: Ref
+    value: Any
+    error: BaseException | None
+
+    def result(self) -> Any:
+        """The answer; raises if there was none."""
+        if self.error is not None:
+            raise self.error
+        return self.value

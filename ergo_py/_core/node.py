@@ -7,29 +7,21 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
 
-from .behaviour import (
-    Behaviour,
-    arm_timer,
-    behaviour_of,
-    check_error,
-    check_priority,
-    check_timeout,
-    exit_target,
-    kill_target,
-    release_name,
-)
+from .behaviour import Behaviour, behaviour_of
 from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnknownError
-from .ids import PID, Target
-from .info import BlockedReport, ExitReport, NodeInfo, ProcessInfo
+from .ids import PID, Alias, Target
+from .info import BlockedReport, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
 from .mailbox import Priority
 from .messages import DeadLetter, Request
+from .metalife import Meta
 from .options import SpawnKeywords, check_level, check_name, check_number, read_options
 from .process import Process
 from .reasons import Reason, Shutdown
 from .requests import Caller
-from .snapshots import node_info, process_info
+from .snapshots import meta_info, node_info, process_info
 from .timers import Timer
+from .verbs import arm_timer, check_error, check_priority, check_timeout, exit_target, kill_target, release_name
 
 __all__ = ["Node"]
 
@@ -266,6 +258,32 @@ class Node:
         answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, self._find(to), to, items, timeout)
         return answer
 
+    def metas(self) -> list[Alias]:
+        """All living meta-processes, oldest first."""
+        return sorted(alias for alias, holder in self._router.registry.aliases.items() if isinstance(holder, Meta))
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """A meta-process as it is at this moment, also while its handler is busy.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        return self._run(lambda: meta_info(self._find_meta(alias)))
+
+    async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting messages.
+
+        Raises:
+            ProcessUnknownError: there is none.
+            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` says in what.
+        """
+        self._here("inspect_meta")
+        check_timeout(timeout)
+        answer: dict[str, str] = await self._kernel.calls.inspect(
+            self.pid, self._find_meta(alias), alias, items, timeout
+        )
+        return answer
+
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent messages that had nowhere to go, newest last."""
         return self._router.dead_letters.last(count)
@@ -310,6 +328,12 @@ class Node:
         found = self._router.resolve(to)
         if not isinstance(found, Process):
             raise ProcessUnknownError(to)
+        return found
+
+    def _find_meta(self, alias: Alias) -> Meta:
+        found = self._router.resolve(alias)
+        if not isinstance(found, Meta):
+            raise ProcessUnknownError(alias)
         return found
 
     def _run(self, function: Callable[..., T], *args: Any) -> T:

@@ -89,6 +89,8 @@ class NodeContext:
                     dead_letter_capacity=options["dead_letters"],
                     env=options["env"],
                     inline_calls=options["inline_calls"],
+                    max_reader_threads=options["max_reader_threads"],
+                    debug_shared_state=options["debug_shared_state"],
                     log_level=options["log_level"],
                     log_output=options["log_output"],
                 )
@@ -97,6 +99,7 @@ class NodeContext:
                 self._ready.set()
                 await self._closing.wait()
                 kernel.clock.stop()
+                kernel.lingering.stop()
         except BaseException as failure:
             # An error that leaves a system task takes the whole run down; the one who opened the node should get it.
             self._failure = failure
@@ -149,6 +152,8 @@ def open_node(
     expose_env: bool = False,
     watchdog: float | None = 0.5,
     inline_calls: bool = True,
+    max_reader_threads: int = 10_000,
+    debug_shared_state: bool = False,
 ) -> NodeContext:
     """Make a node that is up while entered with ``async with``, and stops everything on leaving.
 
@@ -165,6 +170,8 @@ def open_node(
         expose_env: let snapshots show environments, which may hold secrets.
         watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
         inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
+        max_reader_threads: how many meta-processes may have a thread of their own at once.
+        debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
@@ -172,6 +179,7 @@ def open_node(
     check_name(name)
     if max_processes is not None:
         check_number("max_processes", max_processes, least=1, whole=True)
+    check_number("max_reader_threads", max_reader_threads, least=0, whole=True)
     check_number("burst", burst, least=1, whole=True)
     check_number("dead_letters", dead_letters, least=0, whole=True)
     check_number("stop_timeout", stop_timeout, least=0.0)
@@ -192,4 +200,6 @@ def open_node(
         expose_env=expose_env,
         watchdog=watchdog,
         inline_calls=inline_calls,
+        max_reader_threads=max_reader_threads,
+        debug_shared_state=debug_shared_state,
     )

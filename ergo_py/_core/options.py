@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 from math import inf
 from typing import Any, Final, TypedDict
 
@@ -9,6 +10,11 @@ from .errors import BadInputError
 from .mailbox import Divert, Overflow, Priority
 
 __all__ = [
+    "Behind",
+    "META_DEFAULTS",
+    "MetaKeywords",
+    "MetaOptions",
+    "read_meta_options",
     "DEFAULTS",
     "LEVELS",
     "Options",
@@ -70,19 +76,92 @@ class Options:
             check_level(self.log_level)
 
 
+class Behind(Enum):
+    """What the reader of a meta-process does when it is too far ahead of its receivers."""
+
+    WAIT = "wait"
+    """It waits for room. What it reads from is slowed down in turn: a full socket buffer slows the peer."""
+    DROP_NEWEST = "drop newest"
+    DROP_OLDEST = "drop oldest"
+    STOP = "stop"
+    """The meta-process ends."""
+
+
+class MetaKeywords(TypedDict, total=False):
+    """What ``spawn_meta`` takes besides the behaviour."""
+
+    mailbox_size: int | None
+    overflow: Overflow | Divert
+    priority: Priority
+    backlog: int
+    when_behind: Behind
+    init_timeout: float
+    stop_timeout: float
+    linger: bool
+    env: Mapping[str, object] | None
+    log_level: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetaOptions:
+    """The checked form of :class:`MetaKeywords`."""
+
+    mailbox_size: int | None = None
+    overflow: Overflow | Divert = Overflow.RAISE
+    priority: Priority = Priority.NORMAL
+    backlog: int = 1000
+    """How far the reader may be ahead of a receiver, in messages."""
+    when_behind: Behind = Behind.WAIT
+    init_timeout: float = 5.0
+    stop_timeout: float = 5.0
+    """How long each step of stopping may take: the reader, the handler, ``terminate``."""
+    linger: bool = False
+    """Spawned by a meta-process, it goes on with the owning process when that meta-process ends."""
+    env: Mapping[str, object] | None = None
+    log_level: str | None = None
+
+    def __post_init__(self) -> None:
+        Options(
+            mailbox_size=self.mailbox_size,
+            overflow=self.overflow,
+            priority=self.priority,
+            init_timeout=self.init_timeout,
+            terminate_timeout=self.stop_timeout,
+            env=self.env,
+            log_level=self.log_level,
+        )
+        check_number("backlog", self.backlog, least=1, whole=True)
+        if not isinstance(self.when_behind, Behind):
+            raise BadInputError("when_behind", self.when_behind, "a member of Behind")
+
+
+def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:
+    """Check the keywords of a ``spawn_meta``."""
+    if not keywords:
+        return META_DEFAULTS
+    _refuse_unknown("spawn_meta", keywords, _META_NAMES, "arguments of the behaviour itself go to its constructor")
+    return MetaOptions(**keywords)
+
+
 def read_options(keywords: Mapping[str, Any]) -> Options:
     """Check the keywords of a ``spawn``."""
     if not keywords:
         return DEFAULTS
-    unknown = keywords.keys() - _NAMES
+    _refuse_unknown(
+        "spawn",
+        keywords,
+        _NAMES,
+        "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, key=value)",
+    )
+    return Options(**keywords)
+
+
+def _refuse_unknown(verb: str, keywords: Mapping[str, Any], known: frozenset[str], hint: str) -> None:
+    unknown = keywords.keys() - known
     if unknown:
         raise BadInputError(
-            f"spawn(…, {min(unknown)}=…)",
-            keywords[min(unknown)],
-            f"one of {', '.join(sorted(_NAMES))}; arguments of the behaviour itself are positional, "
-            "or use functools.partial(Behaviour, key=value)",
+            f"{verb}(…, {min(unknown)}=…)", keywords[min(unknown)], f"one of {', '.join(sorted(known))}; {hint}"
         )
-    return Options(**keywords)
 
 
 def check_name(name: object) -> str:
@@ -118,3 +197,5 @@ def check_level(level: object) -> int:
 
 DEFAULTS: Final = Options()
 _NAMES: Final = frozenset(field.name for field in fields(Options))
+META_DEFAULTS: Final = MetaOptions()
+_META_NAMES: Final = frozenset(field.name for field in fields(MetaOptions))

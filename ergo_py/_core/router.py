@@ -87,6 +87,12 @@ class Router:
         self.stopped = False
         self._free = _SHORT_CUTS
         self._slice_end = 0.0
+        bridge.when_forked(self._forked)
+
+    def _forked(self) -> None:
+        # No thread is the loop's any more, so every verb goes to the bridge, which refuses.
+        self.loop_thread = 0
+        self.stopped = True
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -249,6 +255,7 @@ class Router:
     # -- threads -----------------------------------------------------------------------------------------------------
 
     def _send_from_thread(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        self.bridge.check_open()
         # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
         receiver = self.resolve(to)
         if receiver is None or not receiver.accepting:
@@ -258,53 +265,67 @@ class Router:
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
             self.bridge.post(self._arrive, sender, to, message, priority)
             return True
+        lane = LANES[priority]
+        envelope = (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)
         with self.bridge.lock:
-            lane = LANES[priority]
-            fits = box.has_room(lane) and (lane is not Lane.MAIN or len(box.main) + box.inbound < box.limit)
-            if fits:
-                box.inbound += 1
+            fits = box.promise(lane)
         if fits:
-            self.bridge.post(self._arrive_reserved, receiver, sender, to, message, priority)
+            self.bridge.post(self._arrive_promised, receiver, lane, envelope)
             return True
         if box.overflow is Overflow.WAIT:
-            parker: Parker[bool] = Parker()
-            self.bridge.post(self._wait_for_thread, receiver, sender, to, message, priority, parker)
-            parker.wait(None)
-            return bool(parker.value)
+            return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
 
     def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
         self.send(sender, to, message, priority)
 
-    def _arrive_reserved(
-        self, receiver: Receiver, sender: PID | Alias, to: Target, message: object, priority: Priority
-    ) -> None:
+    def _arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         with self.bridge.lock:
-            receiver.mailbox.inbound -= 1
-        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
-        envelope = (kind, sender, to, message)
+            receiver.mailbox.redeem(lane)
         if receiver.accepting:
-            self.signal(receiver, LANES[priority], envelope)
+            self.signal(receiver, lane, envelope)
         else:
-            self.bury(envelope, to, Why.STOPPING, receiver)
+            self.bury(envelope, envelope[2], Why.STOPPING, receiver)
 
-    def _wait_for_thread(
-        self,
-        receiver: Receiver,
-        sender: PID | Alias,
-        to: Target,
-        message: object,
-        priority: Priority,
-        parker: Parker[bool],
-    ) -> None:
-        lane = LANES[priority]
-        if not receiver.accepting or receiver.mailbox.has_room(lane):
-            parker.settle(self._send(sender, to, message, priority))
-        else:
-            kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
-            receiver.mailbox.wait_for_room(lane, (kind, sender, to, message), parker)
+    def _wait_in_thread(self, waiter: "_ThreadWaiter") -> bool:
+        self.bridge.post(waiter.begin)
+        try:
+            waiter.parker.wait(None)
+        except BaseException:
+            self.bridge.post(waiter.give_up)
+            raise
+        return bool(waiter.parker.value)
 
     def _refused_in_thread(self, receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> None:
         receiver.mailbox.dropped += 1
         self.dead_letters.add(sender, to, message, Why.FULL)
+
+
+class _ThreadWaiter:
+    """A thread that waits for room in a mailbox. All but the waiting happens on the loop."""
+
+    __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
+
+    def __init__(self, router: Router, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        self._router = router
+        self._receiver = receiver
+        self._lane = lane
+        self._envelope = envelope
+        self.parker: Parker[bool] = Parker()
+
+    def begin(self) -> None:
+        receiver = self._receiver
+        if receiver.accepting and not receiver.mailbox.has_room(self._lane):
+            receiver.mailbox.wait_for_room(self._lane, self._envelope, self)
+        else:
+            # To this very receiver: resolving anew could find one that refuses, and nobody would wake the thread.
+            self.parker.settle(self._router.post(receiver, self._envelope[2], self._lane, self._envelope))
+
+    def settle(self, admitted: bool, /) -> None:
+        if not admitted:
+            self._router.bury(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
+        self.parker.settle(admitted)
+
+    def give_up(self) -> None:
+        self._receiver.mailbox.stop_waiting(self._lane, self)

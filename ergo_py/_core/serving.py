@@ -68,6 +68,7 @@ async def _serve(process: "Process") -> Reason:
     handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
     handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
     no_reply = NO_REPLY
+    envelope: Envelope | None
     left, mask, end = burst, 7, 0.0
     woken = clock()
     process.state = State.RUNNING
@@ -86,7 +87,8 @@ async def _serve(process: "Process") -> Reason:
             # To sleep. No await lies between the look at the lanes and the mark that park() sets.
             now = clock()
             process.running_time += now - woken
-            process.handling = None
+            # What it handled last may be large, and must not live as long as this sleep.
+            process.handling = envelope = sender = ref = payload = reply = result = None
             process.state = State.SLEEP
             history = process.history
             history += (State.SLEEP, now)
@@ -240,7 +242,7 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
         if isinstance(reply, CoroutineType):
             check_plain(process, "handle_call", reply)
     except Reject as rejection:
-        caller.settle(None, rejection.error)
+        process.kernel.calls.reply(caller, None, rejection.error)
     except BaseException as error:
         reason = process.failed(error)
         if reason is not None:
@@ -248,7 +250,7 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     else:
         if reply is NO_REPLY:
             caller.defer(process)
-        else:
-            caller.settle(reply, None)
+        elif not caller.settle(reply, None):
+            process.kernel.calls.late_replies += 1
     process.handling = None
     process.state = State.SLEEP

@@ -3,14 +3,15 @@
 from time import perf_counter
 
 from .ids import Name
-from .info import BlockedReport, NodeInfo, ProcessInfo
+from .info import BlockedReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
+from .metalife import Meta
 from .process import Process
 from .relations import Kind, Watched
 from .requests import Caller
-from .states import State
+from .states import MetaState, State
 
-__all__ = ["node_info", "process_info"]
+__all__ = ["meta_info", "node_info", "process_info"]
 
 
 def process_info(process: Process, expose_env: bool) -> ProcessInfo:
@@ -80,4 +81,41 @@ def node_info(
         last_blocked=last_blocked,
         max_processes=kernel.max_processes,
         env=dict(kernel.env) if expose_env else None,
+    )
+
+
+def meta_info(meta: Meta) -> MetaInfo:
+    """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its handler."""
+    relations, thread = meta.kernel.relations, meta.thread
+    history = meta.history
+    return MetaInfo(
+        alias=meta.id,
+        behaviour=meta.callbacks.behaviour,
+        state=meta.state,
+        history=tuple(
+            (state, moment)
+            for state, moment in zip(history[::2], history[1::2], strict=True)
+            if isinstance(state, MetaState) and isinstance(moment, float)
+        ),
+        process=meta.process.id,
+        parent=meta.owner.id,
+        children=tuple(child.id for child in meta.owned.values()),
+        lanes=meta.mailbox.depths(),
+        messages_in=meta.handled + len(meta.mailbox),
+        messages_out=meta.sent + meta.outbox.sent,
+        dropped=meta.mailbox.dropped,
+        backlog=len(meta.outbox),
+        backlog_dropped=meta.outbox.dropped,
+        reader_waits=meta.outbox.reader_waits,
+        reader="thread" if meta.has_thread else "task",
+        thread=None if thread is None else thread.name,
+        thread_id=None if thread is None else thread.native_id,
+        stack="" if thread is None else thread.stack(),
+        callback=meta.current_callback(),
+        message_type=None if meta.handling is None else type(meta.handling[3]).__qualname__,
+        requests=len(meta.requests),
+        monitored_by=relations.of_target(meta.id, Kind.MONITOR),
+        linked_by=relations.of_target(meta.id, Kind.LINK),
+        uptime=perf_counter() - meta.born,
+        stopping=meta.reason is not None,
     )

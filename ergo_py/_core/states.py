@@ -1,11 +1,24 @@
-"""States of a process, the transitions between them, and what may be done in which: one table for each."""
+"""States of processes and meta-processes, the transitions between them, and what may be done in which: one table for each."""
 
 from enum import Enum
 from typing import Final
 
 from .errors import NotAllowedError
 
-__all__ = ["ALLOWED", "TRANSITIONS", "Operation", "State", "check_allowed", "check_transition"]
+__all__ = [
+    "ALLOWED",
+    "META_ALLOWED",
+    "META_TRANSITIONS",
+    "TRANSITIONS",
+    "MetaOperation",
+    "MetaState",
+    "Operation",
+    "State",
+    "check_allowed",
+    "check_meta_allowed",
+    "check_meta_transition",
+    "check_transition",
+]
 
 
 class State(Enum):
@@ -74,4 +87,72 @@ def check_allowed(operation: Operation, state: State, who: object) -> None:
         hint = _INSTEAD.get(state, "")
         raise NotAllowedError(
             f"{who} may not {operation.value} while it is {state.value}" + (f": {hint}" if hint else "")
+        )
+
+
+class MetaState(Enum):
+    """Where a meta-process is in its life. Its reader works from the beginning to the end, in SLEEP and in RUNNING."""
+
+    SLEEP = "sleep"
+    """No messages: there is no handler at work."""
+    RUNNING = "running"
+    """The handler serves messages."""
+    TERMINATED = "terminated"
+    """Reader and handler are done; ``terminate`` runs, or has run."""
+
+
+META_TRANSITIONS: Final[dict[MetaState, frozenset[MetaState]]] = {
+    MetaState.SLEEP: frozenset({MetaState.RUNNING, MetaState.TERMINATED}),
+    MetaState.RUNNING: frozenset({MetaState.SLEEP, MetaState.TERMINATED}),
+    MetaState.TERMINATED: frozenset(),
+}
+
+
+class MetaOperation(Enum):
+    """What a meta-process may want to do, and where that depends on its state."""
+
+    SEND = "send"
+    IDENTIFY = "ask for id, parent and env"
+    LOG = "log"
+    SPAWN = "spawn"
+    ARM_TIMER = "arm timers"
+    REQUEST = "make requests"
+    REPLY = "reply"
+    CONFIGURE = "change settings"
+    STOP = "stop"
+
+
+_ALWAYS: Final = frozenset(MetaState)
+_ALIVE: Final = frozenset({MetaState.SLEEP, MetaState.RUNNING})
+
+META_ALLOWED: Final[dict[MetaOperation, frozenset[MetaState]]] = {
+    MetaOperation.SEND: _ALWAYS,
+    MetaOperation.IDENTIFY: _ALWAYS,
+    MetaOperation.LOG: _ALWAYS,
+    MetaOperation.SPAWN: _ALIVE,
+    MetaOperation.ARM_TIMER: _ALIVE,
+    MetaOperation.REQUEST: _ALIVE,
+    MetaOperation.STOP: _ALIVE,
+    MetaOperation.REPLY: frozenset({MetaState.RUNNING}),
+    MetaOperation.CONFIGURE: frozenset({MetaState.RUNNING}),
+}
+
+_META_INSTEAD: Final[dict[MetaState, str]] = {
+    MetaState.SLEEP: "only the handler does that; from the reader, `self.send(self.id, message)` and do it in handle_message",
+    MetaState.RUNNING: "",
+    MetaState.TERMINATED: "it has ended; do it before terminate, or in the process that owns it",
+}
+
+
+def check_meta_transition(old: MetaState, new: MetaState) -> None:
+    """Refuse a change of state that the table does not know; it would be a mistake of the kernel."""
+    if new not in META_TRANSITIONS[old]:
+        raise AssertionError(f"no transition from {old.name} to {new.name}")
+
+
+def check_meta_allowed(operation: MetaOperation, state: MetaState, who: object) -> None:
+    """Raise :class:`NotAllowedError` if a meta-process must not do ``operation`` in ``state``."""
+    if state not in META_ALLOWED[operation]:
+        raise NotAllowedError(
+            f"{who} may not {operation.value} while its state is {state.value}: {_META_INSTEAD[state]}"
         )

@@ -1,0 +1,95 @@
+"""What the verbs of nodes, processes and meta-processes have in common."""
+
+from typing import Any
+
+from .errors import BadInputError, NameUnknownError
+from .ids import PID, Name, Target
+from .mailbox import Priority
+from .options import check_number
+from .process import Process
+from .reasons import Unregistered, as_reason
+from .requests import Caller
+from .states import Operation
+from .timers import Timer
+
+__all__ = [
+    "arm_timer",
+    "check_caller",
+    "check_error",
+    "check_priority",
+    "check_timeout",
+    "exit_target",
+    "kill_target",
+    "release_name",
+]
+
+
+def arm_timer(
+    process: Any, delay: float, period: float, to: Target, message: object, priority: Priority | None
+) -> Timer:
+    """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
+    process.allow(Operation.ARM_TIMER)
+    process.router.resolve(to)
+    clock = process.kernel.clock
+    timer = Timer(
+        clock.timers, process, to, message, process.priority if priority is None else check_priority(priority), period
+    )
+    if process.timers is None:
+        process.timers = set()
+    process.timers.add(timer)
+    clock.arm_timer(timer, delay)
+    return timer
+
+
+def release_name(process: Process) -> None:
+    """Take a process's name away and tell whoever watches the name."""
+    name = process.name
+    if name is None:
+        raise NameUnknownError(None)
+    process.router.registry.free_name(name)
+    process.name = None
+    process.kernel.tell_all(Name(name, process.router.node), Unregistered())
+
+
+def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
+    """Ask whoever is at ``to`` to end."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.ask_to_exit(sender, as_reason(reason))
+    return True
+
+
+def kill_target(owner: Any, to: Target) -> bool:
+    """Kill whoever is at ``to``."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.kill()
+    return True
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what cannot be a time limit."""
+    if timeout is not None:
+        check_number("timeout", timeout, least=0.0)
+
+
+def check_priority(priority: object) -> Priority:
+    """Refuse what is no priority."""
+    if not isinstance(priority, Priority):
+        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+    return priority
+
+
+def check_error(error: object) -> BaseException:
+    """Refuse what cannot be raised."""
+    if not isinstance(error, BaseException):
+        raise BadInputError("error", error, "an exception; for an ordinary answer use reply(caller, value)")
+    return error
+
+
+def check_caller(caller: object) -> Caller:
+    if not isinstance(caller, Caller):
+        raise BadInputError("caller", caller, "the Caller that handle_call was given")
+    return caller
