@@ -1,0 +1,90 @@
+"""What many tests need: a quiet node with a time limit, and actors that do what a test tells them."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, Caller, Node, Reason, open_node
+
+__all__ = ["Failed", "Puppet", "Recorder", "Stubborn", "Witness", "running_node"]
+
+
+class Failed(Exception):
+    """What a test's own actor raises on purpose."""
+
+
+@asynccontextmanager
+async def running_node(name: str = "test@localhost", *, limit: float = 60.0, **options: Any) -> AsyncIterator[Node]:
+    """A node without watchdog and without log lines, for at most ``limit`` seconds."""
+    settings: dict[str, Any] = {"watchdog": None, "log_output": "none", **options}
+    with trio.fail_after(limit):
+        async with open_node(name, **settings) as node:
+            yield node
+
+
+class Recorder(Actor):
+    """Keeps what it is told, in order, in a list that the test holds. Only plain callbacks."""
+
+    def __init__(self, heard: list[Any] | None = None) -> None:
+        self.heard: list[Any] = [] if heard is None else heard
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.heard.append(message)
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return list(self.heard)
+
+
+class Puppet(Actor):
+    """Does what it is told: a function it is sent or asked runs inside its callback, with the puppet as argument.
+
+    What is no function is kept in ``heard``. So a test can say ``await node.call(pid, lambda me: me.link(other))``.
+    """
+
+    def __init__(self, heard: list[Any] | None = None) -> None:
+        self.heard: list[Any] = [] if heard is None else heard
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if inspect.isfunction(message):
+            await _result(message, self)
+        else:
+            self.heard.append(message)
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if not inspect.isfunction(request):
+            return list(self.heard)
+        return await _result(request, self)
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"heard": str(len(self.heard)), **dict.fromkeys(items, "asked")}
+
+
+class Witness(Puppet):
+    """A puppet that notes its end in a list that the test holds."""
+
+    def __init__(self, ends: list[Any], label: object = None) -> None:
+        super().__init__()
+        self.ends = ends
+        self.label = label
+
+    def terminate(self, reason: Reason) -> None:
+        self.ends.append(reason if self.label is None else self.label)
+
+
+class Stubborn(Actor):
+    """Never ends by itself, whatever is done to it: it swallows every exception, cancellation too."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        while True:
+            try:
+                await trio.sleep(1)
+            except BaseException:
+                pass
+
+
+async def _result(function: Callable[[Any], Any], puppet: Puppet) -> Any:
+    result = function(puppet)
+    return await result if inspect.iscoroutine(result) else result
