@@ -29,17 +29,18 @@ class Relay:
     @types.coroutine
     def run(self, coroutine: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
         """Be the task's body."""
+        step: Any = coroutine.send
         answer: Any = None
         try:
             while not self._abandoned:
-                self._trap = coroutine.send(answer)
+                self._trap = step(answer)
                 if self._abandoned:
                     break
                 try:
                     answer = yield self._trap
+                    step = coroutine.send
                 except BaseException as error:
-                    self._trap = coroutine.throw(error)
-                    answer = yield self._trap
+                    step, answer = coroutine.throw, error
         except StopIteration:
             return
         finally:

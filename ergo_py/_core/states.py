@@ -24,6 +24,9 @@ __all__ = [
 class State(Enum):
     """Where a process is in its life."""
 
+    # Members are compared by identity; Enum's own hash is a Python function, and slow.
+    __hash__ = object.__hash__
+
     INIT = "init"
     SLEEP = "sleep"
     RUNNING = "running"
