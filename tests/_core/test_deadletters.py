@@ -1,0 +1,99 @@
+import gc
+import weakref
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ergo_py._core.deadletters import DeadLetters
+from ergo_py._core.ids import PID, Alias
+from ergo_py._core.messages import Why
+
+NODE = "demo@localhost"
+SENDERS: list[PID | Alias] = [PID(NODE, 7, 1), Alias(NODE, 7, 2)]
+TARGETS: list[object] = [PID(NODE, 7, 3), "db"]
+
+
+class Order:
+    """A message that may hold secrets."""
+
+    class Line:
+        """Another."""
+
+
+class DeadLettersMachine(RuleBasedStateMachine):
+    """A ring and its counts against a list of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = 0
+        self.letters = DeadLetters(0)
+        self.all: list[tuple[PID | Alias, object, str, Why]] = []
+
+    @initialize(capacity=st.integers(0, 4))
+    def begin(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.letters = DeadLetters(capacity)
+
+    @rule(
+        sender=st.sampled_from(SENDERS),
+        to=st.sampled_from(TARGETS),
+        message=st.sampled_from([Order(), Order.Line(), "text", None, 5]),
+        why=st.sampled_from(Why),
+    )
+    def a_message_has_nowhere_to_go(self, sender: PID | Alias, to: object, message: object, why: Why) -> None:
+        self.all.append((sender, to, type(message).__qualname__, why))
+
+        self.letters.add(sender, to, message, why)
+
+    @rule(count=st.none() | st.integers(0, 6))
+    def somebody_looks(self, count: int | None) -> None:
+        kept = self.all[len(self.all) - min(self.capacity, len(self.all)) :]
+        expected = kept if count is None else kept[max(0, len(kept) - count) :]
+
+        found = self.letters.last(count)
+
+        assert [(one.sender, one.target, one.message_type, one.why) for one in found] == expected
+
+    @invariant()
+    def everything_is_counted_even_what_is_no_longer_kept(self) -> None:
+        assert self.letters.counts == Counter(why for _, _, _, why in self.all)
+        assert self.letters.total == len(self.all)
+
+
+TestDeadLetters = DeadLettersMachine.TestCase
+
+
+def test_what_was_in_a_dead_letter_is_never_kept() -> None:
+    letters = DeadLetters(10)
+    order = Order()
+    witness = weakref.ref(order)
+
+    letters.add(SENDERS[0], "db", order, Why.NO_PROCESS)
+    del order
+    gc.collect()
+
+    assert witness() is None
+    assert [one.message_type for one in letters.last()] == ["Order"]
+
+
+def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ergo_py._core.deadletters.time", SimpleNamespace(time=lambda: 1234.5))
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", "text", Why.NO_PROCESS)
+
+    assert [one.at for one in letters.last()] == [1234.5]
+
+
+def test_the_newest_dead_letter_comes_last() -> None:
+    letters = DeadLetters(2)
+
+    for message in (1, 2.5, "three"):
+        letters.add(SENDERS[0], "db", message, Why.FULL)
+
+    assert [one.message_type for one in letters.last()] == ["float", "str"]
+    assert [one.message_type for one in letters.last(1)] == ["str"]
+    assert letters.total == 3
