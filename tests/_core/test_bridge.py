@@ -1,0 +1,1229 @@
+"""Threads and the loop: nothing is lost, nothing is overtaken, and nobody waits for what no longer comes.
+
+Races are looked for in two ways: with a switch interval of a microsecond, and with a bridge that hesitates around every step
+that could be raced. The second way is shown to work: bridges that take the steps in a wrong order are found out by it.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+import trio
+
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Caller,
+    CallTimeoutError,
+    Custom,
+    Divert,
+    Diverted,
+    Killed,
+    MailboxFullError,
+    Node,
+    NodeStoppedError,
+    NotAllowedError,
+    Overflow,
+    Priority,
+    ProcessUnknownError,
+    Shutdown,
+    TargetDownError,
+    TargetTypeError,
+    Why,
+)
+from ergo_py._core.bridge import Bridge, Parker
+from tests.support import Puppet, Recorder, running_node
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds after which something is lost. Only a failing test takes that long."""
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run something in a thread. A test that has run out of time does not wait for it."""
+    return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
+
+
+async def in_threads(functions: list[Callable[[], object]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for function in functions:
+            nursery.start_soon(in_thread, function)
+
+
+@pytest.fixture
+def switching_fast() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+# -- the bridge alone ------------------------------------------------------------------------------------------------------
+
+
+def complain(error: BaseException) -> None:
+    raise AssertionError("a job failed") from error
+
+
+def make_bridge(kind: type[Bridge] = Bridge) -> Bridge:
+    return kind("test@localhost", trio.lowlevel.current_trio_token(), complain)
+
+
+def hesitate() -> None:
+    if random.random() < 0.4:
+        time.sleep(random.random() * 0.001)
+
+
+class Hesitant(Bridge):
+    """Waits a random moment before each look at its state, and before and after each change of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_armed", "_closed", "_inbox"):
+            hesitate()
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        hesitate()
+        super().__setattr__(name, value)
+        hesitate()
+
+
+class LooksAtTheFlagFirst(Hesitant):
+    def post(self, job: Callable[..., object], *args: Any) -> None:
+        if not self._armed:
+            self._arm()
+        self._inbox.append((job, args))
+
+
+class TakesTheFlagDownLast(Hesitant):
+    def _drain(self) -> None:
+        while self._inbox:
+            job, args = self._inbox.popleft()
+            job(*args)
+        self._armed = False
+
+
+class RaisesTheFlagBeforeTheLoopHasPromised(Hesitant):
+    def _arm(self) -> None:
+        self._armed = True
+        try:
+            self._token.run_sync_soon(self._drain)
+        except trio.RunFinishedError:
+            self._closed = True
+            raise NodeStoppedError(self._node) from None
+
+
+def rounds_until_one_is_lost(bridge: Bridge, rounds: int, patience: float) -> int | None:
+    """Post single jobs and wait for each. In a flood the next wake-up would hide that one was missing."""
+    for number in range(rounds):
+        done = threading.Event()
+        bridge.post(done.set)
+        if not done.wait(patience):
+            return number
+    return None
+
+
+async def test_no_job_is_forgotten_however_the_steps_of_thread_and_loop_fall() -> None:
+    bridge = make_bridge(Hesitant)
+
+    with trio.fail_after(60):
+        lost = await in_thread(partial(rounds_until_one_is_lost, bridge, 300, PATIENCE))
+
+    assert lost is None
+
+
+@pytest.mark.parametrize("mutant", [LooksAtTheFlagFirst, TakesTheFlagDownLast])
+async def test_a_bridge_that_takes_the_steps_in_another_order_forgets_a_job(mutant: type[Bridge]) -> None:
+    bridge = make_bridge(mutant)
+
+    with trio.fail_after(60):
+        lost = await in_thread(partial(rounds_until_one_is_lost, bridge, 1000, 0.3))
+
+    assert lost is not None
+
+
+async def test_jobs_of_one_thread_run_in_its_order_on_the_loop(switching_fast: None) -> None:
+    bridge = make_bridge()
+    ran: list[tuple[int, int]] = []
+    idents: set[int] = set()
+
+    def job(thread: int, number: int) -> None:
+        ran.append((thread, number))
+        idents.add(threading.get_ident())
+
+    def flood(thread: int) -> None:
+        for number in range(2000):
+            bridge.post(job, thread, number)
+
+    with trio.fail_after(60):
+        await in_threads([partial(flood, thread) for thread in range(4)])
+        await in_thread(lambda: bridge.run(int))
+
+    assert idents == {threading.get_ident()}
+    for thread in range(4):
+        assert [number for who, number in ran if who == thread] == list(range(2000))
+
+
+@pytest.mark.parametrize("kind", [Bridge, Hesitant])
+async def test_what_was_accepted_before_closing_is_run(kind: type[Bridge], switching_fast: None) -> None:
+    bridge = make_bridge(kind)
+    ran: set[tuple[int, int]] = set()
+    accepted: set[tuple[int, int]] = set()
+    refused = threading.Barrier(5)
+
+    def job(one: tuple[int, int]) -> None:
+        ran.add(one)
+
+    def flood(thread: int) -> None:
+        for number in range(10**9):
+            try:
+                bridge.post(job, (thread, number))
+            except NodeStoppedError:
+                break
+            accepted.add((thread, number))
+        refused.wait(PATIENCE)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for thread in range(4):
+                nursery.start_soon(in_thread, partial(flood, thread))
+            while len(ran) < 20:
+                await trio.lowlevel.checkpoint()
+            bridge.close()
+            await in_thread(lambda: refused.wait(PATIENCE))
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert len(accepted) >= 20
+    assert accepted <= ran
+
+
+def threads_left_hanging(kind: type[Bridge]) -> int:
+    """How many of some threads that ask a loop which is over believe that they will be answered."""
+
+    async def make() -> Bridge:
+        return make_bridge(kind)
+
+    bridge = trio.run(make)
+    believed = []
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait(PATIENCE)
+        try:
+            bridge.post(int)
+        except NodeStoppedError:
+            return
+        believed.append(1)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    return len(believed)
+
+
+def test_nobody_is_promised_anything_by_a_loop_that_is_over() -> None:
+    hanging = [threads_left_hanging(Hesitant) for _ in range(40)]
+
+    assert sum(hanging) == 0
+
+
+def test_a_bridge_that_raises_its_flag_too_early_promises_what_a_loop_that_is_over_cannot_keep() -> None:
+    hanging = any(threads_left_hanging(RaisesTheFlagBeforeTheLoopHasPromised) for _ in range(400))
+
+    assert hanging
+
+
+async def test_a_job_that_fails_is_told_and_the_next_one_runs() -> None:
+    failures: list[BaseException] = []
+    ran = threading.Event()
+    bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), failures.append)
+
+    def both() -> None:
+        bridge.post(divmod, 1, 0)
+        bridge.post(ran.set)
+
+    await in_thread(both)
+    with trio.fail_after(PATIENCE):
+        await in_thread(lambda: ran.wait(PATIENCE))
+
+    assert ran.is_set()
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+
+
+async def test_jobs_that_make_new_jobs_leave_others_their_turns() -> None:
+    bridge = make_bridge()
+    turns = 0
+    left = 100
+
+    def again() -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            bridge.post(again)
+
+    bridge.post(again)
+    with trio.fail_after(PATIENCE):
+        while left:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    assert turns >= 50
+
+
+async def test_run_gives_the_result_or_the_error_to_the_thread() -> None:
+    bridge = make_bridge()
+
+    result = await in_thread(lambda: bridge.run(threading.get_ident))
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: bridge.run(divmod, 1, 0))
+
+    assert result == threading.get_ident()
+
+
+async def test_run_on_the_loop_itself_does_not_wait_for_the_loop() -> None:
+    bridge = make_bridge()
+
+    assert bridge.run(divmod, 7, 2) == (3, 1)
+
+
+class Interrupted(Bridge):
+    """Gets a signal around each step that could be raced, and one at a time."""
+
+    __slots__ = ("_inside",)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("_armed", "_closed", "_inbox"):
+            self.interrupt()
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "_armed":
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        if not getattr(self, "_inside", True):
+            self._inside = True
+            signal.raise_signal(signal.SIGUSR1)
+            self._inside = False
+
+
+async def test_a_signal_handler_may_post_in_the_middle_of_posting_and_of_draining() -> None:
+    bridge = make_bridge(Interrupted)
+    assert isinstance(bridge, Interrupted)
+    ran: Counter[str] = Counter()
+    asked = 0
+
+    def on_signal(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked += 1
+        bridge.post(ran.update, ["signal"])
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        bridge._inside = False
+        with trio.fail_after(PATIENCE):
+            for number in range(20):
+                bridge.post(ran.update, ["loop"])
+                # One at a time, since the next one would hide that one was missing.
+                while ran["loop"] <= number:
+                    await trio.lowlevel.checkpoint()
+        bridge._inside = True
+        await trio.testing.wait_all_tasks_blocked()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert asked >= 20
+    assert ran == {"loop": 20, "signal": asked}
+
+
+def test_a_parker_gives_its_first_value_only() -> None:
+    parker: Parker[str] = Parker()
+
+    parker.settle("first")
+    parker.settle("second")
+
+    assert parker.wait(0)
+    assert parker.value == "first"
+
+
+def test_a_parker_without_a_value_lets_go_in_time() -> None:
+    parker: Parker[str] = Parker()
+
+    assert not parker.wait(0.001)
+    assert parker.value is None
+
+
+def test_a_parker_takes_a_timeout_longer_than_a_lock_can_wait() -> None:
+    parker: Parker[str] = Parker()
+    parker.settle("here")
+
+    assert parker.wait(1e300)
+
+
+# -- sending from threads --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Numbered:
+    thread: int
+    number: int
+
+
+class Collection:
+    """What a process was sent, for the test to look at, and whether that is all it waits for."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.got: list[Any] = []
+        self.complete = trio.Event()
+
+    def add(self, message: Any) -> None:
+        self.got.append(message)
+        if len(self.got) == self.expected:
+            self.complete.set()
+
+    def numbers_of(self, thread: int) -> list[int]:
+        return [one.number for one in self.got if one.thread == thread]
+
+
+class Collector(Actor):
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.collection.add(message)
+
+
+class AsyncCollector(Actor):
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.collection.add(message)
+
+
+class Gate:
+    """Where a process stops, while its mailbox fills."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.reached = trio.Event()
+        self.opened = trio.Event()
+
+
+class Gated(Actor):
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if message == "stop here":
+            self.gate.reached.set()
+            await self.gate.opened.wait()
+        else:
+            self.gate.heard.append(message)
+
+
+async def spawn_gated(node: Node, **options: Any) -> tuple[PID, Gate]:
+    """A process that sits in a callback, with an empty mailbox."""
+    gate = Gate()
+    pid = await node.spawn(Gated, gate, shutdown=0, **options)
+    node.send(pid, "stop here")
+    await gate.reached.wait()
+    return pid, gate
+
+
+@pytest.mark.parametrize("behaviour", [Collector, AsyncCollector])
+async def test_messages_of_each_thread_arrive_in_its_order(
+    behaviour: type[Collector | AsyncCollector], switching_fast: None
+) -> None:
+    collection = Collection(6 * 1500)
+
+    async with running_node() as node:
+        pid = await node.spawn(behaviour, collection)
+
+        def flood(thread: int) -> None:
+            for number in range(1500):
+                assert node.send(pid, Numbered(thread, number))
+
+        await in_threads([partial(flood, thread) for thread in range(6)])
+        await collection.complete.wait()
+
+    for thread in range(6):
+        assert collection.numbers_of(thread) == list(range(1500))
+
+
+@pytest.mark.parametrize("by", ["pid", "name"])
+async def test_a_thread_s_messages_keep_their_order_inside_each_priority(by: str, switching_fast: None) -> None:
+    collection = Collection(3 * 600)
+    priorities = list(Priority)
+
+    async with running_node() as node:
+        pid = await node.spawn(Collector, collection, name="collector")
+        target = pid if by == "pid" else "collector"
+
+        def flood() -> None:
+            for number in range(600):
+                for priority in priorities:
+                    node.send(target, Numbered(priority, number), priority=priority)
+
+        await in_thread(flood)
+        await collection.complete.wait()
+
+    for priority in priorities:
+        assert collection.numbers_of(priority) == list(range(600))
+
+
+async def test_no_message_is_left_with_a_process_that_sleeps(switching_fast: None) -> None:
+    lost: list[tuple[int, int]] = []
+
+    class Acknowledging(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            message.set()
+
+    async with running_node() as node:
+        pids = [await node.spawn(Acknowledging) for _ in range(3)]
+
+        def one_at_a_time(thread: int) -> None:
+            for number in range(300):
+                done = threading.Event()
+                node.send(pids[thread], done)
+                if not done.wait(PATIENCE):
+                    lost.append((thread, number))
+                    return
+
+        await in_threads([partial(one_at_a_time, thread) for thread in range(3)])
+
+    assert lost == []
+
+
+async def test_a_process_may_send_from_a_thread_in_its_own_name() -> None:
+    senders: list[Any] = []
+    heard = trio.Event()
+
+    class Sees(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            senders.append(sender)
+            heard.set()
+
+    async with running_node() as node:
+        other = await node.spawn(Sees)
+        pid = await node.spawn(Puppet)
+        await node.call(pid, lambda me: in_thread(lambda: me.send(other, "from a thread")))
+        await heard.wait()
+
+    assert senders == [pid]
+
+
+async def test_two_nodes_in_two_threads_send_to_each_other() -> None:
+    heard: list[str] = []
+    arrived = trio.Event()
+    other_is_up = threading.Event()
+    others: list[tuple[Node, PID]] = []
+    let_go = threading.Event()
+
+    class Echo(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            home, back, text = message
+            home.send(back, f"{text}, answered by {self.node.name}")
+
+    class Hears(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append(message)
+            arrived.set()
+
+    async def other() -> None:
+        async with running_node("other@localhost") as node:
+            others.append((node, await node.spawn(Echo)))
+            other_is_up.set()
+            await in_thread(lambda: let_go.wait(PATIENCE))
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Hears)
+        nursery.start_soon(in_thread, partial(trio.run, other))
+        await in_thread(lambda: other_is_up.wait(PATIENCE))
+        far, echo = others[0]
+        far.send(echo, (node, pid, "hello"))
+        await arrived.wait()
+        let_go.set()
+
+    assert heard == ["hello, answered by other@localhost"]
+
+
+async def test_a_thread_that_sends_to_nobody_gets_false_and_leaves_a_dead_letter() -> None:
+    async with running_node() as node:
+        gone = await node.spawn(Recorder)
+        node.kill(gone)
+        while gone in node.processes():
+            await trio.lowlevel.checkpoint()
+
+        sent = [await in_thread(partial(node.send, to, "hello")) for to in (gone, "nobody")]
+        info = node.info()
+
+    assert sent == [False, False]
+    assert info.dead_letters == {Why.NO_PROCESS: 2}
+
+
+async def test_a_thread_is_told_at_once_that_its_target_is_no_address() -> None:
+    async with running_node() as node:
+        with pytest.raises(TargetTypeError):
+            await in_thread(lambda: node.send(42, "hello"))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+# -- bounded mailboxes -----------------------------------------------------------------------------------------------------
+
+BOUND = 3
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+async def test_a_full_mailbox_refuses_a_thread_and_gives_the_message_back(priority: Priority) -> None:
+    refused: list[MailboxFullError] = []
+
+    async with running_node() as node:
+        pid, gate = await spawn_gated(node, mailbox_size=BOUND)
+
+        def flood() -> None:
+            for number in range(10):
+                try:
+                    node.send(pid, number, priority=priority)
+                except MailboxFullError as error:
+                    refused.append(error)
+
+        await in_thread(flood)
+        depth = max(node.process_info(pid).lanes.values())
+        info, dropped = node.info(), node.process_info(pid).dropped
+        gate.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert gate.heard == [0, 1, 2]
+    assert [(error.target, error.message, error.limit) for error in refused] == [
+        (pid, number, BOUND) for number in range(3, 10)
+    ]
+    assert depth == BOUND
+    assert dropped == 7
+    assert info.dead_letters == {Why.FULL: 7}
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+async def test_a_place_kept_for_a_thread_is_not_given_to_somebody_else(priority: Priority) -> None:
+    async with running_node() as node:
+        pid, gate = await spawn_gated(node, mailbox_size=1)
+        refused = []
+
+        def send_while_the_loop_is_here() -> None:
+            thread = threading.Thread(target=node.send, args=(pid, "from the thread"), kwargs={"priority": priority})
+            thread.start()
+            thread.join(PATIENCE)
+
+        send_while_the_loop_is_here()
+        try:
+            node.send(pid, "from the loop", priority=priority)
+        except MailboxFullError as error:
+            refused.append(error.message)
+        gate.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await in_thread(partial(node.send, pid, "afterwards", priority=priority))
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert refused == ["from the loop"]
+    assert gate.heard == ["from the thread", "afterwards"]
+
+
+async def test_threads_wait_for_room_and_lose_neither_message_nor_order(switching_fast: None) -> None:
+    collection = Collection(4 * 200)
+    deepest = 0
+
+    class Watching(Collector):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            nonlocal deepest
+            deepest = max(deepest, self.node.process_info(self.pid).lanes["main"])
+            super().handle_message(message, sender)
+
+    async with running_node() as node:
+        pid = await node.spawn(Watching, collection, mailbox_size=BOUND, overflow=Overflow.WAIT)
+
+        def flood(thread: int) -> None:
+            for number in range(200):
+                assert node.send(pid, Numbered(thread, number))
+
+        await in_threads([partial(flood, thread) for thread in range(4)])
+        await collection.complete.wait()
+        info = node.info()
+
+    for thread in range(4):
+        assert collection.numbers_of(thread) == list(range(200))
+    assert deepest <= BOUND
+    assert not info.dead_letters
+
+
+@pytest.mark.parametrize("end", ["the receiver", "the node"])
+async def test_threads_that_wait_for_room_are_freed_when_it_never_comes(end: str) -> None:
+    results: list[bool] = []
+
+    async with trio.open_nursery() as nursery, running_node() as node:
+        pid, _ = await spawn_gated(node, mailbox_size=1, overflow=Overflow.WAIT)
+        node.send(pid, "fills it")
+        for _ in range(3):
+            nursery.start_soon(in_thread, lambda: results.append(node.send(pid, "waits")))
+        await until(lambda: waiters_of(node, pid) == 3)
+        if end == "the receiver":
+            node.kill(pid)
+            await until(lambda: len(results) == 3)
+
+    assert results == [False, False, False]
+    counts = Counter(letter.why for letter in node.dead_letters())
+    assert counts == {Why.STOPPING: 3, Why.UNHANDLED_AT_EXIT: 1}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until something holds that depends on a thread."""
+    with trio.fail_after(PATIENCE):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
+def waiters_of(node: Node, pid: PID) -> int:
+    waiting = node._router.processes[pid].mailbox.waiters or {}
+    return sum(map(len, waiting.values()))
+
+
+@pytest.mark.parametrize(
+    "overflow,heard,why",
+    [
+        (Overflow.DROP_NEWEST, [0, 1, 2], Why.FULL),
+        (Overflow.DROP_OLDEST, [7, 8, 9], Why.DISPLACED),
+    ],
+)
+async def test_what_a_thread_sends_too_much_is_dropped_and_counted(
+    overflow: Overflow, heard: list[int], why: Why
+) -> None:
+    async with running_node() as node:
+        pid, gate = await spawn_gated(node, mailbox_size=BOUND, overflow=overflow)
+
+        def flood() -> None:
+            for number in range(10):
+                node.send(pid, number)
+
+        await in_thread(flood)
+        dropped = await in_thread(lambda: node.process_info(pid).dropped)
+        gate.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        info = node.info()
+
+    assert gate.heard == heard
+    assert dropped == 7
+    assert info.dead_letters == {why: 7}
+
+
+async def test_what_a_thread_sends_too_much_is_diverted() -> None:
+    diverted: list[Any] = []
+
+    async with running_node() as node:
+        await node.spawn(Recorder, diverted, name="spare")
+        pid, _ = await spawn_gated(node, mailbox_size=1, overflow=Divert(to="spare", tag="full"))
+
+        def flood() -> None:
+            for number in range(3):
+                node.send(pid, number)
+
+        await in_thread(flood)
+        await until(lambda: len(diverted) == 2)
+
+    assert diverted == [Diverted(pid, "full", 1, node.pid), Diverted(pid, "full", 2, node.pid)]
+
+
+# -- calling from threads --------------------------------------------------------------------------------------------------
+
+
+class Answering(Actor):
+    """Answers, refuses, crashes, or keeps the caller waiting, as it is asked."""
+
+    def __init__(self) -> None:
+        self.kept: list[Caller] = []
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        match request:
+            case "crash":
+                raise LookupError("on purpose")
+            case "none":
+                return None
+            case threading.Event():
+                self.kept.append(caller)
+                request.set()
+                return NO_REPLY
+        return (request, caller.pid)
+
+
+async def test_a_thread_gets_the_answer() -> None:
+    async with running_node() as node:
+        await node.spawn(Answering, name="answering")
+
+        answers = await in_thread(lambda: [node.call_from_thread("answering", one) for one in (1, "none", 2)])
+
+    assert answers == [(1, node.pid), None, (2, node.pid)]
+
+
+async def test_a_thread_gets_the_error_of_the_callee_that_crashed() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+
+        with pytest.raises(TargetDownError) as caught:
+            await in_thread(lambda: node.call_from_thread(pid, "crash"))
+
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+async def test_a_thread_that_calls_nobody_is_told_so() -> None:
+    async with running_node() as node:
+        with pytest.raises(TargetDownError):
+            await in_thread(lambda: node.call_from_thread("nobody", 1))
+        with pytest.raises(TargetTypeError):
+            await in_thread(lambda: node.call_from_thread(42, 1))  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def test_a_thread_does_not_wait_longer_than_it_said_and_a_late_answer_is_dropped() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+
+        with pytest.raises(CallTimeoutError) as caught:
+            await in_thread(lambda: node.call_from_thread(pid, threading.Event(), timeout=0.01))
+        kept = node._router.processes[pid].behaviour.kept
+        await until(lambda: not node._router.processes[pid].deferred)
+        answered = node.reply(kept[0], "too late")
+        info = node.info()
+
+    assert caught.value.timeout == 0.01
+    assert not answered
+    assert info.late_replies == 1
+
+
+async def test_a_thread_does_not_wait_longer_than_it_said_while_the_loop_is_blocked() -> None:
+    gave_up = threading.Event()
+    errors: list[BaseException] = []
+
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+
+        def ask() -> None:
+            try:
+                node.call_from_thread(pid, 1, timeout=0.01)
+            except CallTimeoutError as error:
+                errors.append(error)
+            gave_up.set()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        came_back = gave_up.wait(PATIENCE)
+        thread.join(PATIENCE)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert came_back
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "deferred"])
+async def test_a_thread_is_told_when_its_callee_dies(queued: bool) -> None:
+    asked = threading.Event()
+    errors: list[TargetDownError] = []
+
+    async with running_node() as node:
+        pid = (await spawn_gated(node))[0] if queued else await node.spawn(Answering)
+
+        def ask() -> None:
+            try:
+                node.call_from_thread(pid, asked, timeout=None)
+            except TargetDownError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, ask)
+            if queued:
+                await until(lambda: node.process_info(pid).lanes["main"] == 1)
+            else:
+                await in_thread(lambda: asked.wait(PATIENCE))
+            node.kill(pid)
+
+    assert [error.reason for error in errors] == [Killed()]
+
+
+async def test_a_thread_is_told_when_the_node_stops_while_it_waits() -> None:
+    asked = threading.Event()
+    errors: list[BaseException] = []
+
+    async with trio.open_nursery() as nursery, running_node() as node:
+        pid = await node.spawn(Answering)
+
+        def ask() -> None:
+            try:
+                node.call_from_thread(pid, asked, timeout=None)
+            except TargetDownError as error:
+                errors.append(error)
+
+        nursery.start_soon(in_thread, ask)
+        await in_thread(lambda: asked.wait(PATIENCE))
+
+    assert [error.reason for error in errors if isinstance(error, TargetDownError)] == [Shutdown()]
+
+
+async def test_calls_of_threads_race_with_the_end_of_the_node_and_all_end(switching_fast: None) -> None:
+    ends: Counter[str] = Counter()
+    begun = threading.Semaphore(0)
+
+    async with trio.open_nursery() as nursery, running_node() as node:
+        pid = await node.spawn(Answering)
+
+        def ask() -> None:
+            while True:
+                try:
+                    node.call_from_thread(pid, 1, timeout=None)
+                except (TargetDownError, NodeStoppedError) as error:
+                    ends[type(error).__name__] += 1
+                    return
+                begun.release()
+
+        for _ in range(4):
+            nursery.start_soon(in_thread, ask)
+        for _ in range(20):
+            await in_thread(lambda: begun.acquire(timeout=PATIENCE))
+
+    assert ends.total() == 4
+
+
+async def test_a_blocking_call_on_the_loop_itself_is_refused() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+
+        with pytest.raises(NotAllowedError, match=r"await node\.call"):
+            node.call_from_thread(pid, 1)
+
+
+def test_an_interrupted_call_leaves_nothing_behind() -> None:
+    ready = threading.Event()
+    finish = threading.Event()
+    nodes: list[tuple[Node, PID]] = []
+    left: list[object] = []
+    main = threading.main_thread().ident or 0
+
+    class Interrupting(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            self.caller = caller
+            signal.pthread_kill(main, signal.SIGINT)
+            return NO_REPLY
+
+    async def other_thread() -> None:
+        async with running_node(inline_calls=False) as node:
+            pid = await node.spawn(Interrupting)
+            process = node._router.processes[pid]
+            nodes.append((node, pid))
+            ready.set()
+            await in_thread(lambda: finish.wait(PATIENCE))
+            left.append(set(process.deferred or ()))
+            left.append(node.reply(process.behaviour.caller, "too late"))
+
+    thread = threading.Thread(target=trio.run, args=(other_thread,))
+    thread.start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ready.wait(PATIENCE)
+        node, pid = nodes[0]
+        with pytest.raises(KeyboardInterrupt):
+            node.call_from_thread(pid, "interrupt me", timeout=PATIENCE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        finish.set()
+        thread.join(PATIENCE)
+
+    assert left == [set(), False]
+
+
+def test_an_interrupted_send_that_waited_for_room_is_taken_back() -> None:
+    ready = threading.Event()
+    finish = threading.Event()
+    nodes: list[tuple[Node, PID]] = []
+    heard: list[Any] = []
+    main = threading.main_thread().ident or 0
+
+    async def other_thread() -> None:
+        async with running_node() as node:
+            pid, gate = await spawn_gated(node, mailbox_size=1, overflow=Overflow.WAIT)
+            node.send(pid, "fills it")
+            nodes.append((node, pid))
+            ready.set()
+            await until(lambda: waiters_of(node, pid) == 1)
+            signal.pthread_kill(main, signal.SIGINT)
+            await in_thread(lambda: finish.wait(PATIENCE))
+            gate.opened.set()
+            await trio.testing.wait_all_tasks_blocked()
+            heard.extend(gate.heard)
+
+    thread = threading.Thread(target=trio.run, args=(other_thread,))
+    thread.start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ready.wait(PATIENCE)
+        node, pid = nodes[0]
+        with pytest.raises(KeyboardInterrupt):
+            node.send(pid, "waits")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        finish.set()
+        thread.join(PATIENCE)
+
+    assert heard == ["fills it"]
+
+
+# -- the other verbs from threads ------------------------------------------------------------------------------------------
+
+
+async def test_a_thread_answers_a_deferred_call() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Answering)
+        kept = node._router.processes[pid].behaviour.kept
+        asked = [threading.Event(), threading.Event()]
+
+        def answer() -> None:
+            assert asked[0].wait(PATIENCE)
+            assert node.reply(kept[0], "from a thread")
+            assert asked[1].wait(PATIENCE)
+            assert node.reply_error(kept[1], KeyError("refused in a thread"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, answer)
+            first = await node.call(pid, asked[0])
+            with pytest.raises(KeyError, match="refused in a thread"):
+                await node.call(pid, asked[1])
+
+    assert first == "from a thread"
+
+
+async def test_a_thread_sees_the_node_and_its_processes() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, name="recorder")
+
+        seen = await in_thread(
+            lambda: (
+                node.info().processes,
+                node.process_info("recorder").pid,
+                node.processes(),
+                node.whereis("recorder"),
+                node.dead_letters(),
+            )
+        )
+        with pytest.raises(ProcessUnknownError):
+            await in_thread(lambda: node.process_info("nobody"))
+
+    assert seen == (1, pid, [pid], pid, [])
+
+
+async def test_a_thread_names_asks_to_exit_and_kills() -> None:
+    async with running_node() as node:
+        asked = await node.spawn(Recorder)
+        killed = await node.spawn(Recorder)
+
+        await in_thread(partial(node.register, "named", asked))
+        named = node.whereis("named")
+        reasons: list[object] = []
+
+        async def watch(pid: PID) -> None:
+            reasons.append((pid, await node.wait_ended(pid)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, asked)
+            nursery.start_soon(watch, killed)
+            await trio.testing.wait_all_tasks_blocked()
+            exits = await in_thread(lambda: (node.send_exit("named", "enough"), node.kill(killed)))
+        gone = await in_thread(lambda: (node.send_exit("named", "enough"), node.kill(killed)))
+
+    assert named == asked
+    assert exits == (True, True)
+    assert sorted(reasons, key=str) == sorted([(asked, Custom("enough")), (killed, Killed())], key=str)
+    assert gone == (False, False)
+
+
+async def test_a_thread_arms_a_timer() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        await in_thread(lambda: node.send_after(0.0, pid, "now"))
+        await until(lambda: heard == ["now"])
+
+
+async def test_verbs_that_wait_on_the_loop_say_so_in_a_thread() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+
+        async def misplaced() -> None:
+            await node.call(pid, 1)
+
+        with pytest.raises(NotAllowedError, match="call_from_thread"):
+            await in_thread(partial(trio.run, misplaced))
+
+
+async def test_a_thread_stops_the_node() -> None:
+    async with running_node() as node:
+        await in_thread(node.stop)
+        await trio.sleep_forever()
+
+    assert node.exit_report is not None
+
+
+# -- after the end ---------------------------------------------------------------------------------------------------------
+
+Verbs = dict[str, Callable[[Node, PID], object]]
+VERBS: Verbs = {
+    "send": lambda node, pid: node.send(pid, "hello"),
+    "send high": lambda node, pid: node.send(pid, "hello", priority=Priority.HIGH),
+    "send to a name": lambda node, _pid: node.send("somebody", "hello"),
+    "info": lambda node, _pid: node.info(),
+    "process_info": lambda node, pid: node.process_info(pid),
+    "kill": lambda node, pid: node.kill(pid),
+    "send_exit": lambda node, pid: node.send_exit(pid),
+    "register": lambda node, pid: node.register("name", pid),
+    "send_after": lambda node, pid: node.send_after(1, pid, "hello"),
+    "stop": lambda node, _pid: node.stop(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("thread", [True, False], ids=["in a thread", "on the loop"])
+async def test_a_node_that_has_stopped_says_so(verb: str, thread: bool) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+
+    with pytest.raises(NodeStoppedError, match="open_node"):
+        if thread:
+            await in_thread(lambda: VERBS[verb](node, pid))
+        else:
+            VERBS[verb](node, pid)
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "call_from_thread"])
+@pytest.mark.parametrize("thread", [True, False], ids=["in a thread", "in the loop's thread"])
+def test_a_node_whose_loop_is_over_says_so(verb: str, thread: bool) -> None:
+    async def whole() -> tuple[Node, PID]:
+        async with running_node() as node:
+            return node, await node.spawn(Recorder)
+
+    node, pid = trio.run(whole)
+    verbs: Verbs = {**VERBS, "call_from_thread": lambda node, pid: node.call_from_thread(pid, "hello")}
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            verbs[verb](node, pid)
+        except BaseException as error:
+            errors.append(error)
+
+    if thread:
+        other = threading.Thread(target=attempt)
+        other.start()
+        other.join(PATIENCE)
+    else:
+        attempt()
+
+    expected = NotAllowedError if verb == "call_from_thread" and not thread else NodeStoppedError
+    assert [type(error) for error in errors] == [expected]
+
+
+async def test_what_a_thread_logs_after_the_end_is_no_error() -> None:
+    class Logger(Actor):
+        def handle_log(self, record: object) -> None: ...
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Logger))
+        # As if the thread had looked before the loggers were gone.
+        log = node._kernel.log
+    log.watched = True
+
+    await in_thread(lambda: node.log.error("afterwards"))
+
+
+FORK = """
+import os, sys, threading
+import trio
+from ergo_py import Actor, NodeStoppedError, Priority, open_node
+
+class Echo(Actor):
+    def handle_message(self, message, sender):
+        pass
+
+    def handle_call(self, request, caller):
+        return request
+
+def child(node, pid):
+    verbs = {
+        "send": lambda: node.send(pid, 1),
+        "high": lambda: node.send(pid, 1, priority=Priority.HIGH),
+        "name": lambda: node.send("nobody", 1),
+        "info": node.info,
+        "kill": lambda: node.kill(pid),
+        "stop": node.stop,
+        "thread": lambda: node.call_from_thread(pid, 1),
+    }
+    for name, verb in verbs.items():
+        try:
+            verb()
+        except NodeStoppedError:
+            os.write(1, f"{name} refused, ".encode())
+        else:
+            os.write(1, f"{name} accepted, ".encode())
+    os._exit(0)
+
+def fork(node, pid):
+    process = os.fork()
+    if not process:
+        child(node, pid)
+    return os.waitpid(process, 0)[1]
+
+async def main():
+    async with open_node(watchdog=None) as node:
+        pid = await node.spawn(Echo)
+        where = sys.argv[1]
+        if where == "loop":
+            status = fork(node, pid)
+        elif where == "thread":
+            status = await trio.to_thread.run_sync(fork, node, pid)
+        else:
+            # The loop has been asked to come and has not come yet: nobody would ask it again.
+            results = []
+            def ask_and_fork():
+                node.send(pid, "before")
+                results.append(fork(node, pid))
+            thread = threading.Thread(target=ask_and_fork)
+            thread.start()
+            thread.join()
+            status = results[0]
+        answer = await trio.to_thread.run_sync(node.call_from_thread, pid, "undisturbed")
+        print(status, await node.call(pid, answer))
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("where", ["loop", "thread", "armed"])
+def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK, where],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    verbs = ["send", "high", "name", "info", "kill", "stop", "thread"]
+    assert done.stderr == ""
+    assert done.stdout == "".join(f"{verb} refused, " for verb in verbs) + "0 undisturbed\n"
