@@ -1,19 +1,18 @@
 """Calls: asking and waiting for the answer, from a process, from any trio task, or from a thread."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trio.lowlevel import checkpoint, current_task
 
 from .bridge import ThreadCaller, get_ident
-from .errors import CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
+from .errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
 from .ids import PID, Alias, Target
-from .mailbox import ADDRESSED_CALL, CALL, INSPECT, Lane, Overflow, Priority
+from .mailbox import ADDRESSED_CALL, CALL, CONTROL, INSPECT, Lane, Overflow, Priority
 from .parking import park_as
 from .reasons import NoProcess
 from .receiver import Receiver
-from .requests import Caller
-from .router import LANES, Router
+from .requests import Caller, ring_of, waiting_process
+from .router import LANES, Router, check_priority
 from .waiters import CallWaiter, TaskCaller
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ class Calls:
             MailboxFullError: it is full, and refuses.
         """
         callee = self._router.resolve(to)
+        if priority:
+            check_priority(priority)
         if callee is None or not callee.accepting:
             if self._router.stopped:
                 raise NodeStoppedError(self._router.node)
@@ -60,21 +61,26 @@ class Calls:
         if process is not None and task is not process.home:
             # A task that a callback started may wait as it likes: the process itself is not held up by it.
             process = None
-        if process is not None and (callee is process or callee.waiting is not None):
-            self._refuse_ring(process, callee, to, request)
+        if process is not None:
+            if callee is process or callee.waiting is not None:
+                self._refuse_ring(process, callee, to, request)
+            # It waits already now: a handler that forwards the call, or an overflow rule, may close a ring.
+            process.waiting = caller
+        waiter = None
         if callee.answers_at_once():
-            if process is not None:
-                # It waits already now: a handler that forwards the call may close a ring.
-                process.waiting = caller
             callee.answer_now(caller, request)
-            if caller.settled:
-                if process is not None:
-                    process.waiting = None
-                await self._router.pause()
         else:
-            self._post_call(callee, caller, priority)
-        if not caller.settled:
-            await self._wait(process, caller, timeout)
+            waiter = self._post_call(callee, caller, priority)
+        if caller.settled:
+            if process is not None:
+                process.waiting = None
+            await self._router.pause()
+        else:
+            try:
+                await self.wait(process, caller, timeout)
+            finally:
+                if waiter is not None and not waiter.admitted:
+                    callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
 
     async def inspect(self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float) -> Any:
@@ -82,10 +88,22 @@ class Calls:
         caller = TaskCaller(sender, next(self._router.numbers), to, items, current_task())
         caller.callee = receiver
         self._router.signal(receiver, Lane.URGENT, (INSPECT, sender, caller, items))
-        await self._wait(None, caller, timeout)
+        await self.wait(None, caller, timeout)
         return caller.result()
 
-    async def _wait(self, process: "Process | None", caller: TaskCaller, timeout: float | None) -> None:
+    async def control(self, sender: PID, receiver: Any, operation: object, timeout: float | None) -> Any:
+        """Have a supervisor do something to its children. It goes before what it was sent, and is never refused."""
+        task = current_task()
+        if receiver.home is task:
+            raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
+        caller = TaskCaller(sender, next(self._router.numbers), receiver.id, operation, task)
+        caller.callee = receiver
+        self._router.signal(receiver, Lane.SYSTEM, (CONTROL, sender, caller, operation))
+        await self.wait(None, caller, timeout)
+        return caller.result()
+
+    async def wait(self, process: "Process | None", caller: TaskCaller, timeout: float | None) -> None:
+        """Wait until a call is settled. Cancelled, it is abandoned."""
         if timeout is not None:
             self._router.clock.arm_call(caller, timeout)
         if process is not None:
@@ -99,28 +117,33 @@ class Calls:
             if process is not None:
                 process.end_wait()
 
-    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> None:
+    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
         caller.callee = callee
         kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
         if callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
             # It goes in by itself when there is room; until then the caller waits as for any answer.
-            callee.mailbox.wait_for_room(lane, envelope, CallWaiter(caller))
-        else:
-            self._router.post(callee, caller.to, lane, envelope)
+            waiter = CallWaiter(caller)
+            callee.mailbox.wait_for_room(lane, envelope, waiter)
+            return waiter
+        self._router.post(callee, caller.to, lane, envelope)
+        return None
 
     def forward(self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority) -> bool:
         """Hand a message or a call on, with its sender or caller unchanged."""
         if not isinstance(origin, Caller):
+            if not isinstance(origin, PID | Alias):
+                raise BadInputError("origin", origin, "the sender that handle_message was given, or the Caller of a call")
             return self._router.send(origin, to, message, priority)
-        origin.undefer()
-        origin.request = message
         receiver = self._router.resolve(to)
+        check_priority(priority)
+        origin.undefer()
+        origin.to, origin.request = to, message
         if receiver is None or not receiver.accepting:
             origin.settle(None, self._down(receiver, to, message))
             return False
-        ring = _ring(_process_of(origin, self._router.processes), receiver)
+        ring = ring_of(waiting_process(origin, self._router.processes), receiver)
         if ring:
             origin.settle(None, DeadlockError(to, message, ring))
             return False
@@ -142,7 +165,7 @@ class Calls:
         return TargetDownError(to, request, reason or NoProcess())
 
     def _refuse_ring(self, process: "Process", callee: Receiver, to: object, request: object) -> None:
-        ring = _ring(process, callee)
+        ring = ring_of(process, callee)
         if ring:
             raise DeadlockError(to, request, ring)
 
@@ -170,28 +193,3 @@ class Calls:
             caller.settle(None, self._down(callee, caller.to, caller.request))
         else:
             self._post_call(callee, caller, priority)
-
-
-def _ring(start: "Process | None", callee: Receiver) -> list[PID | Alias]:
-    """The ring that would close if ``start`` waited for ``callee``; empty if none would."""
-    if start is None:
-        return []
-    path: list[PID | Alias] = [start.id]
-    current: Any = callee
-    seen: set[int] = set()
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        path.append(current.id)
-        if current is start:
-            return path
-        waits_for = current.waiting
-        if isinstance(waits_for, Caller):
-            # Once deferred, the answer may come from anybody: that is no edge.
-            waits_for = None if waits_for.deferred else waits_for.callee
-        current = waits_for
-    return []
-
-
-def _process_of(caller: Caller, processes: "Mapping[Any, Process]") -> "Process | None":
-    process = processes.get(caller.pid)
-    return process if process is not None and process.waiting is caller else None

@@ -5,7 +5,7 @@ The reference of a call is its future: one slotted object holds the waiting task
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from .ids import PID, Alias, Ref
 if TYPE_CHECKING:
     from .receiver import Receiver
 
-__all__ = ["Caller", "Deadlines"]
+__all__ = ["Caller", "Deadlines", "ring_of", "waiting_process"]
 
 
 class Caller:
@@ -93,6 +93,32 @@ class Caller:
         if error is not None:
             raise error
         return value
+
+
+def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
+    """The ring that would close if the process ``start`` waited for ``callee``; empty if none would."""
+    if start is None:
+        return []
+    path: list[PID | Alias] = [start.id]
+    current: Any = callee
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        path.append(current.id)
+        if current is start:
+            return path
+        waits_for = current.waiting
+        if isinstance(waits_for, Caller):
+            # Once deferred, the answer may come from anybody: that is no edge.
+            waits_for = None if waits_for.deferred else waits_for.callee
+        current = waits_for
+    return []
+
+
+def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
+    """The process that waits in this very call; None if none does, or does no longer."""
+    process = processes.get(caller.pid)
+    return process if process is not None and process.waiting is caller else None
 
 
 class Deadlines:

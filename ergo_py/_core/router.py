@@ -12,6 +12,8 @@ from .bridge import Bridge, Parker, get_ident
 from .clock import Clock
 from .deadletters import DeadLetters
 from .errors import (
+    BadInputError,
+    DeadlockError,
     MailboxFullError,
     NodeStoppedError,
     TargetDownError,
@@ -35,19 +37,26 @@ from .parking import PARKED, park_as, wake
 from .reasons import NoNode, NoProcess, Reason
 from .receiver import Receiver
 from .registry import Registry
-from .requests import Caller
+from .requests import Caller, ring_of, waiting_process
 from .waiters import TaskWaiter
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Router"]
+__all__ = ["Router", "check_priority"]
 
 LANES: Final = (Lane.MAIN, Lane.SYSTEM, Lane.URGENT)
 """The lane that each priority selects."""
 
 _SHORT_CUTS: Final = 64
 """How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop starves nobody."""
+
+
+def check_priority(priority: object) -> Priority:
+    """Refuse what is no priority."""
+    if not isinstance(priority, Priority):
+        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+    return priority
 
 
 class Router:
@@ -142,6 +151,7 @@ class Router:
         return self._send(sender, to, message, priority)
 
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        check_priority(priority)
         receiver = self.resolve(to)
         if receiver is None:
             return self._to_nobody(sender, to, message)
@@ -171,6 +181,8 @@ class Router:
             return True
         if verdict is Verdict.DIVERTED:
             return self._divert(receiver, to, lane, envelope)
+        if verdict is Verdict.PASSED:
+            return True
         self.bury(envelope, to, Why.FULL, receiver)
         if verdict is Verdict.REFUSED and envelope[0] in (MESSAGE, ADDRESSED):
             raise MailboxFullError(to, envelope[3], receiver.mailbox.limit)
@@ -192,6 +204,10 @@ class Router:
             self.bury(envelope, to, Why.FULL, receiver)
             return False
         if isinstance(ref, Caller):
+            ring = ring_of(waiting_process(ref, self.processes), other)
+            if ring:
+                ref.settle(None, DeadlockError(ref.to, ref.request, ring))
+                return False
             ref.callee = other
         return self.post(other, to, lane, wrapped)
 
@@ -256,6 +272,7 @@ class Router:
 
     def _send_from_thread(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         self.bridge.check_open()
+        check_priority(priority)
         # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
         receiver = self.resolve(to)
         if receiver is None or not receiver.accepting:

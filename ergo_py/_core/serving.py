@@ -63,7 +63,7 @@ async def _serve(process: "Process") -> Reason:
     task = process.task
     assert isinstance(task, Task)
     clock = perf_counter
-    burst = process.kernel.burst
+    burst, bounded = process.kernel.burst, box.limit > 0
     behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
     handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
     handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
@@ -103,6 +103,8 @@ async def _serve(process: "Process") -> Reason:
         kind, sender, ref, payload = envelope
         process.handling = envelope
         process.handled += 1
+        if bounded and box.waiters:
+            box.admit_waiters()
         if kind == MESSAGE:
             if message_is_async:
                 await handle_message(payload, sender)

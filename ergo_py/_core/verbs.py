@@ -9,6 +9,7 @@ from .options import check_number
 from .process import Process
 from .reasons import Unregistered, as_reason
 from .requests import Caller
+from .router import check_priority
 from .states import Operation
 from .timers import Timer
 
@@ -73,13 +74,6 @@ def check_timeout(timeout: float | None) -> None:
     """Refuse what cannot be a time limit."""
     if timeout is not None:
         check_number("timeout", timeout, least=0.0)
-
-
-def check_priority(priority: object) -> Priority:
-    """Refuse what is no priority."""
-    if not isinstance(priority, Priority):
-        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
-    return priority
 
 
 def check_error(error: object) -> BaseException:

@@ -42,12 +42,14 @@ class TaskWaiter:
 class CallWaiter:
     """A call that waits for room. The caller itself waits for the answer, whatever happens to the envelope."""
 
-    __slots__ = ("caller",)
+    __slots__ = ("admitted", "caller")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
+        self.admitted = False
 
     def settle(self, admitted: bool, /) -> None:
+        self.admitted = admitted
         callee = self.caller.callee
         if not admitted and callee is not None:
             reason = callee.reason or NoProcess()
