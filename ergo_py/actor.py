@@ -31,6 +31,16 @@ class Actor(Behaviour):
         return None
 
     @default
+    def post_start(self) -> Awaitable[None] | None:
+        """Called once, after ``spawn`` has returned and before any message: for work that whoever spawned need not wait for."""
+        return None
+
+    @default
+    def post_restart(self, reason: Reason) -> Awaitable[None] | None:
+        """Called before ``post_start`` in a process that a supervisor started in place of one that ended with ``reason``."""
+        return None
+
+    @default
     def handle_message(self, message: Any, sender: Any) -> Awaitable[None] | None:
         """Called for each message. ``sender`` is the PID of the process that sent it, or the alias of a meta-process."""
         process = self._process
@@ -82,6 +92,16 @@ class Actor(Behaviour):
     @default
     def handle_child_exit(self, child: PID, reason: Reason) -> Awaitable[None] | None:
         """Called when a process that this one spawned has ended."""
+        return None
+
+    @default
+    def pre_stop(self, reason: Reason) -> Awaitable[None] | None:
+        """Called once when the process is going to end, before its children are stopped."""
+        return None
+
+    @default
+    def pre_restart(self, reason: Reason) -> Awaitable[None] | None:
+        """Called instead of ``pre_stop`` if its supervisor means to start a successor."""
         return None
 
     @default

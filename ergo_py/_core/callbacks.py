@@ -13,6 +13,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "init": (),
+    "post_start": (),
+    "post_restart": ("reason",),
     "handle_message": ("message", "sender"),
     "handle_call": ("request", "caller"),
     "handle_message_name": ("name", "message", "sender"),
@@ -23,6 +25,8 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "handle_log": ("record",),
     "handle_inspect": ("*items",),
     "handle_child_exit": ("child", "reason"),
+    "pre_stop": ("reason",),
+    "pre_restart": ("reason",),
     "terminate": ("reason",),
 }
 """The callbacks of a behaviour and what each is called with."""
@@ -57,7 +61,7 @@ def default(function: F) -> F:
 class Callbacks:
     """Which callbacks a class defines, and which of them are coroutine functions."""
 
-    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "splits")
+    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "greets", "parts", "splits")
 
     def __init__(self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS) -> None:
         self.behaviour = cls.__qualname__
@@ -75,6 +79,8 @@ class Callbacks:
                 asynchronous.add(name)
         self.defined = frozenset(defined)
         self.asynchronous = frozenset(asynchronous)
+        self.greets = bool(defined & {"post_start", "post_restart"})
+        self.parts = bool(defined & {"pre_stop", "pre_restart"})
         # init runs in the spawner's task, so it alone does not make a process one that can be asleep in a callback.
         self.any_async = bool(self.asynchronous - {"init"})
 

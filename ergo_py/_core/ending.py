@@ -5,20 +5,22 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint
 
-from .errors import TargetDownError
+from .errors import MailboxFullError, TargetDownError
 from .ids import Name
 from .info import Ended
-from .mailbox import CHILD_EXIT, Lane
+from .kernel import Kernel
+from .mailbox import CHILD_EXIT, CONTROL, EVENT, Envelope, Lane, Priority
 from .messages import Why
-from .reasons import Crashed, Reason, Shutdown
+from .reasons import Crashed, Reason, Shutdown, is_failure
 from .requests import Caller
+from .seats import Fate, Redirect, Seat
 from .serving import check_plain
 from .states import State
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["abandon", "finish", "kill_all", "shut", "stop_all", "undo"]
+__all__ = ["abandon", "close_seat", "drop_seat", "finish", "kill_all", "shut", "stop_all", "undo"]
 
 _GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
@@ -29,15 +31,19 @@ async def finish(process: "Process", reason: Reason) -> None:
     process.reason = reason
     _begin(process)
     try:
+        if process.callbacks.parts:
+            await _part(process, reason)
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
+                if process.seats is not None:
+                    await process.behaviour._wind_down(reason)
                 await stop_all(process.owned, reason)
             if process.owned:
                 # Killed while it waited for its own: they end with it, and faster.
                 with trio.CancelScope(shield=True):
                     await kill_all(process.owned)
         if "terminate" in process.callbacks.defined:
-            await _terminate(process, reason)
+            await _last_word(process, "terminate", reason)
     finally:
         _release(process)
 
@@ -128,20 +134,29 @@ def _begin(process: "Process") -> None:
         process.handling[2].defer(process)
 
 
-async def _terminate(process: "Process", reason: Reason) -> None:
+async def _part(process: "Process", reason: Reason) -> None:
+    """What comes before the children are stopped: one callback if there is to be a successor, another one if not."""
+    seat = process.seat
+    name = "pre_restart" if seat is not None and seat.returns(reason) else "pre_stop"
+    if name in process.callbacks.defined:
+        await _last_word(process, name, reason)
+
+
+async def _last_word(process: "Process", name: str, reason: Reason) -> None:
     process.handling = None
     try:
-        if "terminate" not in process.callbacks.asynchronous:
-            check_plain(process, "terminate", process.behaviour.terminate(reason))
+        callback = getattr(process.behaviour, name)
+        if name not in process.callbacks.asynchronous:
+            check_plain(process, name, callback(reason))
             return
         timeout = process.options.terminate_timeout
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as limit:
             process._ending = limit
-            await process.behaviour.terminate(reason)
+            await callback(reason)
         if limit.cancelled_caught:
-            process.log.error("terminate was cut off", limit=timeout)
+            process.log.error(f"{name} was cut off", limit=timeout)
     except Exception as error:
-        process.log.error("terminate raised", exception=Crashed(error).traceback)
+        process.log.error(f"{name} raised", exception=Crashed(error).traceback)
     except BaseException as error:
         if isinstance(error, trio.Cancelled | GeneratorExit):
             raise
@@ -178,10 +193,41 @@ def _release(process: "Process") -> None:
         kernel.tell_all(Name(name, router.node), reason)
     for alias in aliases:
         kernel.tell_all(alias, reason)
-    if lived and parent is not None and "handle_child_exit" in parent.callbacks.defined:
-        router.signal(parent, Lane.SYSTEM, (CHILD_EXIT, process.id, None, reason))
+    if lived and parent is not None:
+        if process.seat is not None:
+            router.signal(parent, Lane.SYSTEM, (CONTROL, process.id, None, (process.seat, reason)))
+        if "handle_child_exit" in parent.callbacks.defined:
+            router.signal(parent, Lane.SYSTEM, (CHILD_EXIT, process.id, None, reason))
+    if process.seats is not None and process.seat is None:
+        # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
+        for seat in process.seats.values():
+            drop_seat(kernel, seat, reason)
+        if lived and parent is None and is_failure(reason) and not kernel.stopping:
+            kernel.escalate(process, reason)
     if process._gone is not None:
         process._gone.set()
+
+
+def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
+    """Note that nobody comes back to a child's place, nor to those of its own children."""
+    for _, sender, ref, payload in seat.close(reason):
+        if isinstance(ref, Caller):
+            ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+        else:
+            kernel.router.dead_letters.add(sender, seat.name, payload, Why.UNHANDLED_AT_EXIT)
+    for inner in seat.inner.values():
+        close_seat(kernel, inner, reason)
+
+
+def drop_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
+    """Close a place for good: what is started under its name later is something else."""
+    close_seat(kernel, seat, reason)
+    waiting = [seat]
+    while waiting:
+        one = waiting.pop()
+        waiting.extend(one.inner.values())
+        if kernel.services.get(one.name) is one:
+            del kernel.services[one.name]
 
 
 def _answer(process: "Process", reason: Reason) -> None:
@@ -189,9 +235,31 @@ def _answer(process: "Process", reason: Reason) -> None:
     process.handling = None
     for caller in tuple(process.deferred or ()):
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+    if process.seat is not None and process.seat.fate is not Fate.DEAD_LETTER:
+        for lane, envelope in process.mailbox.leave():
+            _hand_on(process, process.seat, lane, envelope, reason)
+        return
     for envelope in process.mailbox.drain():
         if isinstance(envelope[2], Caller):
             caller = envelope[2]
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         else:
             process.router.bury(envelope, process.id, Why.UNHANDLED_AT_EXIT, process)
+
+
+def _hand_on(process: "Process", seat: Seat, lane: Lane, envelope: Envelope, reason: Reason) -> None:
+    """Treat what was left in the mailbox of a supervised child as its supervisor was told to."""
+    kind, sender, ref, payload = envelope
+    caller = ref if isinstance(ref, Caller) else None
+    if kind <= EVENT and seat.fate is Fate.KEEP:
+        seat.kept.append((lane, envelope))
+    elif kind <= EVENT and isinstance(seat.fate, Redirect):
+        try:
+            process.kernel.calls.forward(seat.fate.to, payload, caller or sender, Priority.NORMAL)
+        except MailboxFullError:
+            # It has become a dead letter; there is no sender left who could be told.
+            return
+    elif caller is not None:
+        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+    if kind <= EVENT and seat.fate is Fate.DROP:
+        seat.dropped += 1

@@ -20,9 +20,23 @@
     │   └── MailboxFullError                the receiver is full and refuses
     ├── CallError                           carries target and request
     │   ├── TargetDownError                 the callee died or was gone; carries its reason
+    │   ├── CallFailedError                 the callee failed on this request and lives on; its error is the cause
     │   ├── CallTimeoutError (TimeoutError) no answer in time
     │   ├── DeadlockError                   the call would wait for itself
     │   └── UnhandledCallError              the callee has no answer to such a request
+    ├── SupervisionError                    an operation on a child was refused; carries the child
+    │   ├── ChildUnknownError (LookupError)  the supervisor has no such child
+    │   ├── ChildExistsError                it has one of that name already
+    │   ├── ChildRunningError               the child runs; carries its PID
+    │   ├── ChildNotRunningError            there is nothing to stop
+    │   ├── ChildDisabledError              the child was disabled
+    │   ├── ChildEnabledError               the child is not disabled
+    │   └── ChildBusyError                  another operation on it is under way
+    ├── ServiceError                        carries service and message: nothing is lost
+    │   ├── ServiceGoneError                the child behind it does not come back; carries its last reason
+    │   ├── ServiceBusyError                too many wait for the child to come back
+    │   └── ServiceTimeoutError (TimeoutError)  it did not come back in time
+    ├── EscalationError                     a supervisor gave up, and the node was told to stop then
     ├── NotAllowedError (RuntimeError)      not here, or not in this state; says where instead
     ├── NodeStoppedError (RuntimeError)     the node has stopped, or is stopping
     └── CallbackError (TypeError)           a callback returned something it must not
@@ -32,16 +46,25 @@
 
 from collections.abc import Sequence
 
-from .reasons import Crashed, Reason
+from .reasons import Crashed, Reason, error_of
 
 __all__ = [
     "BadInputError",
     "BehaviourError",
     "CallError",
+    "CallFailedError",
     "CallTimeoutError",
     "CallbackError",
+    "ChildBusyError",
+    "ChildDisabledError",
+    "ChildEnabledError",
+    "ChildExistsError",
+    "ChildNotRunningError",
+    "ChildRunningError",
+    "ChildUnknownError",
     "DeadlockError",
     "ErgoError",
+    "EscalationError",
     "InitError",
     "InitTimeoutError",
     "MailboxFullError",
@@ -54,7 +77,12 @@ __all__ = [
     "RelationExistsError",
     "RelationUnknownError",
     "SendError",
+    "ServiceBusyError",
+    "ServiceError",
+    "ServiceGoneError",
+    "ServiceTimeoutError",
     "SpawnError",
+    "SupervisionError",
     "TargetDownError",
     "TargetTypeError",
     "TooManyProcessesError",
@@ -216,6 +244,16 @@ class TargetDownError(CallError):
             self.add_note(f"Traceback in {target!r}:\n{reason.traceback}")
 
 
+class CallFailedError(CallError):
+    """The callee failed on this request, and its supervision let it go on with the next. Its error is the ``__cause__``."""
+
+    def __init__(self, target: object, request: object, reason: Crashed) -> None:
+        super().__init__(f"{target!r} failed on {type(request).__name__} and goes on; it {reason}", target, request)
+        self.reason = reason
+        self.__cause__ = reason.error
+        self.add_note(f"Traceback in {target!r}:\n{reason.traceback}")
+
+
 class CallTimeoutError(CallError, TimeoutError):
     """No answer came in time."""
 
@@ -246,6 +284,120 @@ class UnhandledCallError(CallError):
             target,
             request,
         )
+
+
+class SupervisionError(ErgoError):
+    """An operation on a child was refused, and nothing was changed. ``child`` is the name, or what was given instead."""
+
+    def __init__(self, text: str, child: object) -> None:
+        super().__init__(text)
+        self.child = child
+
+
+class ChildUnknownError(SupervisionError, LookupError):
+    """The supervisor has no such child."""
+
+    def __init__(self, child: object, known: Sequence[str] = ()) -> None:
+        listed = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
+        super().__init__(
+            f"there is no child {child!r}; " + (f"there are {listed}" if known else "there is none"), child
+        )
+
+
+class ChildExistsError(SupervisionError):
+    """The supervisor has a child of that name already."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(
+            f"there is a child {child!r} already; remove_child({child!r}) first, or use another name", child
+        )
+
+
+class ChildRunningError(SupervisionError):
+    """The child runs already. ``pid`` is its process."""
+
+    def __init__(self, child: str, pid: object) -> None:
+        super().__init__(f"child {child!r} runs already, as {pid}; restart_child({child!r}) starts it anew", child)
+        self.pid = pid
+
+
+class ChildNotRunningError(SupervisionError):
+    """The child does not run and is not coming back, so there is nothing to stop."""
+
+    def __init__(self, child: str, phase: str) -> None:
+        super().__init__(f"child {child!r} does not run: it is {phase}", child)
+
+
+class ChildDisabledError(SupervisionError):
+    """The child is disabled."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(f"child {child!r} is disabled; enable_child({child!r}) enables and starts it", child)
+
+
+class ChildEnabledError(SupervisionError):
+    """The child is not disabled, so it cannot be enabled."""
+
+    def __init__(self, child: str) -> None:
+        super().__init__(f"child {child!r} is not disabled; start_child({child!r}) starts one that does not run", child)
+
+
+class ChildBusyError(SupervisionError):
+    """Another operation on the child is under way."""
+
+    def __init__(self, child: str, phase: str) -> None:
+        super().__init__(
+            f"child {child!r} is {phase}, and another operation waits for that; ask again when it is done", child
+        )
+
+
+class ServiceError(ErgoError):
+    """A service could not take a message or request. ``service`` and ``message`` are what was used and given."""
+
+    def __init__(self, text: str, service: str, message: object) -> None:
+        super().__init__(text)
+        self.service = service
+        self.message = message
+
+
+class ServiceGoneError(ServiceError):
+    """The child behind the service has ended and does not come back. ``reason`` says why it ended."""
+
+    def __init__(self, service: str, message: object, reason: Reason) -> None:
+        super().__init__(f"service {service!r} is gone: {reason}", service, message)
+        self.reason = reason
+        self.__cause__ = error_of(reason)
+
+
+class ServiceBusyError(ServiceError):
+    """As many wait for the child to come back as its ``max_waiters`` allows."""
+
+    def __init__(self, service: str, message: object, limit: int) -> None:
+        super().__init__(
+            f"service {service!r} is coming back, and max_waiters={limit} wait for it already; try later, or give its "
+            "ChildSpec a larger max_waiters",
+            service,
+            message,
+        )
+        self.limit = limit
+
+
+class ServiceTimeoutError(ServiceError, TimeoutError):
+    """The child behind the service did not come back in time. The message was not sent."""
+
+    def __init__(self, service: str, message: object, timeout: float) -> None:
+        super().__init__(f"service {service!r} did not come back within {timeout:g} s", service, message)
+        self.timeout = timeout
+
+
+class EscalationError(ErgoError):
+    """A supervisor that belongs to the node gave up, and the node was opened with ``on_escalation="stop"``."""
+
+    def __init__(self, supervisor: object, reason: Reason) -> None:
+        super().__init__(f"{supervisor} gave up, and the node stopped: {reason}")
+        self.supervisor = supervisor
+        self.reason = reason
+        self.__cause__ = error_of(reason)
 
 
 class NotAllowedError(ErgoError, RuntimeError):

@@ -2,13 +2,95 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from .ids import PID, Alias, Ref
 from .messages import Why
 from .reasons import Reason
 from .states import MetaState, State
 
-__all__ = ["BlockedReport", "Ended", "ExitReport", "MetaInfo", "NodeInfo", "ProcessInfo"]
+__all__ = [
+    "BlockedReport",
+    "ChildInfo",
+    "Ended",
+    "ExitReport",
+    "MetaInfo",
+    "NodeInfo",
+    "Phase",
+    "ProcessInfo",
+    "RestartRecord",
+    "SupervisorInfo",
+]
+
+
+class Phase(Enum):
+    """Where a supervised child is in its life, as its supervisor sees it."""
+
+    PENDING = "pending"
+    """Not started yet: it waits for its turn."""
+    STARTING = "starting"
+    """Its ``init`` runs."""
+    RUNNING = "running"
+    BACKING_OFF = "backing off"
+    """It ended and will be started when its delay is over."""
+    STOPPING = "stopping"
+    """It was asked to end."""
+    COMPLETED = "completed"
+    """It ended without failing, or was stopped, and does not come back by itself."""
+    FAILED = "failed"
+    """It failed and does not come back by itself."""
+    DISABLED = "disabled"
+    """It was disabled, by an operation or because it used up its budget of restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildInfo:
+    """A supervised child as it is at this moment."""
+
+    name: str
+    phase: Phase
+    pid: PID | None
+    """The process, while there is one."""
+    behaviour: str
+    restart: str
+    """Its restart policy."""
+    significant: bool
+    restarts: int
+    """How often it was started again."""
+    resumed: int
+    """How often it failed and went on, since its ``decide`` said RESUME."""
+    dropped: int
+    """Messages that its ended processes had not come to and that were dropped, as its spec says."""
+    waiting: int
+    """How many wait, through a service, for it to come back."""
+    reason: Reason | None
+    """Why its last process ended."""
+    starts_in: float | None
+    """Seconds until it is started, if it is backing off."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRecord:
+    """One restart of a child."""
+
+    at: float
+    """When the child had ended, on ``time.time``'s clock."""
+    child: str
+    reason: Reason
+    delay: float
+    """Seconds of back-off before the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorInfo:
+    """A supervisor's children, and the last restarts."""
+
+    strategy: str
+    intensity: int
+    period: float
+    children: tuple[ChildInfo, ...]
+    restarts: tuple[RestartRecord, ...]
+    """The last 50, newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +130,10 @@ class ProcessInfo:
     mailbox_size: int | None
     env: Mapping[str, object] | None
     """Only if the node was opened with ``expose_env``."""
+    phase: Phase | None = None
+    """Where it is in its life as a child of a supervisor; None if it has none."""
+    supervision: SupervisorInfo | None = None
+    """What it supervises, if it is a supervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +244,8 @@ class ExitReport:
     """Those that had to be killed."""
     abandoned: tuple[Ended, ...]
     """Those that did not even end then, and were left behind."""
+    escalated: Ended | None = None
+    """The supervisor that gave up and so stopped the node."""
 
     def __str__(self) -> str:
         parts = [f"{len(self.stopped)} stopped"]
@@ -166,4 +254,6 @@ class ExitReport:
                 parts.append(
                     f"{len(these)} {what} ({', '.join(map(str, these[:10]))}{', …' if len(these) > 10 else ''})"
                 )
+        if self.escalated is not None:
+            parts.append(f"because {self.escalated} gave up: {self.escalated.reason}")
         return f"node down in {self.seconds:.3f} s: " + ", ".join(parts)

@@ -17,12 +17,13 @@ from .ids import PID, Alias, Name, NodeName, Target
 from .info import Ended
 from .lingering import Lingering
 from .log import Log
-from .mailbox import DOWN, EXIT, LOG, Lane
+from .mailbox import CONTROL, DOWN, EXIT, LOG, Lane
 from .messages import LogRecord
 from .options import LEVELS
 from .reasons import Reason
 from .relations import Kind, Relation, Relations, Watched
 from .router import Router
+from .seats import Seat
 from .timers import Timer
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Kernel:
         inline_calls: bool,
         max_reader_threads: int,
         debug_shared_state: bool,
+        on_escalation: str,
         log_level: str,
         log_output: Any,
     ) -> None:
@@ -68,6 +70,11 @@ class Kernel:
         self.relations = Relations()
         self.roots: dict[object, Process] = {}
         """What belongs to the node itself, in the order it was started."""
+        self.services: dict[str, Seat] = {}
+        """The seats of supervised children that have a name on the node."""
+        self.on_escalation = on_escalation
+        self.escalated: Ended | None = None
+        """The supervisor whose end stops the node."""
         self.stopping = False
         self.fatal: BaseException | None = None
         self.spawned = 0
@@ -141,6 +148,10 @@ class Kernel:
     # -- timers, log, faults -----------------------------------------------------------------------------------------
 
     def _fire(self, timer: Timer) -> None:
+        if timer.to is None:
+            # A supervisor's own: as a signal, since a full mailbox must not keep a child from coming back.
+            self.router.signal(timer.owner, Lane.SYSTEM, (CONTROL, timer.owner.id, None, timer.message))
+            return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
         except MailboxFullError:
@@ -178,6 +189,15 @@ class Kernel:
             if process is not None and process.accepting and LEVELS[record.level] >= level:
                 process.mailbox.admit(Lane.LOG, (LOG, record.source, None, record))
                 process.wake()
+
+    def escalate(self, process: "Process", reason: Reason) -> None:
+        """Do what the node was told to do when a supervisor of its own gives up."""
+        self.logger.error(
+            "a supervisor of the node gave up", supervisor=repr(process), reason=str(reason), policy=self.on_escalation
+        )
+        if self.on_escalation == "stop" and self.escalated is None:
+            self.escalated = Ended(process.id, process.name, process.callbacks.behaviour, reason)
+            self.node.stop()
 
     def panic(self, error: BaseException) -> None:
         """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""

@@ -17,6 +17,7 @@ __all__ = [
     "ADDRESSED_CALL",
     "CALL",
     "CHILD_EXIT",
+    "CONTROL",
     "DOWN",
     "EVENT",
     "EXIT",
@@ -26,6 +27,7 @@ __all__ = [
     "LOG",
     "MESSAGE",
     "RESPONSE",
+    "STARTED",
     "STOP",
     "Divert",
     "Envelope",
@@ -54,6 +56,8 @@ STOP: Final = 10
 KILL: Final = 11
 FAILED: Final = 12
 RESPONSE: Final = 13
+CONTROL: Final = 14
+STARTED: Final = 15
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -70,6 +74,8 @@ _KIND_NAMES: Final = (
     "kill",
     "crash",
     "handle_response",
+    "supervision",
+    "post_start",
 )
 
 
@@ -124,6 +130,7 @@ class Verdict(Enum):
     DROPPED = "dropped"
     REFUSED = "refused"
     DIVERTED = "to be sent elsewhere"
+    PASSED = "accepted by another mailbox"
 
 
 class Waiter(Protocol):
@@ -243,6 +250,14 @@ class Mailbox:
         while (envelope := self.pop()) is not None:
             yield envelope
 
+    def leave(self) -> Iterator[tuple[Lane, Envelope]]:
+        """Take everything, in the order of service, and say which lane each envelope was in."""
+        self.ahead = False
+        lanes = ((Lane.URGENT, self.urgent), (Lane.SYSTEM, self.system), (Lane.MAIN, self.main), (Lane.LOG, self.log))
+        for lane, queue in lanes:
+            while queue:
+                yield lane, queue.popleft()
+
     def promise(self, lane: Lane) -> bool:
         """Keep a place for a message that is on its way, if there is room. Under the bridge's lock."""
         if not self.has_room(lane):
@@ -273,15 +288,21 @@ class Mailbox:
         if queue is not None:
             self._keep_waiters(lane, deque(entry for entry in queue if entry[1] is not waiter))
 
-    def admit_waiters(self) -> None:
-        """Let in what waits, first come first served, as far as there is room now."""
+    def admit_waiters(self) -> bool:
+        """Let in what waits, first come first served, as far as there is room now. False if nobody could come in.
+
+        With empty lanes that means that the places are promised to threads, whose messages are on their way.
+        """
+        admitted = False
         for lane, queue in list((self.waiters or {}).items()):
             while queue and self._has_space(lane) and not 0 < queue[0][2] <= len(self.main):
                 envelope, waiter, _ = queue.popleft()
                 if envelope is not None:
                     self.push(lane, envelope)
                 waiter.settle(True)
+                admitted = True
             self._keep_waiters(lane, queue)
+        return admitted
 
     def refuse_waiters(self) -> None:
         """Send everybody who waits away: the receiver is ending."""

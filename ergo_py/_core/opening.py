@@ -4,12 +4,12 @@ import time
 from collections.abc import Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import trio
 
 from .ending import kill_all, stop_all
-from .errors import BadInputError, NodeStoppedError, NotAllowedError
+from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .info import Ended, ExitReport
 from .kernel import Kernel
 from .log import Output
@@ -69,6 +69,8 @@ class NodeContext:
             raise kernel.fatal
         if self._failure is not None:
             raise self._failure
+        if kernel.escalated is not None and kernel.escalated.reason is not None and (error is None or swallowed):
+            raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
 
     async def _heed_stop(self, node: Node) -> None:
@@ -91,6 +93,7 @@ class NodeContext:
                     inline_calls=options["inline_calls"],
                     max_reader_threads=options["max_reader_threads"],
                     debug_shared_state=options["debug_shared_state"],
+                    on_escalation=options["on_escalation"],
                     log_level=options["log_level"],
                     log_output=options["log_output"],
                 )
@@ -135,6 +138,7 @@ class NodeContext:
             tuple(one for one in before if one.pid not in forced),
             tuple(kernel.killed),
             tuple(kernel.abandoned),
+            kernel.escalated,
         )
         (kernel.logger.warning if forced else kernel.logger.info)(str(report))
 
@@ -154,6 +158,7 @@ def open_node(
     inline_calls: bool = True,
     max_reader_threads: int = 10_000,
     debug_shared_state: bool = False,
+    on_escalation: Literal["keep", "stop"] = "keep",
 ) -> NodeContext:
     """Make a node that is up while entered with ``async with``, and stops everything on leaving.
 
@@ -172,6 +177,8 @@ def open_node(
         inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
         debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
+        on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
+            or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
@@ -184,6 +191,8 @@ def open_node(
     check_number("dead_letters", dead_letters, least=0, whole=True)
     check_number("stop_timeout", stop_timeout, least=0.0)
     check_level(log_level)
+    if on_escalation not in ("keep", "stop"):
+        raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
     if env is not None and not isinstance(env, Mapping):
         raise BadInputError("env", env, "a mapping from names to values")
     if watchdog is not None:
@@ -202,4 +211,5 @@ def open_node(
         inline_calls=inline_calls,
         max_reader_threads=max_reader_threads,
         debug_shared_state=debug_shared_state,
+        on_escalation=on_escalation,
     )

@@ -10,6 +10,7 @@ from trio.lowlevel import Task, current_task
 from .callbacks import Callbacks
 from .ending import abandon, finish, shut, undo
 from .errors import (
+    CallFailedError,
     InitError,
     InitTimeoutError,
     NodeStoppedError,
@@ -33,6 +34,7 @@ from .parking import PARKED, Standin, wake
 from .reasons import Crashed, Killed, Reason
 from .relay import Relay
 from .requests import Caller
+from .seats import Decision, Seat
 from .serving import answer_now, check_plain, serve
 from .states import Operation, State, check_allowed, check_transition
 from .timers import Timer
@@ -78,6 +80,8 @@ class Process:
         "reason",
         "router",
         "running_time",
+        "seat",
+        "seats",
         "sent",
         "splits",
         "state",
@@ -132,6 +136,10 @@ class Process:
         self.aliases: list[Alias] | None = None
         self.timers: set[Timer] | None = None
         self.deferred: set[Caller] | None = None
+        self.seat: Seat | None = None
+        """Its place under a supervisor."""
+        self.seats: dict[str, Seat] | None = None
+        """If it is a supervisor: the places of its children."""
         self._logger: Any = None
         self._gone: trio.Event | None = None
         self._scope: trio.CancelScope | None = None
@@ -180,6 +188,7 @@ class Process:
         behaviour: type,
         args: tuple[Any, ...],
         options: Options,
+        seat: Seat | None = None,
     ) -> "Process":
         """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's, without a handshake.
 
@@ -196,6 +205,8 @@ class Process:
         process = cls(kernel, callbacks, options, parent)
         if options.name is not None:
             process.take_name(options.name)
+        if seat is not None:
+            process.sit(seat)
         router.processes[process.id] = process
         if parent is None:
             kernel.roots[process.id] = process
@@ -220,6 +231,8 @@ class Process:
         if options.link and parent is not None:
             # Before it takes its first step, so that an end that follows at once is not missed.
             kernel.relate_both(parent, process)
+        if seat is not None:
+            seat.occupy(process.id)
         kernel.spawned += 1
         kernel.nursery.start_soon(process.run, name=callbacks.behaviour)
         await router.pause()
@@ -244,6 +257,17 @@ class Process:
         if isinstance(self.reason, Killed):
             raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
         self.enter(State.SLEEP)
+
+    def sit(self, seat: Seat) -> None:
+        """Take a place under a supervisor, and what a predecessor there has left."""
+        self.seat = seat
+        for lane, envelope in seat.inherit():
+            caller = envelope[2]
+            if isinstance(caller, Caller):
+                if caller.settled:
+                    continue
+                caller.callee = self
+            self.mailbox.push(lane, envelope)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -336,24 +360,41 @@ class Process:
 
     def failed(self, error: BaseException) -> Reason | None:
         """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+        resumes = False
         if not isinstance(error, Exception):
             self.kernel.panic(error)
+        elif self.seat is not None and self.seat.decide is not None:
+            resumes = self._decide(self.seat, error) is Decision.RESUME
         reason = Crashed(error)
-        self.kernel.crashed += 1
         kind, _, ref, payload = self.handling or (STOP, None, None, None)
         if self.kernel.log.wants("error"):
             self.log.error(
-                "process crashed",
+                "process failed and goes on" if resumes else "process crashed",
                 callback=kind_name(kind),
                 message_type=type(payload).__qualname__,
                 lanes=self.mailbox.depths(),
                 error=str(reason),
                 exception=reason.traceback,
             )
+        if resumes:
+            if isinstance(ref, Caller):
+                ref.settle(None, CallFailedError(ref.to, ref.request, reason))
+            return None
+        self.kernel.crashed += 1
         if isinstance(ref, Caller):
             # Its caller learns at once; the other ones when terminate has run.
             ref.settle(None, TargetDownError(ref.to, ref.request, reason))
         return reason
+
+    def _decide(self, seat: Seat, error: Exception) -> Decision:
+        try:
+            decision = seat.judge(error)
+        except Exception as problem:
+            self.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
+            return Decision.RESTART
+        if decision is Decision.RESUME:
+            seat.resumed += 1
+        return decision
 
     def end(self, kind: int, reason: Reason) -> None:
         """Have the process end after the callback in progress, before anything that waits."""
@@ -383,6 +424,8 @@ class Process:
     def refuse(self) -> None:
         """Take no more user messages."""
         self.accepting = self.open = False
+        if self.seat is not None:
+            self.seat.vacate(self.id)
         self.mailbox.refuse_waiters()
 
     async def shut(self, _reason: Reason) -> None:

@@ -13,9 +13,11 @@ __all__ = [
     "NoProcess",
     "Normal",
     "Reason",
+    "RestartLimit",
     "Shutdown",
     "Unregistered",
     "as_reason",
+    "error_of",
     "is_failure",
 ]
 
@@ -82,6 +84,20 @@ class Custom:
         return str(self.detail)
 
 
+@dataclass(frozen=True, slots=True)
+class RestartLimit:
+    """A supervisor gave up: its children ended more often than it may restart them. ``reason`` is the last one's."""
+
+    child: str
+    restarts: int
+    """How many restarts were allowed in ``period`` seconds."""
+    period: float
+    reason: "Reason"
+
+    def __str__(self) -> str:
+        return f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
+
+
 _Frames = tuple[tuple[str, int, str], ...]
 
 
@@ -120,10 +136,10 @@ class Crashed:
         return f"Crashed({self.error!r})"
 
 
-Reason = Normal | Shutdown | Killed | Crashed | NoProcess | NoNode | Unregistered | Custom
+Reason = Normal | Shutdown | Killed | Crashed | RestartLimit | NoProcess | NoNode | Unregistered | Custom
 """Why a process, a meta-process or a relation ended."""
 
-_REASONS: Final = (Normal, Shutdown, Killed, Crashed, NoProcess, NoNode, Unregistered, Custom)
+_REASONS: Final = (Normal, Shutdown, Killed, Crashed, RestartLimit, NoProcess, NoNode, Unregistered, Custom)
 
 
 def as_reason(given: object) -> Reason:
@@ -138,6 +154,13 @@ def as_reason(given: object) -> Reason:
 def is_failure(reason: Reason) -> bool:
     """Say whether a transient child that ended like this should come back."""
     return not isinstance(reason, Normal | Shutdown)
+
+
+def error_of(reason: Reason) -> BaseException | None:
+    """The exception at the bottom of a reason, if an exception is what it all began with."""
+    while isinstance(reason, RestartLimit):
+        reason = reason.reason
+    return reason.error if isinstance(reason, Crashed) else None
 
 
 def _describe(error: BaseException) -> str:

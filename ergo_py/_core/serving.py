@@ -14,6 +14,7 @@ from .mailbox import (
     ADDRESSED_CALL,
     CALL,
     CHILD_EXIT,
+    CONTROL,
     DOWN,
     EVENT,
     EXIT,
@@ -22,6 +23,7 @@ from .mailbox import (
     KILL,
     LOG,
     MESSAGE,
+    STARTED,
     STOP,
     Envelope,
 )
@@ -42,8 +44,12 @@ _HISTORY: Final = 16
 
 
 async def serve(process: "Process") -> Reason:
+    is_new = process.callbacks.greets
     while True:
         try:
+            if is_new:
+                is_new = False
+                await _greet(process)
             return await _serve(process)
         except trio.Cancelled:
             raise
@@ -53,6 +59,20 @@ async def serve(process: "Process") -> Reason:
             reason = process.failed(error)
             if reason is not None:
                 return reason
+        # It goes on; and one that fails on every message lets others run, too.
+        del process.history[:-_HISTORY]
+        await checkpoint()
+
+
+async def _greet(process: "Process") -> None:
+    """The first callbacks in the process's own task, before any message."""
+    process.enter(State.RUNNING)
+    process.handling = (STARTED, process.id, None, None)
+    reason = process.seat.successor_of if process.seat is not None else None
+    if reason is not None and "post_restart" in process.callbacks.defined:
+        await _callback(process, "post_restart", reason)
+    if "post_start" in process.callbacks.defined:
+        await _callback(process, "post_start")
 
 
 async def _serve(process: "Process") -> Reason:
@@ -81,8 +101,7 @@ async def _serve(process: "Process") -> Reason:
         elif box.log:
             envelope = box.log.popleft()
         else:
-            if box.waiters:
-                box.admit_waiters()
+            if box.waiters and box.admit_waiters():
                 continue
             # To sleep. No await lies between the look at the lanes and the mark that park() sets.
             now = clock()
@@ -154,6 +173,8 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
                 await _callback(process, "handle_message", Down(sender, payload), sender)
         case _ if kind == CHILD_EXIT:
             await _callback(process, "handle_child_exit", sender, payload)
+        case _ if kind == CONTROL:
+            await process.behaviour._control(sender, ref, payload)
         case _ if kind == INSPECT:
             await _handle_inspect(process, ref, payload)
         case _ if kind == LOG:

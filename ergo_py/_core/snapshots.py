@@ -3,7 +3,7 @@
 from time import perf_counter
 
 from .ids import Name
-from .info import BlockedReport, MetaInfo, NodeInfo, ProcessInfo
+from .info import BlockedReport, MetaInfo, NodeInfo, Phase, ProcessInfo
 from .kernel import Kernel
 from .metalife import Meta
 from .process import Process
@@ -55,7 +55,17 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         trap_exit=process.trap_exit,
         mailbox_size=process.mailbox.limit or None,
         env=dict(process.env) if expose_env else None,
+        phase=_phase(process),
+        supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
     )
+
+
+def _phase(process: Process) -> Phase | None:
+    supervisor = process.parent
+    if process.seat is None or supervisor is None or supervisor.behaviour is None:
+        return None
+    phase: Phase | None = supervisor.behaviour.phase_of(process.seat.name)
+    return phase
 
 
 def node_info(

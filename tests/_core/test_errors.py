@@ -10,9 +10,18 @@ from ergo_py._core.errors import (
     BehaviourError,
     CallbackError,
     CallError,
+    CallFailedError,
     CallTimeoutError,
+    ChildBusyError,
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildUnknownError,
     DeadlockError,
     ErgoError,
+    EscalationError,
     InitError,
     InitTimeoutError,
     MailboxFullError,
@@ -25,14 +34,20 @@ from ergo_py._core.errors import (
     RelationExistsError,
     RelationUnknownError,
     SendError,
+    ServiceBusyError,
+    ServiceError,
+    ServiceGoneError,
+    ServiceTimeoutError,
     SpawnError,
+    SupervisionError,
     TargetDownError,
     TargetTypeError,
     TooManyProcessesError,
+    TooManyReadersError,
     UnhandledCallError,
 )
 from ergo_py._core.ids import PID
-from ergo_py._core.reasons import Crashed, Killed
+from ergo_py._core.reasons import Crashed, Killed, RestartLimit
 
 ME = PID("demo@localhost", 7, 1)
 OTHER = PID("demo@localhost", 7, 2)
@@ -116,6 +131,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         ["Counter", "0.25 s", "larger init_timeout"],
     ),
     (TooManyProcessesError(10), {"limit": 10}, ["max_processes=10", "open_node(max_processes=…)"]),
+    (TooManyReadersError(10), {"limit": 10}, ["max_reader_threads=10", "open_node(max_reader_threads=…)"]),
     (NameTakenError("db", OTHER), {"name": "db", "holder": OTHER}, ["'db'", str(OTHER), "free again once"]),
     (NameUnknownError("db"), {"name": "db"}, ["'db'", "nobody"]),
     (ProcessUnknownError(OTHER), {"target": OTHER}, ["no process", repr(OTHER)]),
@@ -134,6 +150,11 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         [repr(OTHER), "cannot answer", "killed"],
     ),
     (
+        CallFailedError(OTHER, ORDER, Crashed(PROBLEM)),
+        {"target": OTHER, "request": ORDER, "reason": Crashed(PROBLEM), "__cause__": PROBLEM},
+        [repr(OTHER), "failed on Order", "goes on", "OSError: disk on fire"],
+    ),
+    (
         CallTimeoutError(OTHER, ORDER, 1.5),
         {"target": OTHER, "request": ORDER, "timeout": 1.5},
         [repr(OTHER), "did not answer Order", "1.5 s"],
@@ -147,6 +168,32 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         UnhandledCallError(OTHER, ORDER, "Counter"),
         {"target": OTHER, "request": ORDER},
         ["Counter", repr(OTHER), "no handle_call", "Order"],
+    ),
+    (SupervisionError("refused", "db"), {"child": "db"}, ["refused"]),
+    (ChildUnknownError("db", ["a", "b"]), {"child": "db"}, ["no child 'db'", "there are 'a', 'b'"]),
+    (ChildUnknownError("db"), {"child": "db"}, ["no child 'db'", "there is none"]),
+    (ChildExistsError("db"), {"child": "db"}, ["'db' already", "remove_child('db')"]),
+    (
+        ChildRunningError("db", OTHER),
+        {"child": "db", "pid": OTHER},
+        ["runs already", str(OTHER), "restart_child('db')"],
+    ),
+    (ChildNotRunningError("db", "completed"), {"child": "db"}, ["'db' does not run", "it is completed"]),
+    (ChildDisabledError("db"), {"child": "db"}, ["disabled", "enable_child('db')"]),
+    (ChildEnabledError("db"), {"child": "db"}, ["not disabled", "start_child('db')"]),
+    (ChildBusyError("db", "stopping"), {"child": "db"}, ["'db' is stopping", "another operation", "ask again"]),
+    (ServiceError("lost", "db", ORDER), {"service": "db", "message": ORDER}, ["lost"]),
+    (
+        ServiceGoneError("db", ORDER, Crashed(PROBLEM)),
+        {"service": "db", "message": ORDER, "reason": Crashed(PROBLEM), "__cause__": PROBLEM},
+        ["'db' is gone", "OSError: disk on fire"],
+    ),
+    (ServiceBusyError("db", ORDER, 3), {"service": "db", "limit": 3}, ["'db'", "max_waiters=3", "try later"]),
+    (ServiceTimeoutError("db", ORDER, 1.5), {"service": "db", "timeout": 1.5}, ["'db'", "within 1.5 s"]),
+    (
+        EscalationError("<Root <PID 1>>", RestartLimit("db", 3, 5.0, Crashed(PROBLEM))),
+        {"__cause__": PROBLEM},
+        ["<Root <PID 1>> gave up", "more than 3 restarts in 5 s", "'db'", "OSError: disk on fire"],
     ),
     (NodeStoppedError("demo@localhost"), {"node": "demo@localhost"}, ["demo@localhost has stopped;", "open_node(...)"]),
     (
@@ -187,6 +234,10 @@ def test_no_error_prints_the_content_of_a_message() -> None:
         str(CallTimeoutError(OTHER, secret, 1.5)),
         str(DeadlockError(OTHER, secret, [ME, OTHER])),
         str(UnhandledCallError(OTHER, secret, "Counter")),
+        str(CallFailedError(OTHER, secret, Crashed(PROBLEM))),
+        str(ServiceGoneError("db", secret, Killed())),
+        str(ServiceBusyError("db", secret, 3)),
+        str(ServiceTimeoutError("db", secret, 1.5)),
     ]
 
     assert not [text for text in texts if "swordfish" in text]

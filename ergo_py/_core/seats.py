@@ -1,0 +1,168 @@
+"""The place of a supervised child: what outlives the processes that sit in it, one after the other.
+
+A supervisor has a seat for each child. The kernel tells the seat when its process stops taking messages and leaves there what the
+process did not come to; services wait at it for the successor. So nobody needs to hear from the supervisor first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from .errors import BadInputError
+from .ids import PID
+from .mailbox import Envelope, Lane
+from .reasons import Reason, is_failure
+
+__all__ = ["Claim", "Decision", "Fate", "Redirect", "Seat"]
+
+
+class Decision(Enum):
+    """What a failure means, as the ``decide`` function of a child says for an exception."""
+
+    RESUME = "resume"
+    """Drop the message, keep the state, go on with the next message."""
+    RESTART = "restart"
+    """End, and come back if the child's restart policy says so."""
+    STOP = "stop"
+    """End, and do not come back."""
+    ESCALATE = "escalate"
+    """End, and end the supervisor with the same reason."""
+
+
+class Fate(Enum):
+    """What happens to the messages that an ended child had not come to; see also :class:`Redirect`."""
+
+    DEAD_LETTER = "dead letter"
+    """They become dead letters, and calls among them are answered with ``TargetDownError``."""
+    KEEP = "keep"
+    """They wait for the successor, which handles them in order. The one that was being handled is not among them."""
+    DROP = "drop"
+    """They are counted and dropped, and calls among them are answered with ``TargetDownError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Mailbox fate: hand what is left to the process registered as ``to``, as if its senders had sent it there."""
+
+    to: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.to, str) or not self.to:
+            raise BadInputError("Redirect(to)", self.to, "the registered name of a process")
+
+
+class Claim(Protocol):
+    """Somebody who waits at a seat for its next process."""
+
+    def admit(self, pid: PID, /) -> None:
+        """Go on with this process."""
+
+    def refuse(self, reason: Reason, /) -> None:
+        """Give up: there will be none."""
+
+
+def _never(_reason: Reason) -> bool:
+    return False
+
+
+class Seat:
+    """One child's place. Only the loop's own thread changes it."""
+
+    __slots__ = (
+        "decide",
+        "decision",
+        "dropped",
+        "fate",
+        "gone",
+        "inner",
+        "kept",
+        "line",
+        "max_waiters",
+        "name",
+        "pid",
+        "plan",
+        "returns_after",
+        "resumed",
+        "successor_of",
+        "supervisor",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.supervisor: Any = None
+        """The process that supervises it."""
+        self.decide: Callable[[Exception], Decision] | None = None
+        self.fate: Fate | Redirect = Fate.DEAD_LETTER
+        self.max_waiters = 0
+        self.returns_after: Callable[[Reason], bool] = _never
+        """The child's restart policy: whether it comes back after it ended by itself like this."""
+        self.plan: bool | None = None
+        """Whether its supervisor, which is stopping it, means to start it again; None if it is not being stopped."""
+        self.decision: Decision | None = None
+        """What was decided about the failure that the process ends of."""
+        self.successor_of: Reason | None = None
+        """Why the predecessor of the present process ended; None for the first one."""
+        self.pid: PID | None = None
+        """Who sits here and takes messages."""
+        self.gone: Reason | None = None
+        """Why nobody sits here and nobody will, as far as is known."""
+        self.kept: list[tuple[Lane, Envelope]] = []
+        self.line: dict[Claim, None] = {}
+        """Those who wait for the next process, in order."""
+        self.inner: dict[str, Seat] = {}
+        """If the child is a supervisor: the seats of its own children, which its successor takes over."""
+        self.resumed = 0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        state = str(self.pid) if self.pid is not None else f"gone: {self.gone}" if self.gone is not None else "vacant"
+        return f"<Seat {self.name!r} {state}>"
+
+    def occupy(self, pid: PID) -> None:
+        """A process has started here: everybody who waited goes on with it, first come first served."""
+        self.pid = pid
+        self.gone = self.decision = self.plan = None
+        waiting, self.line = self.line, {}
+        for claim in waiting:
+            claim.admit(pid)
+
+    def vacate(self, pid: PID) -> None:
+        """The process takes no more messages; who comes now waits for its successor."""
+        if self.pid == pid:
+            self.pid = None
+
+    def judge(self, error: Exception) -> Decision:
+        """Have the child's ``decide`` say what a failure means.
+
+        Raises:
+            BadInputError: it returned something else than a decision.
+        """
+        assert self.decide is not None
+        decision = self.decide(error)
+        if not isinstance(decision, Decision):
+            raise BadInputError("what decide returned", decision, "RESUME, RESTART, STOP or ESCALATE")
+        self.decision = decision
+        return decision
+
+    def returns(self, reason: Reason) -> bool:
+        """Say whether a process that ends here like this will have a successor, as far as limits allow."""
+        if self.plan is not None:
+            return self.plan
+        if self.decision in (Decision.STOP, Decision.ESCALATE) and is_failure(reason):
+            return False
+        return self.returns_after(reason)
+
+    def inherit(self) -> list[tuple[Lane, Envelope]]:
+        """Take what the predecessor left, to be put before everything else."""
+        kept, self.kept = self.kept, []
+        return kept
+
+    def close(self, reason: Reason) -> list[Envelope]:
+        """Nobody comes back here. Whoever waits is told; what was kept is given back, to be buried."""
+        self.gone = reason
+        self.pid = self.plan = None
+        waiting, self.line = self.line, {}
+        for claim in waiting:
+            claim.refuse(reason)
+        return [envelope for _, envelope in self.inherit()]
