@@ -19,6 +19,7 @@ __all__ = [
     "LEVELS",
     "Options",
     "SpawnKeywords",
+    "check_flag",
     "check_level",
     "check_name",
     "check_number",
@@ -62,6 +63,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name(self.name)
+        check_flag("link", self.link)
         if self.mailbox_size is not None:
             check_number("mailbox_size", self.mailbox_size, least=1, whole=True)
         if not isinstance(self.overflow, Overflow | Divert):
@@ -126,10 +128,11 @@ class MetaOptions:
             overflow=self.overflow,
             priority=self.priority,
             init_timeout=self.init_timeout,
-            terminate_timeout=self.stop_timeout,
             env=self.env,
             log_level=self.log_level,
         )
+        check_number("stop_timeout", self.stop_timeout, least=0.0)
+        check_flag("linger", self.linger)
         check_number("backlog", self.backlog, least=1, whole=True)
         if not isinstance(self.when_behind, Behind):
             raise BadInputError("when_behind", self.when_behind, "a member of Behind")
@@ -169,6 +172,12 @@ def check_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise BadInputError("name", name, "a str that is not empty")
     return name
+
+
+def check_flag(what: str, value: object) -> None:
+    """Refuse what only looks like a yes or no: the str "no" would be a yes."""
+    if not isinstance(value, bool):
+        raise BadInputError(what, value, "True or False")
 
 
 def check_number(what: str, value: object, *, least: float, whole: bool = False, most: float = inf) -> None:
