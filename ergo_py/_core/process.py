@@ -247,7 +247,8 @@ class Process:
             timeout = self.options.init_timeout
             with trio.CancelScope(deadline=trio.current_time() + timeout) as self._scope:
                 await behaviour.init()
-            if self._scope.cancelled_caught:
+            # Also if it swallowed the cancellation: what came too late has failed.
+            if self._scope.cancel_called:
                 if isinstance(self.reason, Killed):
                     raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
                 raise InitTimeoutError(self.callbacks.behaviour, timeout)
