@@ -1,0 +1,419 @@
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from ergo_py import PID, Actor, Caller, TargetDownError, open_node
+from ergo_py._core.errors import BadInputError
+from ergo_py._core.log import Log, Output
+from ergo_py._core.messages import LogRecord
+from ergo_py._core.options import LEVELS
+
+ME = PID("demo@localhost", 7, 1)
+METHODS = ["debug", "info", "warning", "error", "critical"]
+
+
+def never(record: LogRecord) -> None:
+    raise AssertionError(f"nobody listens, and yet there is {record}")
+
+
+def make(output: Output = "console", level: str = "debug") -> Log:
+    return Log("demo@localhost", level, output, never)
+
+
+@pytest.fixture
+def host_structlog() -> Iterator[list[dict[str, Any]]]:
+    """The host program has configured structlog: this list is its log."""
+    lines: list[dict[str, Any]] = []
+
+    def keep(_logger: object, method: str, event: Any) -> Any:
+        lines.append({"method": method, **event})
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[keep])
+    yield lines
+    structlog.reset_defaults()
+
+
+class Terminal:
+    """Just enough of a standard error that is a terminal, or says nothing about it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+
+class ColourTerminal(Terminal):
+    def isatty(self) -> bool:
+        return True
+
+
+# -- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_console_gets_one_line_that_a_person_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+    make("console").logger(ME, name="db").warning("queue is long", depth=5)
+
+    line = capsys.readouterr().err
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    for part in ("[warning", "queue is long", f"pid='{ME}'", "node=demo@localhost", "name=db", "depth=5"):
+        assert part in line
+    assert "\x1b[" not in line
+
+
+def test_the_console_shows_an_exception_below_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    make("console").logger(ME).error("failed", exception="Traceback …\nValueError: five")
+
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert "failed" in first
+    assert rest == ["Traceback …", "ValueError: five"]
+
+
+@pytest.mark.parametrize("terminal, coloured", [(ColourTerminal(), True), (Terminal(), False)])
+def test_the_console_has_colours_on_a_terminal_only(
+    terminal: Terminal, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal)
+
+    make("console").logger(ME).info("hello")
+
+    assert "hello" in terminal.text
+    assert ("\x1b[" in terminal.text) is coloured
+
+
+def test_lines_go_to_whatever_standard_error_is_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = make("console").logger(ME)
+    later = Terminal()
+
+    monkeypatch.setattr(sys, "stderr", later)
+    logger.info("hello")
+
+    assert "hello" in later.text
+
+
+def test_json_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = make("json").logger(ME, behaviour="Counter")
+
+    logger.info("hello", depth=5, target=ME, text='with "quotes"\nand lines')
+    logger.error("goodbye")
+
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert list(first)[:3] == ["timestamp", "level", "event"]
+    assert isinstance(first.pop("timestamp"), float)
+    assert first == {
+        "level": "info",
+        "event": "hello",
+        "pid": str(ME),
+        "node": "demo@localhost",
+        "behaviour": "Counter",
+        "depth": 5,
+        "target": list(ME),
+        "text": 'with "quotes"\nand lines',
+    }
+    assert (second["level"], second["event"]) == ("error", "goodbye")
+
+
+def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("stdlib").logger(ME).warning("queue is long", depth=5, exception="Traceback …")
+
+    (record,) = caplog.records
+    assert record.name == "ergo_py"
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == f"queue is long pid='{ME}' node='demo@localhost' depth=5\nTraceback …"
+    assert record.__dict__["ergo"] == {
+        "pid": str(ME),
+        "node": "demo@localhost",
+        "depth": 5,
+        "exception": "Traceback …",
+    }
+
+
+def test_a_text_with_percent_signs_reaches_the_stdlib_unharmed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("stdlib").logger(ME).info("100% of %s")
+
+    assert caplog.records[0].getMessage().startswith("100% of %s pid=")
+
+
+def test_structlog_gets_the_line_as_an_event_of_the_host(host_structlog: list[dict[str, Any]]) -> None:
+    make("structlog").logger(ME).error("failed", depth=5)
+
+    assert host_structlog == [
+        {"method": "error", "event": "failed", "pid": str(ME), "node": "demo@localhost", "depth": 5}
+    ]
+
+
+def test_none_gets_nothing(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("none").logger(ME).critical("failed")
+
+    assert capsys.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+def test_auto_is_the_console_if_the_host_has_set_nothing_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        # pytest itself has set up the stdlib, for as long as a test runs.
+        patch.setattr(logging.getLogger(), "handlers", [])
+        make("auto").logger(ME).info("hello")
+
+    assert "[info" in capsys.readouterr().err
+
+
+def test_auto_is_the_stdlib_if_the_host_has_set_that_up(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("auto").logger(ME).info("hello")
+
+    assert [record.name for record in caplog.records] == ["ergo_py"]
+    assert capsys.readouterr().err == ""
+
+
+def test_auto_is_structlog_if_the_host_has_set_that_up_even_beside_the_stdlib(
+    host_structlog: list[dict[str, Any]], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("auto").logger(ME).info("hello")
+
+    assert [line["event"] for line in host_structlog] == ["hello"]
+    assert caplog.records == []
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("output", ["syslog", "", None, 5])
+def test_an_unknown_output_is_refused_with_the_known_ones(output: Any) -> None:
+    with pytest.raises(BadInputError, match="one of auto, console, json, stdlib, structlog, none") as caught:
+        make(output)
+
+    assert caught.value.given is output
+
+
+@pytest.mark.parametrize("level", ["loud", None, 20])
+def test_an_unknown_level_is_refused_with_the_known_ones(level: Any) -> None:
+    with pytest.raises(BadInputError, match="one of debug, info, warning, error, critical, off"):
+        make(level=level)
+
+
+# -- the host's configuration ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["auto", "console", "json", "stdlib", "structlog", "none"])
+@pytest.mark.usefixtures("capsys")
+def test_nobodys_global_configuration_is_touched(output: Output) -> None:
+    def state() -> tuple[object, ...]:
+        root, ours = logging.getLogger(), logging.getLogger("ergo_py")
+        return (
+            (structlog.is_configured(), structlog.get_config()),
+            (root.level, list(root.handlers), ours.level, list(ours.handlers), ours.propagate, ours.disabled),
+        )
+
+    before = state()
+
+    log = make(output)
+    log.logger(ME, "info").error("failed")
+
+    assert state() == before
+
+
+@pytest.mark.parametrize("output", ["console", "json", "stdlib", "none"])
+@pytest.mark.usefixtures("capsys")
+def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(output: Output) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("somebody used the host's configuration")
+
+    structlog.configure(processors=[refuse], logger_factory=refuse, wrapper_class=refuse)  # type: ignore[arg-type,list-item]  # pyright: ignore[reportArgumentType]
+    try:
+        make(output).logger(ME).error("failed")
+    finally:
+        structlog.reset_defaults()
+
+
+# -- levels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_line_is_written_if_it_weighs_enough(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log = make("json", level)
+    logger = log.logger(ME)
+
+    for method in METHODS:
+        getattr(logger, method)("hello")
+
+    written = [json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()]
+    assert written == [method for method in METHODS if LEVELS[method] >= LEVELS[level]]
+    assert written == [method for method in METHODS if log.wants(method)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_process_may_have_a_level_of_its_own(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log = make("json", "warning")
+    ours, theirs = log.logger(ME, level), log.logger(ME)
+
+    for method in METHODS:
+        getattr(ours, method)("ours")
+        getattr(theirs, method)("theirs")
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines if line["event"] == "ours"] == [
+        method for method in METHODS if LEVELS[method] >= LEVELS[level]
+    ]
+    assert [line["level"] for line in lines if line["event"] == "theirs"] == ["warning", "error", "critical"]
+
+
+# -- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_other_names_of_the_levels_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = make("json").logger(ME)
+
+    logger.warn("hello")
+    logger.fatal("hello")
+    logger.msg("hello")
+    logger.log(logging.ERROR, "hello")
+
+    assert [json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()] == [
+        "warning",
+        "critical",
+        "info",
+        "error",
+    ]
+
+
+@pytest.mark.parametrize("output", ["console", "json", "stdlib"])
+def test_an_exception_in_flight_is_written_as_text_by_every_output(
+    output: Output, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        raise ValueError("five")
+    except ValueError:
+        make(output).logger(ME).exception("failed")
+
+    written = capsys.readouterr().err + caplog.text
+    assert "Traceback (most recent call last)" in written
+    assert "ValueError: five" in written
+    assert "exc_info" not in written
+
+
+def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[LogRecord] = []
+    log = Log("demo@localhost", "debug", "json", records.append)
+    log.watched = True
+
+    log.logger(ME).info("hello", source="elsewhere", level="high", timestamp="yesterday")
+
+    line = json.loads(capsys.readouterr().err)
+    assert (line["pid"], line["source"], line["level"]) == (str(ME), "elsewhere", "info")
+    assert isinstance(line["timestamp"], float)
+    assert (records[0].source, records[0].level) == (ME, "info")
+
+
+def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = make("json").logger(ME)
+    bound = logger.bind(request=7)
+
+    bound.info("hello")
+    logger.info("hello")
+
+    with_request, without = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert with_request["request"] == 7
+    assert "request" not in without
+
+
+# -- logger processes ------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_offered_while_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[LogRecord] = []
+    log = Log("demo@localhost", "info", "none", records.append)
+    logger = log.logger(ME, name="db")
+
+    logger.info("too early")
+    log.watched = True
+    logger.debug("too light")
+    logger.warning("heard", depth=5)
+    log.watched = False
+    logger.info("too late")
+
+    (record,) = records
+    assert (record.level, record.event, record.node, record.source) == ("warning", "heard", "demo@localhost", ME)
+    assert record.fields == {"node": "demo@localhost", "name": "db", "depth": 5}
+
+
+def test_what_a_listener_does_with_a_record_does_not_change_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def spoil(record: LogRecord) -> None:
+        assert isinstance(record.fields, dict)
+        record.fields.clear()
+
+    log = Log("demo@localhost", "info", "json", spoil)
+    log.watched = True
+
+    log.logger(ME).info("hello", depth=5)
+
+    assert json.loads(capsys.readouterr().err)["depth"] == 5
+
+
+# -- secrets ---------------------------------------------------------------------------------------------------------
+
+
+class Secret:
+    """A message that prints its content wherever it is printed."""
+
+    def __repr__(self) -> str:
+        return "swordfish"
+
+
+class Deaf(Actor):
+    """Handles nothing."""
+
+
+class Clumsy(Actor):
+    def handle_message(self, message: object, sender: PID) -> None:
+        raise RuntimeError("clumsy")
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        raise RuntimeError("clumsy")
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        raise RuntimeError("clumsy")
+
+    def terminate(self, reason: object) -> None:
+        raise RuntimeError("clumsy")
+
+
+@pytest.mark.parametrize("output", ["console", "json"])
+async def test_no_line_holds_the_content_of_a_message(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output=output, log_level="debug") as node:
+            deaf, clumsy, other = [await node.spawn(cls) for cls in (Deaf, Clumsy, Clumsy)]
+            node.send(deaf, Secret())
+            node.send("nobody", Secret())
+            with pytest.raises(RuntimeError, match="clumsy"):
+                await node.inspect(other, "swordfish")
+            with pytest.raises(TargetDownError):
+                await node.call(other, Secret())
+            node.send(clumsy, Secret())
+            await node.wait_ended(clumsy)
+
+    written = capsys.readouterr().err
+    for event in ("unhandled message", "process crashed", "handle_inspect raised", "terminate raised", "node down"):
+        assert event in written
+    assert "Secret" in written
+    assert "swordfish" not in written
