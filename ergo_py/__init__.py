@@ -8,6 +8,8 @@ from ._core.errors import (
     CallTimeoutError,
     DeadlockError,
     ErgoError,
+    EventTakenError,
+    EventUnknownError,
     InitError,
     InitTimeoutError,
     MailboxFullError,
@@ -27,10 +29,23 @@ from ._core.errors import (
     TooManyReadersError,
     UnhandledCallError,
 )
-from ._core.ids import PID, Alias, Name, NodeName, Ref
+from ._core.ids import PID, Alias, EventName, Name, NodeName, Ref
 from ._core.info import BlockedReport, Ended, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from ._core.mailbox import Divert, Overflow, Priority
-from ._core.messages import NO_REPLY, DeadLetter, Diverted, Down, Exit, LogRecord, Request, Response, Why
+from ._core.messages import (
+    NO_REPLY,
+    DeadLetter,
+    Diverted,
+    Down,
+    EventStarted,
+    EventStopped,
+    Exit,
+    LogRecord,
+    Published,
+    Request,
+    Response,
+    Why,
+)
 from ._core.meta import MetaProcess
 from ._core.node import Node
 from ._core.opening import open_node
@@ -66,6 +81,11 @@ __all__ = [
     "Down",
     "Ended",
     "ErgoError",
+    "EventName",
+    "EventStarted",
+    "EventStopped",
+    "EventTakenError",
+    "EventUnknownError",
     "Exit",
     "ExitReport",
     "Flag",
@@ -92,6 +112,7 @@ __all__ = [
     "Priority",
     "ProcessInfo",
     "ProcessUnknownError",
+    "Published",
     "Reason",
     "Ref",
     "Reject",

@@ -5,10 +5,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from .errors import BehaviourError, NameUnknownError, NotAllowedError
-from .ids import PID, Alias, NodeName, Target
+from .errors import BehaviourError, EventUnknownError, NameUnknownError, NotAllowedError
+from .events import Event
+from .ids import PID, Alias, EventName, NodeName, Ref, Target
 from .mailbox import STOP, Priority
-from .messages import NO_REPLY, NoReply, Request
+from .messages import NO_REPLY, NoReply, Published, Request
 from .meta import MetaProcess, spawn_meta
 from .options import MetaKeywords, SpawnKeywords, check_name, check_number, read_options
 from .process import Process
@@ -318,7 +319,7 @@ class Behaviour:
         process.router.registry.drop_alias(alias)
         process.kernel.tell_all(alias, Unregistered())
 
-    def link(self, target: Target | NodeName) -> None:
+    def link(self, target: Target | EventName | NodeName) -> None:
         """Have this process end, or get an ``Exit`` if it traps, when ``target`` ends. If it has ended already, at once.
 
         Raises:
@@ -327,7 +328,7 @@ class Behaviour:
         """
         self._relate(target, Kind.LINK)
 
-    def unlink(self, target: Target | NodeName) -> None:
+    def unlink(self, target: Target | EventName | NodeName) -> None:
         """Remove a link. Nothing of it is delivered afterwards.
 
         Raises:
@@ -335,7 +336,7 @@ class Behaviour:
         """
         self._unrelate(target, Kind.LINK)
 
-    def monitor(self, target: Target | NodeName) -> None:
+    def monitor(self, target: Target | EventName | NodeName) -> None:
         """Get a ``Down`` message when ``target`` ends. If it has ended already, at once.
 
         Raises:
@@ -344,7 +345,7 @@ class Behaviour:
         """
         self._relate(target, Kind.MONITOR)
 
-    def demonitor(self, target: Target | NodeName) -> None:
+    def demonitor(self, target: Target | EventName | NodeName) -> None:
         """Stop monitoring. No ``Down`` is delivered afterwards, not even one that is queued.
 
         Raises:
@@ -352,17 +353,94 @@ class Behaviour:
         """
         self._unrelate(target, Kind.MONITOR)
 
-    def _relate(self, target: Target | NodeName, kind: Kind) -> None:
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def register_event(self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False) -> Ref:
+        """Make an event that others can subscribe to, and return the token that lets others publish it.
+
+        Args:
+            name: the event's name on this node.
+            buffer: how many of the last publications a new subscriber is handed.
+            notify: send this process ``EventStarted`` with the first subscriber and ``EventStopped`` after the last.
+            open: let anybody publish, without the token.
+
+        Raises:
+            EventTakenError: the name is in use; nothing is changed.
+        """
+        process = self._process
+        process.allow(Operation.REGISTER)
+        check_number("buffer", buffer, least=0, whole=True)
+        kernel = process.kernel
+        full = kernel.publishing.name(check_name(name))
+        token = Ref(full.node, process.router.creation, next(process.router.numbers))
+        kernel.publishing.events.register(Event(full, process.id, token, buffer, notify, open))
+        if process.events is None:
+            process.events = []
+        process.events.append(full)
+        return token
+
+    def unregister_event(self, name: str) -> None:
+        """Give an event up. Its subscribers are told.
+
+        Raises:
+            EventUnknownError: this process has no such event.
+        """
+        process = self._process
+        process.allow(Operation.REGISTER)
+        full = process.kernel.publishing.name(check_name(name))
+        if process.events is None or full not in process.events:
+            raise EventUnknownError(name)
+        process.events.remove(full)
+        process.kernel.end_event(full, Unregistered())
+
+    def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
+        """Give a message to every subscriber of an event; each gets it in ``handle_event``. Returns how many have taken it.
+
+        Raises:
+            EventUnknownError: there is no such event.
+            NotAllowedError: the event belongs to another process, is not open, and ``token`` is not its token.
+        """
+        publishing = self._process.kernel.publishing
+        return publishing.publish(self._process.id, publishing.name(event), message, token)
+
+    def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
+        """Have publications of an event come to ``handle_event``, and return the last few, as its producer keeps them.
+
+        When the event ends, a ``Down`` comes; with ``link``, an exit. ``monitor(EventName(...))`` and ``link`` do the same.
+
+        Raises:
+            EventUnknownError: there is no such event.
+            RelationExistsError: this process has subscribed already.
+        """
+        process = self._process
+        publishing = process.kernel.publishing
+        name = publishing.name(event)
+        found = publishing.events.get(name)
+        self._relate(name, Kind.LINK if link else Kind.MONITOR)
+        return found.recent
+
+    def unsubscribe(self, event: str | EventName) -> None:
+        """Stop receiving an event.
+
+        Raises:
+            RelationUnknownError: this process had not subscribed.
+        """
+        process = self._process
+        name = process.kernel.publishing.name(event)
+        linked = name in process.kernel.relations.of_watcher(process.id, Kind.LINK)
+        self._unrelate(name, Kind.LINK if linked else Kind.MONITOR)
+
+    def _relate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
         process = self._process
         process.allow(Operation.RELATE)
-        if not isinstance(target, NodeName) and process.router.resolve(target) is process:
+        if not isinstance(target, NodeName | EventName) and process.router.resolve(target) is process:
             raise NotAllowedError(f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)")
         process.kernel.relate(process, target, kind)
 
-    def _unrelate(self, target: Target | NodeName, kind: Kind) -> None:
+    def _unrelate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
         process = self._process
         process.allow(Operation.RELATE)
-        process.kernel.relations.remove(process.id, process.kernel.watched(target), kind)
+        process.kernel.unrelate(process, target, kind)
 
 
 def behaviour_of(given: object) -> type[Behaviour]:

@@ -134,7 +134,9 @@ class Calls:
         """Hand a message or a call on, with its sender or caller unchanged."""
         if not isinstance(origin, Caller):
             if not isinstance(origin, PID | Alias):
-                raise BadInputError("origin", origin, "the sender that handle_message was given, or the Caller of a call")
+                raise BadInputError(
+                    "origin", origin, "the sender that handle_message was given, or the Caller of a call"
+                )
             return self._router.send(origin, to, message, priority)
         receiver = self._router.resolve(to)
         check_priority(priority)

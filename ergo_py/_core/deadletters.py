@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import islice
 
 from .ids import PID, Alias
@@ -13,10 +14,12 @@ __all__ = ["DeadLetters"]
 class DeadLetters:
     """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead processes happen."""
 
-    __slots__ = ("_kept", "counts")
+    __slots__ = ("_kept", "announce", "counts")
 
     def __init__(self, capacity: int) -> None:
         self.counts: Counter[Why] = Counter()
+        self.announce: Callable[[DeadLetter], None] | None = None
+        """Told of each one, by whoever publishes them."""
         # A ring that forgets its oldest entry is what is wanted here; the counts forget nothing.
         self._kept: deque[tuple[PID | Alias, object, str, Why, float]] = deque(maxlen=capacity)
 
@@ -28,7 +31,10 @@ class DeadLetters:
     def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
         """Count a message that was not delivered, and remember who sent what kind of thing to whom."""
         self.counts[why] += 1
-        self._kept.append((sender, target, type(message).__qualname__, why, time.time()))
+        entry = (sender, target, type(message).__qualname__, why, time.time())
+        self._kept.append(entry)
+        if self.announce is not None:
+            self.announce(DeadLetter(*entry))
 
     def last(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent dead letters, newest last."""

@@ -11,6 +11,7 @@ from .info import Ended
 from .kernel import Kernel
 from .mailbox import CHILD_EXIT, CONTROL, EVENT, Envelope, Lane, Priority
 from .messages import Why
+from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Reason, Shutdown, is_failure
 from .requests import Caller
 from .seats import Fate, Redirect, Seat
@@ -177,7 +178,7 @@ def _release(process: "Process") -> None:
     for timer in tuple(process.timers or ()):
         timer.cancel()
     kernel.remove_logger(process.id)
-    kernel.relations.forget(process.id)
+    kernel.forget_watcher(process.id)
     del router.processes[process.id]
     parent = process.parent
     if parent is None:
@@ -193,6 +194,11 @@ def _release(process: "Process") -> None:
         kernel.tell_all(Name(name, router.node), reason)
     for alias in aliases:
         kernel.tell_all(alias, reason)
+    for event in process.events or ():
+        kernel.end_event(event, reason)
+    if kernel.publishing.heard:
+        ended = Ended(process.id, name, process.callbacks.behaviour, reason)
+        kernel.publishing.announce(PROCESS_ENDED, ended)
     if lived and parent is not None:
         if process.seat is not None:
             router.signal(parent, Lane.SYSTEM, (CONTROL, process.id, None, (process.seat, reason)))

@@ -13,6 +13,8 @@
     │   └── TooManyReadersError             the node's ``max_reader_threads`` is reached
     ├── NameTakenError                      the name belongs to somebody else
     ├── NameUnknownError (LookupError)      nobody has that name or alias
+    ├── EventTakenError                     the event belongs to somebody else
+    ├── EventUnknownError (LookupError)     there is no such event
     ├── ProcessUnknownError (LookupError)   no process at this address
     ├── RelationExistsError                 already linked to, or monitoring, that target
     ├── RelationUnknownError (LookupError)  not linked to, or not monitoring, that target
@@ -64,6 +66,8 @@ __all__ = [
     "ChildUnknownError",
     "DeadlockError",
     "ErgoError",
+    "EventTakenError",
+    "EventUnknownError",
     "EscalationError",
     "InitError",
     "InitTimeoutError",
@@ -175,6 +179,27 @@ class NameUnknownError(ErgoError, LookupError):
 
     def __init__(self, name: object) -> None:
         super().__init__(f"nobody on this node holds {name!r}")
+        self.name = name
+
+
+class EventTakenError(ErgoError):
+    """An event of that name exists."""
+
+    def __init__(self, name: str, producer: object) -> None:
+        super().__init__(
+            f"the event {name!r} belongs to {producer}; it is free again once that process ends or gives it up"
+        )
+        self.name = name
+        self.producer = producer
+
+
+class EventUnknownError(ErgoError, LookupError):
+    """There is no event of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"there is no event {name!r} on this node; its producer makes it with register_event({name!r})"
+        )
         self.name = name
 
 

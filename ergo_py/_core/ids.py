@@ -7,7 +7,7 @@ dataclass costs five times as much.
 
 from typing import NamedTuple
 
-__all__ = ["PID", "Address", "Alias", "Name", "NodeName", "Ref", "Target"]
+__all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "Target"]
 
 
 class PID(NamedTuple):
@@ -57,6 +57,18 @@ class NodeName(NamedTuple):
     """A whole node as the target of a link or a monitor."""
 
     node: str
+
+
+class EventName(NamedTuple):
+    """A registered event, as the target of a link or a monitor; an empty ``node`` means the one where it is used."""
+
+    name: str
+    node: str = ""
+    kind: str = "event"
+    """Tells it from a :class:`Name` of the same content: tuples are compared by what they hold."""
+
+    def __repr__(self) -> str:
+        return f"EventName({self.name!r}, {self.node!r})" if self.node else f"EventName({self.name!r})"
 
 
 Address = PID | Alias | Name

@@ -13,14 +13,15 @@ from .calls import Calls
 from .clock import Clock
 from .deadletters import DeadLetters
 from .errors import MailboxFullError, NodeStoppedError, TargetTypeError
-from .ids import PID, Alias, Name, NodeName, Target
+from .ids import PID, Alias, EventName, Name, NodeName, Ref, Target
 from .info import Ended
 from .lingering import Lingering
 from .log import Log
 from .mailbox import CONTROL, DOWN, EXIT, LOG, Lane
 from .messages import LogRecord
 from .options import LEVELS
-from .reasons import Reason
+from .publishing import Publishing
+from .reasons import NoProcess, Reason
 from .relations import Kind, Relation, Relations, Watched
 from .router import Router
 from .seats import Seat
@@ -67,6 +68,8 @@ class Kernel:
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         self.router = Router(name, creation, bridge, self.clock, DeadLetters(dead_letter_capacity), inline_calls)
         self.calls = Calls(self.router)
+        token = Ref(name, creation, next(self.router.numbers))
+        self.publishing = Publishing(self.router, self.pid, token)
         self.relations = Relations()
         self.roots: dict[object, Process] = {}
         """What belongs to the node itself, in the order it was started."""
@@ -99,18 +102,20 @@ class Kernel:
 
     # -- relations ---------------------------------------------------------------------------------------------------
 
-    def watched(self, target: Target | NodeName) -> Watched:
+    def watched(self, target: Target | EventName | NodeName) -> Watched:
         """The form under which a target stands in the table of relations."""
         match target:
             case NodeName() | PID() | Alias():
                 return target
+            case EventName():
+                return self.publishing.name(target)
             case str():
                 return Name(target, self.pid.node)
             case Name():
                 return Name(target.name, target.node or self.pid.node)
         raise TargetTypeError(target)
 
-    def relate(self, watcher: "Process", target: Target | NodeName, kind: Kind) -> None:
+    def relate(self, watcher: "Process", target: Target | EventName | NodeName, kind: Kind) -> None:
         """Make a relation; if the target is gone already, its end is told at once."""
         watched = self.watched(target)
         relation = self.relations.add(watcher.pid, watched, kind)
@@ -119,10 +124,37 @@ class Kernel:
                 self.relations.fire(watched)
                 self.tell(relation, self.router.missing(Name("", watched.node)))
             return
+        if isinstance(watched, EventName):
+            if not self.publishing.subscribe(watched, watcher.pid):
+                self.relations.fire(watched)
+                self.tell(relation, NoProcess())
+            return
         receiver = self.router.resolve(watched)
         if receiver is None:
             self.relations.fire(watched)
             self.tell(relation, self.router.missing(watched))
+
+    def unrelate(self, watcher: "Process", target: "Target | EventName | NodeName", kind: Kind) -> None:
+        """Remove a relation.
+
+        Raises:
+            RelationUnknownError: there is none.
+        """
+        watched = self.watched(target)
+        self.relations.remove(watcher.pid, watched, kind)
+        if isinstance(watched, EventName):
+            self.publishing.unsubscribe(watched, watcher.pid)
+
+    def forget_watcher(self, watcher: PID) -> None:
+        """Remove everything a process that ended had watched, events included."""
+        for target in self.relations.forget(watcher):
+            if isinstance(target, EventName):
+                self.publishing.unsubscribe(target, watcher)
+
+    def end_event(self, name: EventName, reason: Reason) -> None:
+        """Take an event away; its subscribers are told."""
+        self.publishing.events.remove(name)
+        self.tell_all(name, reason)
 
     def relate_both(self, parent: "Process", child: "Process") -> None:
         """Link parent and child to each other, as far as ``init`` has not done so."""

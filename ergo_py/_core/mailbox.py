@@ -150,6 +150,7 @@ class Mailbox:
 
     __slots__ = (
         "_bounded",
+        "_calls_in",
         "ahead",
         "dropped",
         "inbound",
@@ -176,6 +177,7 @@ class Mailbox:
         """Messages that threads were promised room for and that are on their way; changed under the bridge's lock."""
         self.waiters: dict[Lane, deque[Waiting]] | None = None
         self._bounded: dict[Lane, int] | None = None
+        self._calls_in = False
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.system) + len(self.main) + len(self.log)
@@ -203,8 +205,8 @@ class Mailbox:
 
     def has_room(self, lane: Lane) -> bool:
         """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""
-        # Nobody overtakes those who already wait for a place in a bounded lane.
-        return self._has_space(lane) and not (self.limit and self.waiters and lane in self.waiters)
+        # Nobody overtakes those who already wait for a place in a bounded lane, except the one whose turn it is.
+        return self._has_space(lane) and (self._calls_in or not (self.limit and self.waiters and lane in self.waiters))
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
@@ -299,7 +301,11 @@ class Mailbox:
                 envelope, waiter, _ = queue.popleft()
                 if envelope is not None:
                     self.push(lane, envelope)
+                # One without an envelope may come back before this returns. Finding itself behind the others, it would wait
+                # anew, be told anew, and so on for ever.
+                self._calls_in = envelope is None
                 waiter.settle(True)
+                self._calls_in = False
                 admitted = True
             self._keep_waiters(lane, queue)
         return admitted

@@ -5,10 +5,24 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from .ids import PID, Address, Alias, NodeName, Ref
+from .ids import PID, Address, Alias, EventName, NodeName, Ref
 from .reasons import Reason
 
-__all__ = ["NO_REPLY", "DeadLetter", "Diverted", "Down", "Exit", "LogRecord", "NoReply", "Request", "Response", "Why"]
+__all__ = [
+    "DeadLetter",
+    "Diverted",
+    "Down",
+    "EventStarted",
+    "EventStopped",
+    "Exit",
+    "LogRecord",
+    "NO_REPLY",
+    "NoReply",
+    "Published",
+    "Request",
+    "Response",
+    "Why",
+]
 
 R = TypeVar("R")
 
@@ -33,7 +47,7 @@ NO_REPLY: Final = NoReply.NO_REPLY
 class Exit:
     """A process or target one is linked to ended, or somebody asked for an exit; seen only with ``trap_exit``."""
 
-    source: PID | Alias | Address | NodeName
+    source: Address | EventName | NodeName
     reason: Reason
 
 
@@ -41,7 +55,7 @@ class Exit:
 class Down:
     """A monitored target ended."""
 
-    target: PID | Alias | Address | NodeName
+    target: Address | EventName | NodeName
     reason: Reason
 
 
@@ -53,6 +67,29 @@ class Diverted:
     tag: str
     message: Any
     sender: PID | Alias
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One publication of an event, as ``handle_event`` gets it. All subscribers get the same object."""
+
+    event: EventName
+    message: Any
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class EventStarted:
+    """To the producer of an event registered with ``notify``: somebody has subscribed, and nobody had before."""
+
+    event: EventName
+
+
+@dataclass(frozen=True, slots=True)
+class EventStopped:
+    """To the producer of an event registered with ``notify``: the last subscriber has gone."""
+
+    event: EventName
 
 
 class Why(Enum):

@@ -13,6 +13,7 @@ from .errors import TargetDownError
 from .info import Ended
 from .messages import Why
 from .parking import PARKED
+from .publishing import THREAD_ABANDONED
 from .reasons import Crashed, Shutdown
 from .relay import Relay
 from .states import MetaState
@@ -80,6 +81,7 @@ async def _abandon_reader(meta: "Meta") -> None:
         if meta.reader_gone.is_set():
             return
     meta.kernel.threads_abandoned += 1
+    meta.kernel.publishing.announce(THREAD_ABANDONED, meta.id)
     meta.kernel.abandoned.append(Ended(meta.id, None, meta.callbacks.behaviour, meta.reason))
     meta.log.error(
         "a reader did not end and was left behind; it cannot send any more",

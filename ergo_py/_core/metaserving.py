@@ -31,8 +31,7 @@ async def serve(meta: "Meta", task: Task) -> None:
     while meta.reason is None:
         envelope = box.pop()
         if envelope is None:
-            if box.waiters:
-                box.admit_waiters()
+            if box.waiters and box.admit_waiters():
                 continue
             if meta.has_retired():
                 return

@@ -17,6 +17,7 @@ from .messages import DeadLetter, Request
 from .metalife import Meta
 from .options import SpawnKeywords, check_level, check_name, check_number, read_options
 from .process import Process
+from .publishing import BLOCKED
 from .reasons import Reason, Shutdown
 from .requests import Caller
 from .snapshots import meta_info, node_info, process_info
@@ -284,6 +285,10 @@ class Node:
         )
         return answer
 
+    def events(self) -> dict[str, int]:
+        """All events of this node, its own included, each with the number of its subscribers."""
+        return {event.name.name: len(event.subscribers) for event in self._kernel.publishing.events.all()}
+
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent messages that had nowhere to go, newest last."""
         return self._router.dead_letters.last(count)
@@ -353,6 +358,7 @@ class Node:
         """Called in the watchdog's thread."""
         self._blocked += 1
         self._last_blocked = report
+        self._kernel.publishing.announce(BLOCKED, report)
         self.log.warning(
             "the event loop is blocked",
             seconds=round(report.seconds, 3),

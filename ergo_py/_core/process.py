@@ -18,7 +18,7 @@ from .errors import (
     TargetDownError,
     TooManyProcessesError,
 )
-from .ids import PID, Alias
+from .ids import PID, Alias, EventName
 from .kernel import Kernel
 from .mailbox import (
     EXIT,
@@ -31,6 +31,7 @@ from .mailbox import (
 )
 from .options import Options
 from .parking import PARKED, Standin, wake
+from .publishing import PROCESS_STARTED
 from .reasons import Crashed, Killed, Reason
 from .relay import Relay
 from .requests import Caller
@@ -62,6 +63,7 @@ class Process:
         "callbacks",
         "deferred",
         "env",
+        "events",
         "handled",
         "handling",
         "history",
@@ -134,6 +136,7 @@ class Process:
         # Made when first needed: a process that never uses them should not pay for them.
         self.owned: dict[object, Any] | None = None
         self.aliases: list[Alias] | None = None
+        self.events: list[EventName] | None = None
         self.timers: set[Timer] | None = None
         self.deferred: set[Caller] | None = None
         self.seat: Seat | None = None
@@ -234,6 +237,8 @@ class Process:
         if seat is not None:
             seat.occupy(process.id)
         kernel.spawned += 1
+        if kernel.publishing.heard:
+            kernel.publishing.announce(PROCESS_STARTED, process.id)
         kernel.nursery.start_soon(process.run, name=callbacks.behaviour)
         await router.pause()
         return process

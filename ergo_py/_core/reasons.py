@@ -95,7 +95,9 @@ class RestartLimit:
     reason: "Reason"
 
     def __str__(self) -> str:
-        return f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
+        return (
+            f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
+        )
 
 
 _Frames = tuple[tuple[str, int, str], ...]

@@ -3,11 +3,11 @@
 from enum import Enum
 
 from .errors import RelationExistsError, RelationUnknownError
-from .ids import PID, Address, NodeName
+from .ids import PID, Address, EventName, NodeName
 
 __all__ = ["Kind", "Relation", "Relations", "Watched"]
 
-Watched = Address | NodeName
+Watched = Address | EventName | NodeName
 
 
 class Kind(Enum):
@@ -82,11 +82,15 @@ class Relations:
         self._drop_from_watcher(relation)
         return True
 
-    def forget(self, watcher: PID) -> None:
-        """Remove everything a watcher had, since it ended."""
-        for relation in self._by_watcher.pop(watcher, {}).values():
+    def forget(self, watcher: PID) -> tuple[Watched, ...]:
+        """Remove everything a watcher had, since it ended. Returns what it watched, once for each relation."""
+        mine = self._by_watcher.pop(watcher, None)
+        if mine is None:
+            return ()
+        for relation in mine.values():
             relation.alive = False
             self._drop_from_target(relation)
+        return tuple(target for _, target in mine)
 
     def of_watcher(self, watcher: PID, kind: Kind) -> tuple[Watched, ...]:
         """The targets that a watcher has relations to."""

@@ -1,0 +1,136 @@
+"""Publishing: from a producer to every subscriber's mailbox, and what the node says about itself."""
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from .bridge import get_ident
+from .errors import MailboxFullError
+from .events import Event, Events
+from .ids import PID, EventName, Ref
+from .mailbox import EVENT, MESSAGE, Lane
+from .messages import EventStarted, EventStopped, Published
+from .router import Router
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = [
+    "BLOCKED",
+    "DEAD_LETTER",
+    "NODE_EVENTS",
+    "PROCESS_ENDED",
+    "PROCESS_STARTED",
+    "Publishing",
+    "THREAD_ABANDONED",
+]
+
+PROCESS_STARTED: Final = "ergo.process_started"
+PROCESS_ENDED: Final = "ergo.process_ended"
+DEAD_LETTER: Final = "ergo.dead_letter"
+BLOCKED: Final = "ergo.blocked"
+THREAD_ABANDONED: Final = "ergo.thread_abandoned"
+NODE_EVENTS: Final = (PROCESS_STARTED, PROCESS_ENDED, DEAD_LETTER, BLOCKED, THREAD_ABANDONED)
+"""The events that a node itself publishes; nothing is made of them while nobody has subscribed."""
+
+
+class Publishing:
+    """The events of one node, over its router."""
+
+    __slots__ = ("_node", "_router", "_token", "events", "heard")
+
+    def __init__(self, router: Router, node: PID, token: Ref) -> None:
+        self._router = router
+        self._node = node
+        self._token = token
+        self.events = Events()
+        self.heard: set[str] = set()
+        """Which of the node's own events somebody has subscribed to: what every spawn and dead letter tests."""
+        for name in NODE_EVENTS:
+            self.events.register(Event(self.name(name), node, token, 0, notifies=False, is_open=False))
+
+    def name(self, given: "str | EventName") -> EventName:
+        """The full name of an event of this node."""
+        if isinstance(given, str):
+            return EventName(given, self._router.node)
+        return EventName(given.name, given.node or self._router.node)
+
+    def subscribe(self, name: EventName, subscriber: PID) -> bool:
+        """Add a subscriber; False if there is no such event."""
+        event = self.events.find(name)
+        if event is None:
+            return False
+        first = self.events.subscribe(event, subscriber)
+        if event.producer == self._node:
+            self._hear(name.name, True)
+        if first and event.notifies:
+            self._tell_producer(event, EventStarted(name))
+        return True
+
+    def unsubscribe(self, name: EventName, subscriber: PID) -> None:
+        """Take one relation of a subscriber away."""
+        event = self.events.find(name)
+        if event is None or not self.events.unsubscribe(event, subscriber):
+            return
+        if event.producer == self._node:
+            self._hear(name.name, False)
+        if event.notifies:
+            self._tell_producer(event, EventStopped(name))
+
+    def publish(self, publisher: PID, name: EventName, message: object, token: Ref | None) -> int:
+        """Give ``message`` to every subscriber. Returns how many have taken it.
+
+        Raises:
+            EventUnknownError: there is no such event.
+            NotAllowedError: the publisher has no right to it.
+        """
+        if get_ident() != self._router.loop_thread:
+            return self._router.bridge.run(self.publish, publisher, name, message, token)
+        event = self.events.get(name)
+        event.check_publisher(publisher, token)
+        publication = Published(event.name, message, time.time())
+        event.note(publication)
+        envelope = (EVENT, event.producer, None, publication)
+        taken = 0
+        processes = self._router.processes
+        for pid, subscription in event.subscribers.items():
+            process = processes.get(pid)
+            if process is not None and self._give(process, envelope, event):
+                taken += 1
+            else:
+                subscription.dropped += 1
+        return taken
+
+    def _give(self, process: "Process", envelope: tuple[int, PID, None, Published], event: Event) -> bool:
+        if process.open:
+            process.main.append(envelope)
+            process.wake()
+            return True
+        if event.name.name == DEAD_LETTER and not (process.accepting and process.mailbox.has_room(Lane.MAIN)):
+            # A dead letter about a dead letter would have no end.
+            process.mailbox.dropped += 1
+            return False
+        try:
+            return self._router.post(process, process.id, Lane.MAIN, envelope)
+        except MailboxFullError:
+            return False
+
+    def announce(self, name: str, message: object) -> None:
+        """Publish one of the node's own events, if anybody listens. From any thread, without waiting."""
+        if name not in self.heard:
+            return
+        if get_ident() != self._router.loop_thread:
+            self._router.bridge.post(self.announce, name, message)
+        else:
+            self.publish(self._node, self.name(name), message, self._token)
+
+    def _hear(self, name: str, heard: bool) -> None:
+        (self.heard.add if heard else self.heard.discard)(name)
+        if name == DEAD_LETTER:
+            # Set only while somebody listens: a flood of dead letters should cost no more than counting them.
+            self._router.dead_letters.announce = partial(self.announce, DEAD_LETTER) if heard else None
+
+    def _tell_producer(self, event: Event, notice: EventStarted | EventStopped) -> None:
+        producer = self._router.processes.get(event.producer)
+        if producer is not None:
+            self._router.signal(producer, Lane.SYSTEM, (MESSAGE, self._node, None, notice))

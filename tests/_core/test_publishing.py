@@ -1,0 +1,265 @@
+"""Events on a real node: subscribing, publishing, ends, and what the node says about itself."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    PID,
+    Actor,
+    Custom,
+    DeadLetter,
+    Down,
+    Ended,
+    EventName,
+    EventStarted,
+    EventStopped,
+    EventTakenError,
+    EventUnknownError,
+    Node,
+    NoProcess,
+    NotAllowedError,
+    Published,
+    RelationExistsError,
+    RelationUnknownError,
+    Unregistered,
+    open_node,
+)
+from ergo_py._core.publishing import DEAD_LETTER, NODE_EVENTS, PROCESS_ENDED, PROCESS_STARTED
+
+
+class Producer(Actor):
+    """Registers one event and publishes what it is told to."""
+
+    def __init__(self, name: str = "prices", buffer: int = 0, notify: bool = False, is_open: bool = False) -> None:
+        self.event, self.buffer, self.notify, self.is_open = name, buffer, notify, is_open
+        self.seen: list[object] = []
+
+    def init(self) -> None:
+        self.token = self.register_event(self.event, buffer=self.buffer, notify=self.notify, open=self.is_open)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.seen.append(message)
+
+    def handle_call(self, request: Any, caller: Any) -> object:
+        return request(self)
+
+
+class Subscriber(Actor):
+    def __init__(self) -> None:
+        self.events: list[Published] = []
+        self.messages: list[object] = []
+
+    def handle_event(self, event: Published) -> None:
+        self.events.append(event)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.messages.append(message)
+
+    def handle_call(self, request: Any, caller: Any) -> object:
+        return request(self)
+
+
+async def publish(node: Node, producer: PID, *messages: object) -> None:
+    for message in messages:
+        await node.call(producer, lambda actor, message=message: actor.publish("prices", message))
+    await wait_all_tasks_blocked()
+
+
+async def contents(node: Node, subscriber: PID) -> list[object]:
+    received: list[object] = await node.call(subscriber, lambda actor: [event.message for event in actor.events])
+    return received
+
+
+async def test_every_subscriber_gets_each_publication_once_and_in_order() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            producer = await node.spawn(Producer)
+            subscribers = [await node.spawn(Subscriber) for _ in range(3)]
+            for subscriber in subscribers:
+                await node.call(subscriber, lambda actor: actor.subscribe("prices"))
+            await node.call(subscribers[0], lambda actor: actor.link(EventName("prices")))
+
+            await publish(node, producer, 1, 2, 3)
+
+            assert [await contents(node, subscriber) for subscriber in subscribers] == [[1, 2, 3]] * 3
+
+
+async def test_a_new_subscriber_is_handed_the_last_few_publications() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            producer = await node.spawn(Producer, "prices", 2)
+            await publish(node, producer, 1, 2, 3)
+            subscriber = await node.spawn(Subscriber)
+
+            handed = await node.call(subscriber, lambda actor: actor.subscribe("prices"))
+
+            assert [publication.message for publication in handed] == [2, 3]
+            assert await contents(node, subscriber) == []
+
+
+async def test_the_producer_is_told_of_the_first_and_of_the_last_subscriber() -> None:
+    with trio.fail_after(5):
+        async with open_node("n@h", watchdog=None) as node:
+            producer = await node.spawn(Producer, "prices", 0, True)
+            first, second = await node.spawn(Subscriber), await node.spawn(Subscriber)
+
+            for subscriber in (first, second):
+                await node.call(subscriber, lambda actor: actor.subscribe("prices"))
+            await node.call(first, lambda actor: actor.unsubscribe("prices"))
+            node.kill(second)
+            await node.wait_ended(second)
+            await wait_all_tasks_blocked()
+
+            name = EventName("prices", "n@h")
+            assert await node.call(producer, lambda actor: actor.seen) == [EventStarted(name), EventStopped(name)]
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+async def test_the_end_of_an_event_is_told_with_its_reason(give_up: bool) -> None:
+    with trio.fail_after(5):
+        async with open_node("n@h", watchdog=None) as node:
+            producer = await node.spawn(Producer)
+            subscriber = await node.spawn(Subscriber)
+            await node.call(subscriber, lambda actor: actor.subscribe("prices"))
+
+            if give_up:
+                await node.call(producer, lambda actor: actor.unregister_event("prices"))
+            else:
+                node.send_exit(producer, "enough")
+                await node.wait_ended(producer)
+            await wait_all_tasks_blocked()
+
+            expected = Down(EventName("prices", "n@h"), Unregistered() if give_up else Custom("enough"))
+            assert await node.call(subscriber, lambda actor: actor.messages) == [expected]
+            assert "prices" not in node.events()
+            assert node.info().relations == 0
+
+
+async def test_an_event_that_is_gone_is_told_at_once_to_whoever_monitors_it() -> None:
+    with trio.fail_after(5):
+        async with open_node("n@h", watchdog=None) as node:
+            subscriber = await node.spawn(Subscriber)
+
+            await node.call(subscriber, lambda actor: actor.monitor(EventName("nothing")))
+            await wait_all_tasks_blocked()
+
+            expected = Down(EventName("nothing", "n@h"), NoProcess())
+            assert await node.call(subscriber, lambda actor: actor.messages) == [expected]
+
+
+async def test_only_the_producer_the_token_and_everybody_for_an_open_event_may_publish() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            producer = await node.spawn(Producer)
+            await node.spawn(Producer, "public", 0, False, True)
+            stranger = await node.spawn(Subscriber)
+            token = await node.call(producer, lambda actor: actor.token)
+
+            def try_to_publish(actor: Subscriber) -> str:
+                with pytest.raises(NotAllowedError, match="token"):
+                    actor.publish("prices", 1)
+                actor.publish("prices", 1, token=token)
+                actor.publish("public", 1)
+                with pytest.raises(EventUnknownError, match="register_event"):
+                    actor.publish("unknown", 1)
+                return "tried"
+
+            assert await node.call(stranger, try_to_publish) == "tried"
+
+
+async def test_mistakes_with_events_change_nothing_and_say_what_is_wrong() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            producer, other = await node.spawn(Producer), await node.spawn(Subscriber)
+
+            def try_them(actor: Subscriber) -> str:
+                with pytest.raises(EventTakenError, match="prices"):
+                    actor.register_event("prices")
+                with pytest.raises(EventUnknownError):
+                    actor.unregister_event("prices")
+                with pytest.raises(EventUnknownError):
+                    actor.subscribe("unknown")
+                with pytest.raises(RelationUnknownError):
+                    actor.unsubscribe("prices")
+                actor.subscribe("prices")
+                with pytest.raises(RelationExistsError):
+                    actor.subscribe("prices")
+                return "tried"
+
+            assert await node.call(other, try_them) == "tried"
+            await publish(node, producer, 1)
+            assert await contents(node, other) == [1]
+
+
+async def test_a_slow_subscriber_loses_by_its_own_rule_and_the_losses_are_counted() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            producer = await node.spawn(Producer)
+            slow = await node.spawn(Subscriber, mailbox_size=1)
+            quick = await node.spawn(Subscriber)
+            for subscriber in (slow, quick):
+                await node.call(subscriber, lambda actor: actor.subscribe("prices"))
+
+            def publish_three(actor: Producer) -> list[int]:
+                return [actor.publish("prices", number) for number in range(3)]
+
+            taken = await node.call(producer, publish_three)
+            await wait_all_tasks_blocked()
+
+            assert taken == [2, 1, 1]
+            assert await contents(node, slow) == [0]
+            assert await contents(node, quick) == [0, 1, 2]
+            assert node.process_info(slow).dropped == 2
+            event = node._kernel.publishing.events.get(EventName("prices", node.name))
+            assert event.subscribers[slow].dropped == 2
+
+
+async def test_the_node_publishes_starts_ends_and_dead_letters() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            observer = await node.spawn(Subscriber)
+            for name in (PROCESS_STARTED, PROCESS_ENDED, DEAD_LETTER):
+                await node.call(observer, lambda actor, name=name: actor.subscribe(name))
+
+            child = await node.spawn(Subscriber, name="child")
+            node.send_exit(child, "enough")
+            await node.wait_ended(child)
+            node.send(child, "too late")
+            await wait_all_tasks_blocked()
+
+            started, ended, letter = await contents(node, observer)
+            assert started == child
+            assert ended == Ended(child, "child", "Subscriber", Custom("enough"))
+            assert isinstance(letter, DeadLetter)
+            assert (letter.target, letter.message_type) == (child, "str")
+
+
+async def test_a_full_subscriber_of_dead_letters_does_not_breed_dead_letters() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            observer = await node.spawn(Subscriber, mailbox_size=1)
+            await node.call(observer, lambda actor: actor.subscribe(DEAD_LETTER))
+
+            for _ in range(5):
+                node.send("nobody", "lost")
+
+            assert sum(node.info().dead_letters.values()) == 5
+
+
+async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> None:
+    with trio.fail_after(5):
+        async with open_node(watchdog=None) as node:
+            observer = await node.spawn(Subscriber)
+            await node.call(observer, lambda actor: actor.subscribe(DEAD_LETTER))
+            await node.call(observer, lambda actor: actor.unsubscribe(DEAD_LETTER))
+
+            node.send("nobody", "lost")
+            await wait_all_tasks_blocked()
+
+            assert await contents(node, observer) == []
+            assert node._kernel.publishing.heard == set()
+            assert node._router.dead_letters.announce is None
+            assert set(node.events()) == set(NODE_EVENTS)
