@@ -254,7 +254,7 @@ class Mailbox:
 
     def leave(self) -> Iterator[tuple[Lane, Envelope]]:
         """Take everything, in the order of service, and say which lane each envelope was in."""
-        self.ahead = False
+        self.ahead, self._bounded = False, None
         lanes = ((Lane.URGENT, self.urgent), (Lane.SYSTEM, self.system), (Lane.MAIN, self.main), (Lane.LOG, self.log))
         for lane, queue in lanes:
             while queue:

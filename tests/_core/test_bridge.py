@@ -642,6 +642,27 @@ async def test_a_place_kept_for_a_thread_is_not_given_to_somebody_else(priority:
     assert gate.heard == ["from the thread", "afterwards"]
 
 
+async def test_a_process_with_nothing_to_do_sleeps_until_a_promised_message_is_there() -> None:
+    heard: list[Any] = []
+
+    class Logging(Recorder):
+        def handle_log(self, record: object) -> None: ...
+
+    async with running_node() as node:
+        pid = await node.spawn(Logging, heard, mailbox_size=1, overflow=Overflow.WAIT)
+        node.add_logger(pid)
+        for _ in range(20):
+            thread = threading.Thread(target=node.send, args=(pid, "from the thread"))
+            thread.start()
+            thread.join(PATIENCE)
+            # The process has to look at its mailbox, where somebody waits for a place and the only one is promised.
+            node.log.warning("look")
+            await node.send_wait(pid, "from the loop")
+            await until(lambda: len(heard) % 2 == 0)
+
+    assert heard == ["from the thread", "from the loop"] * 20
+
+
 async def test_threads_wait_for_room_and_lose_neither_message_nor_order(switching_fast: None) -> None:
     collection = Collection(4 * 200)
     deepest = 0
