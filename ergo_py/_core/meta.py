@@ -253,6 +253,12 @@ class MetaProcess:
         self._meta.router.bridge.refuse_on_loop("self.wait_readable(...)", "`await trio.lowlevel.wait_readable(fd)`")
         return self._meta.resources.wait_readable(fd, timeout)
 
+    def pause(self, seconds: float) -> bool:
+        """Block this thread for some time, as ``time.sleep`` does. False, at once, when the meta-process is to end."""
+        check_number("seconds", seconds, least=0.0)
+        self._meta.router.bridge.refuse_on_loop("self.pause(...)", "`await trio.sleep(seconds)`")
+        return self._meta.resources.pause(seconds)
+
     # -- what a meta-process cannot do -------------------------------------------------------------------------------
 
     def call(self, to: Target, request: object, **_: object) -> NoReturn:

@@ -423,12 +423,20 @@ class Meta:
     async def send_wait(self, to: Target, message: object, priority: Priority | None) -> bool:
         """Send from async code, as far ahead of the receiver as the reader's thread may be."""
         chosen = self.priority if priority is None else priority
-        lane = LANES[chosen]
+        waited = await self.wait_for_room(to, LANES[chosen])
+        self.sent += 1
+        sent = self.router.send(self.id, to, message, chosen)
+        if not waited:
+            await self.router.pause()
+        return sent
+
+    async def wait_for_room(self, to: Target, lane: Lane = Lane.MAIN) -> bool:
+        """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses nothing."""
         waited = False
         while True:
             receiver = self.router.resolve(to)
             if receiver is None or not receiver.accepting or not self.outbox.is_behind(receiver, lane):
-                break
+                return waited
             waiter = TaskWaiter(current_task())
             receiver.mailbox.wait_for_room(lane, None, waiter, self.options.backlog)
             waited = True
@@ -437,11 +445,6 @@ class Meta:
             finally:
                 if waiter.admitted is None:
                     receiver.mailbox.stop_waiting(lane, waiter)
-        self.sent += 1
-        sent = self.router.send(self.id, to, message, chosen)
-        if not waited:
-            await self.router.pause()
-        return sent
 
     def _overrun(self) -> None:
         self.router.bridge.post(

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 __all__ = ["Doorbell", "Resources"]
@@ -77,6 +78,14 @@ class Resources:
         poll.register(bell, select.POLLIN)
         ready = poll.poll(None if timeout is None else max(0.0, timeout * 1000))
         return not self.stopping and any(number != bell.fileno() for number, _ in ready)
+
+    def pause(self, seconds: float) -> bool:
+        """Block for some time; False when the stop has come."""
+        poll = select.poll()
+        poll.register(self.bell(), select.POLLIN)
+        # Rounded up: a pause that ends early makes a loop around it spin.
+        poll.poll(ceil(min(seconds, 1e6) * 1000))
+        return not self.stopping
 
     def unblock(self) -> None:
         """Free whoever is blocked. From any thread, any number of times."""
