@@ -87,9 +87,9 @@ class Caller:
         self.callee = None
 
     def result(self) -> Any:
-        """The answer, or its error raised; given away, so that a queued deadline does not keep it alive."""
+        """The answer, or its error raised; given away, so that a queued deadline keeps neither it nor the request alive."""
         value, error = self.value, self.error
-        self.value = self.error = self.callee = None
+        self.value = self.error = self.callee = self.request = None
         if error is not None:
             raise error
         return value

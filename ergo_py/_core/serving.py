@@ -226,13 +226,14 @@ async def _handle_exit(process: "Process", source: Any, relation: Any, reason: R
 
 async def _handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
     try:
-        answer = await _callback(process, "handle_inspect", *items)
+        answer = dict(await _callback(process, "handle_inspect", *items))
+        told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
         # Looking must not kill what is looked at.
         process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
         process.kernel.calls.reply(caller, None, error)
     else:
-        process.kernel.calls.reply(caller, {str(key): str(value) for key, value in dict(answer).items()}, None)
+        process.kernel.calls.reply(caller, told, None)
 
 
 async def _callback(process: "Process", name: str, *args: Any) -> Any:
