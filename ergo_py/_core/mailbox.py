@@ -205,8 +205,12 @@ class Mailbox:
 
     def has_room(self, lane: Lane) -> bool:
         """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""
-        # Nobody overtakes those who already wait for a place in a bounded lane, except the one whose turn it is.
-        return self._has_space(lane) and (self._calls_in or not (self.limit and self.waiters and lane in self.waiters))
+        if not self._has_space(lane):
+            return False
+        if not self.limit or self.overflow is not Overflow.WAIT or self._calls_in:
+            return True
+        # Where senders wait, nobody overtakes those who already do, except the one whose turn it is.
+        return not self.waiters or lane not in self.waiters
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""

@@ -2,9 +2,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import assume
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from ergo_py._core import mailbox
 from ergo_py._core.errors import BadInputError
@@ -44,8 +43,9 @@ user_kinds = st.sampled_from(USER_KINDS)
 class FakeWaiter:
     """Somebody who waits for room, and notes each answer: there must be one at most."""
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: Envelope | None, depth: int = 0) -> None:
         self.envelope = envelope
+        self.depth = depth
         self.answers: list[bool] = []
 
     def settle(self, admitted: bool, /) -> None:
@@ -63,6 +63,7 @@ class MailboxMachine(RuleBasedStateMachine):
         self.lanes: dict[Lane, list[Envelope]] = {lane: [] for lane in Lane}
         self.waiting: dict[Lane, list[FakeWaiter]] = {lane: [] for lane in Lane}
         self.answers: dict[FakeWaiter, list[bool]] = {}
+        self.promised = dict.fromkeys(USER_LANES, 0)
         self.dropped = 0
         self.numbers = count()
 
@@ -79,10 +80,11 @@ class MailboxMachine(RuleBasedStateMachine):
         return [envelope for envelope in self.lanes[lane] if envelope[0] in USER_KINDS]
 
     def has_space(self, lane: Lane) -> bool:
-        return lane is Lane.LOG or not self.box.limit or len(self.users(lane)) < self.box.limit
+        return lane is Lane.LOG or not self.box.limit or len(self.users(lane)) + self.promised[lane] < self.box.limit
 
     def has_room(self, lane: Lane) -> bool:
-        return self.has_space(lane) and not self.waiting[lane]
+        queues_up = self.box.limit and self.box.overflow is Overflow.WAIT
+        return self.has_space(lane) and not (queues_up and self.waiting[lane])
 
     def next_envelope(self) -> Envelope | None:
         for lane in (Lane.URGENT, Lane.SYSTEM, Lane.MAIN, Lane.LOG):
@@ -115,11 +117,23 @@ class MailboxMachine(RuleBasedStateMachine):
 
         assert self.box.admit(lane, envelope) == expected
 
-    @rule(lane=user_lanes, kind=user_kinds)
-    def a_message_arrives_that_was_promised_room(self, lane: Lane, kind: int) -> None:
+    @precondition(lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT))
+    @rule(lane=user_lanes)
+    def a_thread_is_promised_room(self, lane: Lane) -> None:
+        expected = self.has_room(lane)
+        self.promised[lane] += expected
+
+        assert self.box.promise(lane) is expected
+
+    @precondition(lambda self: any(self.promised.values()))
+    @rule(data=st.data(), kind=user_kinds)
+    def a_message_arrives_that_was_promised_room(self, data: st.DataObject, kind: int) -> None:
+        lane = data.draw(st.sampled_from([lane for lane in USER_LANES if self.promised[lane]]))
         envelope = self.envelope(kind)
+        self.promised[lane] -= 1
         self.lanes[lane].append(envelope)
 
+        self.box.redeem(lane)
         self.box.push(lane, envelope)
 
     @rule(lane=st.sampled_from([Lane.URGENT, Lane.SYSTEM]), kind=st.sampled_from(SIGNAL_KINDS))
@@ -155,14 +169,34 @@ class MailboxMachine(RuleBasedStateMachine):
 
         assert list(self.box.drain()) == expected
 
+    @rule()
+    def everything_is_left_to_a_successor(self) -> None:
+        expected = [(lane, envelope) for lane in Lane for envelope in self.lanes[lane]]
+        self.lanes = {lane: [] for lane in Lane}
+
+        assert list(self.box.leave()) == expected
+
+    @precondition(lambda self: self.box.limit and self.box.overflow is Overflow.WAIT)
     @rule(target=waiters, lane=user_lanes, kind=user_kinds)
     def a_sender_waits_for_room(self, lane: Lane, kind: int) -> FakeWaiter:
-        assume(self.box.overflow is Overflow.WAIT and not self.has_room(lane))
+        while self.has_room(lane):
+            self.a_user_sends(lane, kind)
         waiter = FakeWaiter(self.envelope(kind))
         self.waiting[lane].append(waiter)
         self.answers[waiter] = []
 
         self.box.wait_for_room(lane, waiter.envelope, waiter)
+        return waiter
+
+    @rule(target=waiters, depth=st.integers(1, 3))
+    def a_sender_waits_to_be_told(self, depth: int) -> FakeWaiter:
+        while self.has_room(Lane.MAIN) and len(self.lanes[Lane.MAIN]) < depth:
+            self.a_user_sends(Lane.MAIN, MESSAGE)
+        waiter = FakeWaiter(None, depth)
+        self.waiting[Lane.MAIN].append(waiter)
+        self.answers[waiter] = []
+
+        self.box.wait_for_room(Lane.MAIN, None, waiter, depth)
         return waiter
 
     @rule(waiter=consumes(waiters))
@@ -175,13 +209,18 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule()
     def those_who_wait_are_let_in(self) -> None:
+        before = sum(map(len, self.waiting.values()))
         for lane, queue in self.waiting.items():
             while queue and self.has_space(lane):
+                if queue[0].depth and len(self.lanes[Lane.MAIN]) >= queue[0].depth:
+                    break
                 waiter = queue.pop(0)
-                self.lanes[lane].append(waiter.envelope)
+                if waiter.envelope is not None:
+                    self.lanes[lane].append(waiter.envelope)
                 self.answers[waiter].append(True)
+        after = sum(map(len, self.waiting.values()))
 
-        self.box.admit_waiters()
+        assert self.box.admit_waiters() is (after < before)
 
     @rule()
     def those_who_wait_are_sent_away(self) -> None:
@@ -284,7 +323,9 @@ def test_nobody_overtakes_those_who_wait() -> None:
     box = full(Overflow.WAIT)
     waiter = FakeWaiter((MESSAGE, "b", None, "waiting"))
     box.wait_for_room(Lane.MAIN, waiter.envelope, waiter)
-    box.main.popleft()
+    box.pop()
+    box.pop()
+    box.pop()
 
     verdict, _ = box.admit(Lane.MAIN, (MESSAGE, "c", None, "overtaking"))
     box.admit_waiters()
@@ -292,6 +333,68 @@ def test_nobody_overtakes_those_who_wait() -> None:
     assert verdict is Verdict.REFUSED
     assert waiter.answers == [True]
     assert [envelope[3] for envelope in box.main] == ["waiting"]
+
+
+def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
+    box = full(Overflow.WAIT)
+    waiters = [FakeWaiter((MESSAGE, "b", None, number)) for number in range(4)]
+    for waiter, lane in zip(waiters, [Lane.MAIN, Lane.SYSTEM] * 2, strict=True):
+        box.wait_for_room(lane, waiter.envelope, waiter)
+    box.stop_waiting(Lane.MAIN, waiters[0])
+
+    box.refuse_waiters()
+
+    assert [waiter.answers for waiter in waiters] == [[], [False], [False], [False]]
+    assert box.waiters is None
+
+
+class Comeback:
+    """Somebody with many messages who is only told that there is room, and sends then as many as fit."""
+
+    def __init__(self, box: Mailbox, label: str, count: int, depth: int) -> None:
+        self.box = box
+        self.left = [(MESSAGE, label, None, f"{label}{number}") for number in range(count)]
+        self.depth = depth
+        self.times_told = 0
+
+    def settle(self, admitted: bool, /) -> None:
+        self.times_told += 1
+        assert self.times_told < 100, "told for ever"
+        while self.left:
+            if not self.box.has_room(Lane.MAIN) or len(self.box.main) >= self.depth:
+                self.box.wait_for_room(Lane.MAIN, None, self, self.depth)
+                return
+            self.box.push(Lane.MAIN, self.left.pop(0))
+
+
+@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("spill")])
+def test_one_who_waits_to_be_told_is_no_obstacle_to_others_where_senders_do_not_wait(
+    overflow: Overflow | Divert,
+) -> None:
+    box = Mailbox(2, overflow)
+    box.admit(Lane.MAIN, (MESSAGE, "a", None, "first"))
+    box.wait_for_room(Lane.MAIN, None, FakeWaiter(None), depth=1)
+    box.pop()
+
+    verdict, _ = box.admit(Lane.MAIN, (MESSAGE, "b", None, "second"))
+
+    assert verdict is Verdict.ACCEPTED
+    assert box.dropped == 0
+
+
+@pytest.mark.parametrize("limit, overflow", [(2, Overflow.WAIT), (2, Overflow.RAISE), (0, Overflow.RAISE)])
+def test_those_who_come_back_by_themselves_get_in_one_after_the_other(limit: int, overflow: Overflow) -> None:
+    box = Mailbox(limit, overflow)
+    for label in ("a", "b"):
+        Comeback(box, label, count=3, depth=2).settle(True)
+
+    served = []
+    for _ in range(10):
+        served.append(contents(box))
+        box.admit_waiters()
+
+    assert served[:5] == [["a0", "a1"], ["a2", "b0"], ["b1", "b2"], [], []]
+    assert box.waiters is None
 
 
 def test_the_log_lane_has_a_bound_even_in_a_mailbox_without_one() -> None:
