@@ -1,0 +1,1 @@
+"""I/O bridges: meta-processes that turn sockets, programs and files into messages, one kind a file."""
