@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ergo_py._core.deadletters import DeadLetters
 from ergo_py._core.ids import PID, Alias
-from ergo_py._core.messages import Why
+from ergo_py._core.messages import DeadLetter, Why
 
 NODE = "demo@localhost"
 SENDERS: list[PID | Alias] = [PID(NODE, 7, 1), Alias(NODE, 7, 2)]
@@ -86,6 +86,21 @@ def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     letters.add(SENDERS[0], "db", "text", Why.NO_PROCESS)
 
     assert [one.at for one in letters.last()] == [1234.5]
+
+
+def test_whoever_announces_dead_letters_is_told_of_each_one() -> None:
+    letters, announced = DeadLetters(1), list[DeadLetter]()
+
+    letters.add(SENDERS[0], "db", "too early", Why.NO_PROCESS)
+    letters.announce = announced.append
+    letters.add(SENDERS[0], "db", 5, Why.FULL)
+    letters.add(SENDERS[1], "db", 2.5, Why.NO_PROCESS)
+
+    assert [(one.sender, one.message_type, one.why) for one in announced] == [
+        (SENDERS[0], "int", Why.FULL),
+        (SENDERS[1], "float", Why.NO_PROCESS),
+    ]
+    assert letters.last() == announced[1:]
 
 
 def test_the_newest_dead_letter_comes_last() -> None:

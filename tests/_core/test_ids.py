@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ergo_py._core.ids import PID, Alias, Name, NodeName, Ref
+from ergo_py._core.ids import PID, Alias, EventName, Name, NodeName, Ref
 
 KINDS = (PID, Alias, Ref)
 
@@ -50,8 +50,15 @@ def test_another_start_of_the_node_makes_another_identifier() -> None:
     assert earlier < later
 
 
-def test_a_name_never_equals_a_node_of_that_name() -> None:
-    names: list[object] = [Name("db"), Name("db", "demo@localhost"), NodeName("db"), NodeName("demo@localhost")]
+def test_a_name_never_equals_a_node_or_an_event_of_that_name() -> None:
+    names: list[object] = [
+        Name("db"),
+        Name("db", "demo@localhost"),
+        NodeName("db"),
+        NodeName("demo@localhost"),
+        EventName("db"),
+        EventName("db", "demo@localhost"),
+    ]
 
     assert len(set(names)) == len(names)
 
@@ -65,6 +72,8 @@ def test_a_name_never_equals_a_node_of_that_name() -> None:
         (Name("db"), "Name('db')"),
         (Name("db", "demo@localhost"), "Name('db', 'demo@localhost')"),
         (NodeName("demo@localhost"), "NodeName(node='demo@localhost')"),
+        (EventName("prices"), "EventName('prices')"),
+        (EventName("prices", "demo@localhost"), "EventName('prices', 'demo@localhost')"),
     ],
 )
 def test_an_identifier_prints_as_something_a_person_can_read(identifier: object, text: str) -> None:

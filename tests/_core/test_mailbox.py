@@ -335,6 +335,23 @@ def test_nobody_overtakes_those_who_wait() -> None:
     assert [envelope[3] for envelope in box.main] == ["waiting"]
 
 
+def test_a_place_that_was_promised_is_taken_until_its_message_has_come() -> None:
+    box = Mailbox(2)
+    box.redeem(Lane.MAIN)
+
+    promises = [box.promise(Lane.MAIN) for _ in range(3)]
+    verdict, _ = box.admit(Lane.MAIN, (MESSAGE, "a", None, "overtaking"))
+    elsewhere, _ = box.admit(Lane.SYSTEM, (MESSAGE, "a", None, "urgent"))
+    box.redeem(Lane.MAIN)
+    box.push(Lane.MAIN, (MESSAGE, "thread", None, "promised"))
+
+    assert promises == [True, True, False]
+    assert (verdict, elsewhere) == (Verdict.REFUSED, Verdict.ACCEPTED)
+    assert not box.has_room(Lane.MAIN)
+    box.redeem(Lane.MAIN)
+    assert box.has_room(Lane.MAIN)
+
+
 def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
     box = full(Overflow.WAIT)
     waiters = [FakeWaiter((MESSAGE, "b", None, number)) for number in range(4)]

@@ -1,12 +1,24 @@
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, is_dataclass
 from typing import Any
 
 import pytest
 
-from ergo_py._core.ids import PID
-from ergo_py._core.messages import NO_REPLY, DeadLetter, Diverted, Down, Exit, LogRecord, NoReply, Request, Why
+from ergo_py._core import messages
+from ergo_py._core.ids import PID, Ref
+from ergo_py._core.messages import (
+    NO_REPLY,
+    DeadLetter,
+    Diverted,
+    Down,
+    Exit,
+    LogRecord,
+    NoReply,
+    Request,
+    Response,
+    Why,
+)
 from ergo_py._core.reasons import Killed
 
 PID_1 = PID("demo@localhost", 7, 1)
@@ -18,7 +30,16 @@ MESSAGES: list[tuple[Any, str]] = [
     (Diverted(PID_1, "spill", "hello", PID_2), "tag"),
     (DeadLetter(PID_1, PID_2, "Order", Why.FULL, 1.5), "why"),
     (LogRecord("info", "hello", 1.5, "demo@localhost", PID_1), "level"),
+    (Response(Ref("demo@localhost", 7, 3), 5, None), "value"),
 ]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)]
+)
+def test_every_kind_of_message_is_frozen_and_has_no_room_for_more(kind: Any) -> None:
+    assert kind.__dataclass_params__.frozen
+    assert "__dict__" not in dir(kind)
 
 
 @pytest.mark.parametrize("message, attribute", MESSAGES, ids=lambda value: type(value).__name__)
@@ -52,6 +73,17 @@ def test_a_request_may_be_a_slotted_dataclass() -> None:
 
     assert request == Total(5)
     assert not hasattr(request, "__dict__")
+
+
+def test_a_response_is_a_value_or_an_error_to_raise() -> None:
+    ref, error = Ref("demo@localhost", 7, 3), LookupError("no such key")
+
+    with pytest.raises(LookupError) as caught:
+        Response(ref, None, error).result()
+
+    assert caught.value is error
+    assert Response(ref, None, None).result() is None
+    assert Response(ref, 5, None).result() == 5
 
 
 def test_every_cause_of_a_dead_letter_says_what_happened() -> None:

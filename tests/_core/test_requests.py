@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from ergo_py._core.ids import PID, Ref
 from ergo_py._core.receiver import Receiver
-from ergo_py._core.requests import Caller, Deadlines
+from ergo_py._core.requests import Caller, Deadlines, ring_of, waiting_process
 
 ME = PID("demo@localhost", 7, 1)
 NUMBERS = count(1)
@@ -139,7 +139,7 @@ class CallerMachine(RuleBasedStateMachine):
 
             assert caught.value is error
 
-        assert (caller.value, caller.error, caller.callee) == (None, None, None)
+        assert (caller.value, caller.error, caller.callee, caller.request) == (None, None, None, None)
 
     @invariant()
     def a_call_ends_exactly_once(self) -> None:
@@ -208,6 +208,71 @@ def test_a_call_that_nobody_can_be_woken_for_is_a_mistake_of_the_kernel() -> Non
 
     with pytest.raises(NotImplementedError):
         caller.settle(5, None)
+
+
+# -- rings -----------------------------------------------------------------------------------------------------------
+
+
+class FakeProcess(FakeCallee):
+    """A process, as far as it waits for others."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.id = PID("demo@localhost", 7, number)
+        self.waiting: Caller | FakeProcess | None = None
+
+    def call(self, callee: "FakeProcess") -> FakeCaller:
+        self.waiting = caller = FakeCaller()
+        caller.pid = self.id
+        caller.callee = receiver(callee)
+        return caller
+
+
+def test_a_call_to_oneself_is_a_ring() -> None:
+    process = FakeProcess(1)
+
+    assert ring_of(process, receiver(process)) == [process.id, process.id]
+
+
+def test_a_call_to_one_that_waits_for_the_caller_through_others_is_a_ring_that_names_them() -> None:
+    first, second, third = (FakeProcess(number) for number in (1, 2, 3))
+    second.call(third)
+    # The parent of a process that is in its init waits, too.
+    third.waiting = first
+
+    ring = ring_of(first, receiver(second))
+
+    assert ring == [first.id, second.id, third.id, first.id]
+
+
+def test_a_call_that_is_deferred_may_be_answered_by_anybody_and_closes_no_ring() -> None:
+    first, second = FakeProcess(1), FakeProcess(2)
+    caller = second.call(first)
+
+    caller.defer(receiver(first))
+
+    assert ring_of(first, receiver(second)) == []
+
+
+def test_a_ring_that_the_caller_is_not_part_of_is_none_of_its_business() -> None:
+    first, second, third = (FakeProcess(number) for number in (1, 2, 3))
+    second.call(third)
+    third.call(second)
+
+    assert ring_of(first, receiver(second)) == []
+    assert ring_of(first, None) == []
+    assert ring_of(None, receiver(second)) == []
+
+
+def test_the_process_that_waits_in_a_call_is_found_while_it_does() -> None:
+    first, second = FakeProcess(1), FakeProcess(2)
+    processes = {first.id: first, second.id: second}
+    over = first.call(second)
+    current = first.call(second)
+
+    assert waiting_process(current, processes) is first
+    assert waiting_process(over, processes) is None
+    assert waiting_process(FakeCaller(), {}) is None
 
 
 # -- all deadlines ---------------------------------------------------------------------------------------------------

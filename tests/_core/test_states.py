@@ -3,7 +3,20 @@ from itertools import product
 import pytest
 
 from ergo_py._core.errors import NotAllowedError
-from ergo_py._core.states import ALLOWED, TRANSITIONS, Operation, State, check_allowed, check_transition
+from ergo_py._core.states import (
+    ALLOWED,
+    META_ALLOWED,
+    META_TRANSITIONS,
+    TRANSITIONS,
+    MetaOperation,
+    MetaState,
+    Operation,
+    State,
+    check_allowed,
+    check_meta_allowed,
+    check_meta_transition,
+    check_transition,
+)
 
 # Written out a second time on purpose: the table in the package is what the kernel does, this is what was promised.
 MAY_BECOME = {
@@ -54,9 +67,56 @@ def test_a_process_does_what_its_state_allows_only(operation: Operation, state: 
         assert HINTS[state] in str(caught.value)
 
 
+META_MAY_BECOME = {
+    MetaState.SLEEP: "running terminated",
+    MetaState.RUNNING: "sleep terminated",
+    MetaState.TERMINATED: "",
+}
+
+META_MAY_BE_DONE = {
+    MetaOperation.SEND: "sleep running terminated",
+    MetaOperation.IDENTIFY: "sleep running terminated",
+    MetaOperation.LOG: "sleep running terminated",
+    MetaOperation.SPAWN: "sleep running",
+    MetaOperation.ARM_TIMER: "sleep running",
+    MetaOperation.REQUEST: "sleep running",
+    MetaOperation.STOP: "sleep running",
+    MetaOperation.REPLY: "running",
+    MetaOperation.CONFIGURE: "running",
+}
+
+META_HINTS = {
+    MetaState.SLEEP: "only the handler does that",
+    MetaState.TERMINATED: "in the process that owns it",
+}
+
+
+@pytest.mark.parametrize("old, new", list(product(MetaState, MetaState)))
+def test_a_meta_process_changes_its_state_along_the_table_only(old: MetaState, new: MetaState) -> None:
+    if new.value in META_MAY_BECOME[old].split():
+        check_meta_transition(old, new)
+    else:
+        with pytest.raises(AssertionError, match=f"no transition from {old.name} to {new.name}"):
+            check_meta_transition(old, new)
+
+
+@pytest.mark.parametrize("operation, state", list(product(MetaOperation, MetaState)))
+def test_a_meta_process_does_what_its_state_allows_only(operation: MetaOperation, state: MetaState) -> None:
+    if state.value in META_MAY_BE_DONE[operation].split():
+        check_meta_allowed(operation, state, "<Lines>")
+    else:
+        with pytest.raises(NotAllowedError) as caught:
+            check_meta_allowed(operation, state, "<Lines>")
+
+        assert f"<Lines> may not {operation.value} while its state is {state.value}: " in str(caught.value)
+        assert META_HINTS[state] in str(caught.value)
+
+
 def test_the_tables_leave_no_state_and_no_operation_out() -> None:
     assert TRANSITIONS.keys() == set(State)
     assert ALLOWED.keys() == set(Operation)
+    assert META_TRANSITIONS.keys() == set(MetaState)
+    assert META_ALLOWED.keys() == set(MetaOperation)
 
 
 def test_every_life_ends() -> None:
