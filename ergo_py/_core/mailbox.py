@@ -22,6 +22,7 @@ __all__ = [
     "EVENT",
     "EXIT",
     "FAILED",
+    "FENCE",
     "INSPECT",
     "KILL",
     "LOG",
@@ -58,6 +59,8 @@ FAILED: Final = 12
 RESPONSE: Final = 13
 CONTROL: Final = 14
 STARTED: Final = 15
+FENCE: Final = 16
+"""Says that everything before it was dealt with."""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -76,6 +79,7 @@ _KIND_NAMES: Final = (
     "handle_response",
     "supervision",
     "post_start",
+    "fence",
 )
 
 

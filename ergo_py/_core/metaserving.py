@@ -7,7 +7,7 @@ import trio
 from trio.lowlevel import Task, checkpoint
 
 from .errors import Reject
-from .mailbox import CALL, INSPECT, MESSAGE, RESPONSE, Envelope
+from .mailbox import CALL, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .messages import NO_REPLY
 from .parking import park
 from .reasons import Crashed
@@ -59,6 +59,9 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
     kind, sender, ref, payload = envelope
     if kind == INSPECT:
         _inspect(meta, ref, payload)
+        return
+    if kind == FENCE:
+        ref.settle(None, None)
         return
     name = _CALLBACK[kind]
     callbacks, behaviour = meta.callbacks, meta.behaviour
@@ -113,7 +116,7 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
             following = main.popleft()
         except IndexError:
             return
-        name = _CALLBACK[following[0]]
+        name = _CALLBACK.get(following[0], "")
         if name not in callbacks.defined or name in callbacks.asynchronous:
             main.appendleft(following)
             return

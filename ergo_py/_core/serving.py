@@ -19,6 +19,7 @@ from .mailbox import (
     EVENT,
     EXIT,
     FAILED,
+    FENCE,
     INSPECT,
     KILL,
     LOG,
@@ -185,6 +186,8 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
             return payload  # type: ignore[no-any-return]
         case _ if kind == KILL:
             return Killed()
+        case _ if kind == FENCE:
+            ref.settle(None, None)
     return None
 
 
