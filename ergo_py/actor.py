@@ -10,6 +10,7 @@ from ._core.ids import PID, Alias
 from ._core.messages import LogRecord
 from ._core.reasons import Reason
 from ._core.requests import Caller
+from .service import Service
 
 __all__ = ["Actor"]
 
@@ -24,6 +25,15 @@ class Actor(Behaviour):
 
     split_handle: bool = False
     """Set to True to have messages and calls that came by name or by alias go to ``handle_message_name`` and its like."""
+
+    def service(self, name: str) -> Service:
+        """The address of a supervised child on this node, which survives its restarts; what goes through it has this sender.
+
+        Raises:
+            ChildUnknownError: no supervisor on the node has a registered child of that name.
+        """
+        process = self._process
+        return Service.find(process.kernel, name, process)
 
     @default
     def init(self) -> Awaitable[None] | None:

@@ -14,8 +14,7 @@ import trio
 from ._core.behaviour import Behaviour, behaviour_of
 from ._core.bridge import get_ident
 from ._core.errors import BadInputError
-from ._core.node import Node
-from ._core.opening import open_node
+from .node import Node, open_node
 
 __all__ = ["run"]
 

@@ -30,7 +30,7 @@ from .verbs import (
 )
 
 if TYPE_CHECKING:
-    from .node import Node
+    from ..node import Node
 
 __all__ = ["Behaviour", "behaviour_of"]
 

@@ -82,7 +82,8 @@ class Callbacks:
         self.greets = bool(defined & {"post_start", "post_restart"})
         self.parts = bool(defined & {"pre_stop", "pre_restart"})
         # init runs in the spawner's task, so it alone does not make a process one that can be asleep in a callback.
-        self.any_async = bool(self.asynchronous - {"init"})
+        # A supervisor can: what its children do in their init happens in its callbacks.
+        self.any_async = bool(self.asynchronous - {"init"}) or getattr(cls, "is_supervisor", False)
 
 
 def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import trio
 
@@ -21,13 +21,18 @@ from .watchdog import Watchdog
 __all__ = ["NodeContext", "open_node"]
 
 
-class NodeContext:
+N = TypeVar("N", bound=Node)
+
+
+class NodeContext(Generic[N]):
     """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, node_type: type[N], **options: Any) -> None:
         self._name = name
         self._options = options
-        self._node: Node | None = None
+        self.node_type = node_type
+        """The class of the node; what is built on the kernel may have added verbs to it."""
+        self._node: N | None = None
         self._down = trio.Event()
         self._closing = trio.Event()
         self._ready = trio.Event()
@@ -35,7 +40,7 @@ class NodeContext:
         self._watchdog: Watchdog | None = None
         self._body: trio.CancelScope | None = None
 
-    async def __aenter__(self) -> Node:
+    async def __aenter__(self) -> N:
         if self._node is not None:
             raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
         # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
@@ -73,7 +78,7 @@ class NodeContext:
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
 
-    async def _heed_stop(self, node: Node) -> None:
+    async def _heed_stop(self, node: N) -> None:
         await node._stop_asked.wait()
         if self._body is not None:
             self._body.cancel()
@@ -97,7 +102,7 @@ class NodeContext:
                     log_level=options["log_level"],
                     log_output=options["log_output"],
                 )
-                self._node = Node(kernel, options["expose_env"])
+                self._node = self.node_type(kernel, options["expose_env"])
                 nursery.start_soon(kernel.clock.run, name="clock")
                 self._ready.set()
                 await self._closing.wait()
@@ -159,7 +164,7 @@ def open_node(
     max_reader_threads: int = 10_000,
     debug_shared_state: bool = False,
     on_escalation: Literal["keep", "stop"] = "keep",
-) -> NodeContext:
+) -> NodeContext[Node]:
     """Make a node that is up while entered with ``async with``, and stops everything on leaving.
 
     Args:
@@ -199,6 +204,7 @@ def open_node(
         check_number("watchdog", watchdog, least=0.001)
     return NodeContext(
         name,
+        Node,
         max_processes=max_processes,
         burst=burst,
         dead_letters=dead_letters,

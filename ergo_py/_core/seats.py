@@ -149,6 +149,10 @@ class Seat:
         """Say whether a process that ends here like this will have a successor, as far as limits allow."""
         if self.plan is not None:
             return self.plan
+        above = self.supervisor
+        if above is not None and not above.accepting:
+            # It ends because its supervisor does, and comes back if that one does.
+            return above.seat is not None and above.seat.returns(above.reason)
         if self.decision in (Decision.STOP, Decision.ESCALATE) and is_failure(reason):
             return False
         return self.returns_after(reason)

@@ -1,0 +1,354 @@
+"""An address that survives restarts: whoever sends or calls through it waits while the child is coming back."""
+
+import math
+from typing import Any, TypeVar, overload
+
+import trio
+from trio.lowlevel import current_task
+
+from ._core.bridge import ThreadCaller
+from ._core.errors import (
+    CallTimeoutError,
+    ChildUnknownError,
+    DeadlockError,
+    MailboxFullError,
+    ServiceBusyError,
+    ServiceError,
+    ServiceGoneError,
+    ServiceTimeoutError,
+    TargetDownError,
+)
+from ._core.ids import PID
+from ._core.kernel import Kernel
+from ._core.mailbox import Priority
+from ._core.messages import Request, Why
+from ._core.process import Process
+from ._core.reasons import Reason
+from ._core.requests import Caller
+from ._core.router import LANES
+from ._core.seats import Claim, Seat
+from ._core.verbs import check_priority, check_timeout
+from ._core.waiters import TaskCaller
+
+__all__ = ["Service"]
+
+R = TypeVar("R")
+
+
+class Service:
+    """The address of a supervised child, whichever process it is at the moment.
+
+    While the child runs, this is a send or a call to its PID. While it is coming back, what is sent and asked waits in line, and
+    goes on with the successor in order. Once it is known that it does not come back, everybody gets ``ServiceGoneError`` at once.
+    """
+
+    __slots__ = ("_kernel", "_process", "_router", "_seat", "_sender")
+
+    def __init__(self, kernel: Kernel, seat: Seat, process: Process | None = None) -> None:
+        self._kernel = kernel
+        self._router = kernel.router
+        self._seat = seat
+        self._process = process
+        self._sender: PID = kernel.pid if process is None else process.id
+
+    @classmethod
+    def find(cls, kernel: Kernel, name: str, process: Process | None = None) -> "Service":
+        """The service of a child that is registered under its name on the node.
+
+        Raises:
+            ChildUnknownError: there is none.
+        """
+        seat = kernel.services.get(name)
+        if seat is None:
+            raise ChildUnknownError(name, tuple(kernel.services))
+        return cls(kernel, seat, process)
+
+    def __repr__(self) -> str:
+        seat = self._seat
+        state = str(seat.pid) if seat.pid is not None else "coming back" if seat.gone is None else f"gone: {seat.gone}"
+        return f"<Service {seat.name!r} {state}>"
+
+    @property
+    def name(self) -> str:
+        """The child's name."""
+        return self._seat.name
+
+    @property
+    def pid(self) -> PID | None:
+        """The process behind it at this moment; None while there is none."""
+        return self._seat.pid
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message, or put it in line for the successor. Never waits; may be used from any thread.
+
+        What waits in line when the child turns out not to come back becomes a dead letter.
+
+        Raises:
+            ServiceGoneError: the child does not come back.
+            ServiceBusyError: too many wait already.
+            MailboxFullError: the child is full and its rule is to refuse.
+        """
+        if self._process is not None:
+            self._process.sent += 1
+        pid = self._seat.pid
+        if pid is not None:
+            return self._router.send(self._sender, pid, message, priority)
+        if self._router.bridge.on_loop():
+            return self._send_later(message, check_priority(priority))
+        if self._seat.gone is not None:
+            self._router.bridge.run(self._present, message)
+        self._router.bridge.post(self._send_for_thread, message, check_priority(priority))
+        return True
+
+    def _send_later(self, message: object, priority: Priority) -> bool:
+        seat = self._present(message)
+        if seat.pid is not None:
+            return self._router.send(self._sender, seat.pid, message, priority)
+        self._join(seat, _Sending(self, message, priority), message)
+        return True
+
+    def _send_for_thread(self, message: object, priority: Priority) -> None:
+        try:
+            self._send_later(message, priority)
+        except ServiceError:
+            # The thread has gone on; nothing is lost in silence.
+            self._router.dead_letters.add(self._sender, self.name, message, Why.NO_PROCESS)
+
+    async def send_wait(
+        self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
+    ) -> bool:
+        """Send a message, and wait as long as the child is coming back, or full with the rule ``Overflow.WAIT``.
+
+        Raises:
+            ServiceGoneError: the child does not come back.
+            ServiceTimeoutError: it did not come back within ``timeout`` seconds; the message was not sent.
+            ServiceBusyError: too many wait already.
+            MailboxFullError: the child is full.
+        """
+        check_timeout(timeout)
+        check_priority(priority)
+        if self._process is not None:
+            self._process.sent += 1
+        deadline = math.inf if timeout is None else trio.current_time() + timeout
+        seat = self._present(message)
+        if seat.pid is None:
+            self._refuse_ring(seat, message)
+            waiting = _Sending(self, message, priority)
+            waiting.told = trio.Event()
+            self._join(seat, waiting, message)
+            try:
+                with trio.move_on_at(deadline):
+                    await waiting.told.wait()
+            finally:
+                seat.line.pop(waiting, None)
+            if waiting.error is not None:
+                raise waiting.error
+            if waiting.sent is not None:
+                return waiting.sent
+            if seat.pid is None or trio.current_time() >= deadline:
+                raise ServiceTimeoutError(self.name, message, timeout or 0.0)
+        left = None if timeout is None else max(0.0, deadline - trio.current_time())
+        return await self._router.send_wait(self._sender, seat.pid, message, priority, left)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    @overload
+    async def call(
+        self,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+    ) -> R: ...
+    @overload
+    async def call(
+        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+    ) -> Any: ...
+    async def call(
+        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+    ) -> Any:
+        """Ask the child and wait for the answer; ``timeout`` covers waiting for the child to come back, too.
+
+        A request that the child had when it ended is not asked again, since it may have been carried out: the call raises
+        ``TargetDownError``. Say ``retry=True`` for one that may be asked twice; it goes to the successor then.
+
+        Raises:
+            ServiceGoneError: the child does not come back.
+            ServiceBusyError: too many wait already.
+            CallTimeoutError: no answer in time.
+            TargetDownError: the child ended while it had the request.
+            DeadlockError: the answer would have to come from somebody who waits for this very call.
+            MailboxFullError: the child is full and refuses.
+            Exception: whatever the child gave to ``Reject`` or ``reply_error``.
+        """
+        check_timeout(timeout)
+        deadline = math.inf if timeout is None or not retry else trio.current_time() + timeout
+        left = timeout
+        while True:
+            pid = self._seat.pid
+            try:
+                if pid is None:
+                    return await self._call_later(request, left, priority)
+                if self._process is not None:
+                    self._process.sent += 1
+                return await self._kernel.calls.call(self._process, self._sender, pid, request, left, priority)
+            except TargetDownError as error:
+                # Only the end of the child itself: an answer may well be an error of the same kind about somebody else.
+                if not retry or error.request is not request or not isinstance(error.target, PID):
+                    raise
+            if timeout is not None:
+                left = deadline - trio.current_time()
+                if left <= 0.0:
+                    raise CallTimeoutError(self.name, request, timeout)
+
+    async def _call_later(self, request: Any, timeout: float | None, priority: Priority) -> Any:
+        seat = self._present(request)
+        process, task = self._process, current_task()
+        self._refuse_ring(seat, request)
+        if process is not None:
+            process.sent += 1
+            if process.home is not task:
+                process = None
+        caller = TaskCaller(self._sender, next(self._router.numbers), self.name, request, task)
+        asking = _Asking(self, caller, check_priority(priority))
+        self._enter(seat, asking)
+        try:
+            if not caller.settled:
+                await self._kernel.calls.wait(process, caller, timeout)
+            else:
+                await self._router.pause()
+        finally:
+            seat.line.pop(asking, None)
+        return caller.result()
+
+    @overload
+    def call_from_thread(
+        self, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    def call_from_thread(
+        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    def call_from_thread(
+        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask the child and block this thread until it answers. Raises what :meth:`call` raises.
+
+        Raises:
+            NotAllowedError: this is the thread of the event loop, which would wait for itself.
+        """
+        check_timeout(timeout)
+        bridge = self._router.bridge
+        bridge.refuse_on_loop("call_from_thread(...)", "`await service.call(...)`")
+        caller = ThreadCaller(self._sender, next(self._router.numbers), self.name, request)
+        asking = _Asking(self, caller, check_priority(priority))
+        bridge.post(self._ask_for_thread, asking)
+        try:
+            if not caller.parker.wait(timeout):
+                raise CallTimeoutError(self.name, request, timeout or 0.0)
+        except BaseException:
+            bridge.post(self._give_up, asking)
+            raise
+        return caller.result()
+
+    def _ask_for_thread(self, asking: "_Asking") -> None:
+        try:
+            self._enter(self._present(asking.caller.request), asking)
+        except ServiceError as error:
+            asking.caller.settle(None, error)
+
+    def _give_up(self, asking: "_Asking") -> None:
+        self._seat.line.pop(asking, None)
+        asking.caller.abandon()
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _present(self, message: object) -> Seat:
+        """The seat to wait at. A child that was removed may have been added anew under the same name.
+
+        Raises:
+            ServiceGoneError: nobody will sit there.
+        """
+        seat = self._seat
+        if seat.gone is not None:
+            seat = self._kernel.services.get(seat.name, seat)
+            if seat.gone is not None:
+                raise ServiceGoneError(seat.name, message, seat.gone)
+            self._seat = seat
+        return seat
+
+    def _enter(self, seat: Seat, asking: "_Asking") -> None:
+        if seat.pid is not None:
+            asking.admit(seat.pid)
+        else:
+            self._join(seat, asking, asking.caller.request)
+
+    def _join(self, seat: Seat, claim: Claim, message: object) -> None:
+        if len(seat.line) >= seat.max_waiters:
+            raise ServiceBusyError(seat.name, message, seat.max_waiters)
+        seat.line[claim] = None
+
+    def _refuse_ring(self, seat: Seat, message: object) -> None:
+        """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its other children."""
+        supervisor = seat.supervisor
+        if supervisor is not None and supervisor.home is current_task():
+            raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
+
+
+class _Sending:
+    """A message that waits for the next process."""
+
+    __slots__ = ("error", "message", "priority", "sent", "service", "told")
+
+    def __init__(self, service: Service, message: object, priority: Priority) -> None:
+        self.service = service
+        self.message = message
+        self.priority = priority
+        self.told: trio.Event | None = None
+        """Set for a sender that waits itself; otherwise what cannot be sent becomes a dead letter."""
+        self.sent: bool | None = None
+        self.error: BaseException | None = None
+
+    def admit(self, pid: PID, /) -> None:
+        router, sender = self.service._router, self.service._sender
+        if self.told is not None:
+            self.told.set()
+            receiver = router.resolve(pid)
+            if receiver is not None and not receiver.mailbox.has_room(LANES[self.priority]):
+                # The sender is woken and does what it would have done at a full mailbox.
+                return
+        try:
+            self.sent = router.send(sender, pid, self.message, self.priority)
+        except MailboxFullError as error:
+            self.error = error
+
+    def refuse(self, reason: Reason, /) -> None:
+        service = self.service
+        if self.told is None:
+            service._router.dead_letters.add(service._sender, service.name, self.message, Why.NO_PROCESS)
+        else:
+            self.error = ServiceGoneError(service.name, self.message, reason)
+            self.told.set()
+
+
+class _Asking:
+    """A request that waits for the next process."""
+
+    __slots__ = ("caller", "priority", "service")
+
+    def __init__(self, service: Service, caller: Caller, priority: Priority) -> None:
+        self.service = service
+        self.caller = caller
+        self.priority = priority
+
+    def admit(self, pid: PID, /) -> None:
+        caller = self.caller
+        if not caller.settled:
+            caller.to = pid
+            self.service._kernel.calls.forward(pid, caller.request, caller, self.priority)
+
+    def refuse(self, reason: Reason, /) -> None:
+        self.caller.settle(None, ServiceGoneError(self.service.name, self.caller.request, reason))

@@ -1,0 +1,545 @@
+"""Supervision decided: given what happened, what is to be done. No clock and no await: time is passed in.
+
+An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was asked for), actions come out. The
+supervisor performs them, and reports what came of them as the next event. One start is under way at a time; and in a group that
+restarts together, one stop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+from ._core.errors import (
+    BadInputError,
+    ChildBusyError,
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildUnknownError,
+    NotAllowedError,
+)
+from ._core.info import Phase, RestartRecord
+from ._core.reasons import Reason, RestartLimit, Shutdown, is_failure
+from ._core.seats import Decision
+from .actions import (
+    Action,
+    AddChild,
+    Answer,
+    DisableChild,
+    EnableChild,
+    End,
+    Gone,
+    Operation,
+    RemoveChild,
+    Removed,
+    RestartChild,
+    Start,
+    StartChild,
+    Stop,
+    StopChild,
+    Wake,
+)
+from .specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
+
+__all__ = ["Child", "Supervision"]
+
+_HISTORY: Final = 50
+
+_DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
+
+
+class Child:
+    """A child, as its supervisor knows it."""
+
+    __slots__ = (
+        "args",
+        "asker",
+        "before",
+        "cycles",
+        "due",
+        "last_pid",
+        "leaves_as",
+        "name",
+        "phase",
+        "pid",
+        "position",
+        "reason",
+        "restarts",
+        "spec",
+        "started_at",
+        "starts",
+        "ticket",
+        "tries",
+        "wanted",
+        "window",
+    )
+
+    def __init__(self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()) -> None:
+        self.name = name
+        self.spec = spec
+        self.position = position
+        self.args = args
+        self.phase = Phase.PENDING
+        self.pid: Any = None
+        self.last_pid: Any = None
+        self.reason: Reason | None = None
+        """Why its last process ended."""
+        self.wanted = True
+        """It is to run, now or later."""
+        self.cycles = False
+        """It is to be stopped with its siblings, which come back together."""
+        self.due = 0.0
+        self.tries = 0
+        """Restarts in a row."""
+        self.restarts = 0
+        self.starts = 0
+        self.started_at = 0.0
+        self.window: _Window | None = None if spec.budget is None else _Window(spec.budget.restarts, spec.budget.period)
+        self.asker: Any = None
+        """Who waits for an operation on it."""
+        self.before: Phase | None = None
+        """What it was when somebody asked for its start, if it goes back to that when the start fails."""
+        self.leaves_as: Phase | None = None
+        """What it becomes when it has been stopped; None if it is to be removed."""
+        self.ticket = 0
+        """Which of its entries among those that wait for a start is the valid one."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """It will be started, when it is its turn and its time."""
+        return self.wanted and self.phase in (Phase.PENDING, Phase.BACKING_OFF)
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name!r} {self.phase.value}>"
+
+
+class _Window:
+    """Counts restarts inside a sliding period."""
+
+    __slots__ = ("most", "period", "times")
+
+    def __init__(self, most: int, period: float) -> None:
+        self.most = most
+        self.period = period
+        self.times: deque[float] = deque()
+
+    def admits(self, now: float) -> bool:
+        """Count one more; False if that is one too many."""
+        times = self.times
+        times.append(now)
+        while now - times[0] > self.period:
+            times.popleft()
+        return len(times) <= self.most
+
+
+class Supervision:
+    """The state of a supervisor, and its decisions. Each event returns the actions to perform, in order."""
+
+    def __init__(self, spec: SupervisorSpec, chance: Callable[[], float]) -> None:
+        self.spec = spec
+        self.children: dict[str, Child] = {}
+        self.history: deque[RestartRecord] = deque(maxlen=_HISTORY)
+        """The last restarts, with times on the clock that is passed in."""
+        self.ended = False
+        self._chance = chance
+        self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
+        self._is_group = spec.strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
+        self._window = _Window(spec.intensity, spec.period)
+        self._by_pid: dict[Any, Child] = {}
+        self._positions = count()
+        self._tickets = count(1)
+        self._actions: list[Action] = []
+        self._is_new = True
+        """Nothing but the first start of each child has happened."""
+        self._starting: Child | None = None
+        self._asked: deque[Child] = deque()
+        """Children that somebody waits for: they start before all others and at once."""
+        # Heaps whose outdated entries are skipped when they come up: (due, position) if each child restarts for itself,
+        # (position) if they restart in order.
+        self._queue: list[tuple[float, int, int, Child]] = []
+        self._stops: list[tuple[int, int, Child]] = []
+        self._cycling = 0
+        """Children of a group that are to be stopped or are being stopped."""
+        self._stopping: Child | None = None
+        self._hold = 0.0
+        """ALL_FOR_ONE: when the group may start."""
+        self._wake: float | None = None
+        if not self._is_simple:
+            for child in spec.children:
+                self._make(child.name, child)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Action]:
+        """Start the children, in order, each when the one before it is ready. If one cannot, the supervisor ends."""
+        for child in self.children.values():
+            self._wait(child, now)
+        return self._settle(now)
+
+    def started(self, name: str, pid: Any, now: float) -> list[Action]:
+        """A start succeeded."""
+        child = self._starting
+        if self.ended or child is None or child.name != name:
+            return []
+        self._starting = None
+        child.phase = Phase.RUNNING
+        child.pid = child.last_pid = pid
+        child.started_at = now
+        child.restarts += child.starts > 0
+        child.starts += 1
+        child.before = None
+        self._by_pid[pid] = child
+        self._answer(child, pid)
+        return self._settle(now)
+
+    def start_failed(
+        self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
+    ) -> list[Action]:
+        """A start failed: as if the child had ended at once, unless somebody asked for a start that changes nothing then."""
+        child = self._starting
+        if self.ended or child is None or child.name != name:
+            return []
+        self._starting = None
+        child.reason = reason
+        asker, child.asker = child.asker, None
+        if asker is not None:
+            self._actions.append(Answer(asker, None, error))
+        if self._is_new:
+            self._end(reason)
+        elif asker is not None and child.before is not None:
+            if child.starts == 0:
+                self._remove(child, reason)
+            else:
+                child.phase, child.before, child.wanted = child.before, None, False
+        else:
+            self._ended_by_itself(child, reason, decision, now)
+        return self._settle(now)
+
+    def exited(self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float) -> list[Action]:
+        """A child's process has ended. One that is not the child's present process is none of its business."""
+        child = self.children.get(name)
+        if self.ended or child is None or child.pid is None or child.pid != pid:
+            return []
+        del self._by_pid[pid]
+        child.pid = None
+        child.reason = reason
+        backoff = child.spec.backoff
+        if backoff is not None and backoff.is_healthy(now - child.started_at):
+            child.tries = 0
+        if child.phase is Phase.STOPPING:
+            self._leave_cycle(child)
+            self._stopped(child, reason, now)
+        elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
+            # It was going to be stopped with its siblings and has ended before: it comes back with them if it may.
+            self._leave_cycle(child)
+            if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
+                child.phase = Phase.PENDING
+                self._wait(child, now)
+            else:
+                self._finish(child, reason)
+        else:
+            self._leave_cycle(child)
+            self._ended_by_itself(child, reason, decision, now)
+        return self._settle(now)
+
+    def woken(self, now: float) -> list[Action]:
+        """The time of a :class:`Wake` has come."""
+        self._wake = None
+        return self._settle(now)
+
+    def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
+        """Do an operation on one child, whatever its siblings are doing. ``asker`` is told by an :class:`Answer`.
+
+        Raises:
+            SupervisionError: it is refused, and nothing is changed.
+            NotAllowedError: this strategy does not know the operation.
+            BadInputError: arguments where there can be none.
+        """
+        match operation:
+            case AddChild(spec):
+                self._add(spec, asker, now)
+            case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
+                template = self.spec.children[0]
+                child = self._make(f"{template.name}-{next(self._positions)}", template, args)
+                self._start_for(child, asker, now, or_back_to=Phase.PENDING)
+            case StartChild(name, args):
+                self._ask_start(self._free(name), args, asker, now)
+            case RestartChild(name):
+                self._ask_restart(self._free(name), asker, now)
+            case EnableChild(name):
+                self._refuse_simple("enable_child")
+                self._ask_enable(self._free(name), asker, now)
+            case StopChild(name):
+                self._ask_stop(self._free(name), asker)
+            case DisableChild(name):
+                self._refuse_simple("disable_child")
+                child = self._free(name)
+                if child.phase is Phase.DISABLED:
+                    raise ChildDisabledError(child.name)
+                self._take_down(child, asker, Phase.DISABLED)
+            case RemoveChild(name, drain):
+                self._take_down(self._free(name), asker, None, drain)
+        return self._settle(now)
+
+    def find(self, child: Any) -> Child:
+        """A child by its name or its PID.
+
+        Raises:
+            ChildUnknownError: there is none.
+        """
+        found = self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
+        if found is None:
+            raise ChildUnknownError(child, tuple(self.children))
+        return found
+
+    def stopping(self) -> Iterator[Child]:
+        """The children that were asked to end and have not."""
+        return (child for child in self.children.values() if child.phase is Phase.STOPPING)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def _free(self, name: Any) -> Child:
+        child = self.find(name)
+        if child.asker is not None or child.phase is Phase.STARTING:
+            raise ChildBusyError(child.name, child.phase.value)
+        return child
+
+    def _refuse_simple(self, verb: str) -> None:
+        if self._is_simple:
+            raise NotAllowedError(
+                f"{verb} is not for SIMPLE_ONE_FOR_ONE, whose children are all made from one template; "
+                "use start_child, stop_child and remove_child"
+            )
+
+    def _add(self, spec: ChildSpec, asker: Any, now: float) -> None:
+        self._refuse_simple("add_child")
+        if spec.name in self.children:
+            raise ChildExistsError(spec.name)
+        self._start_for(self._make(spec.name, spec), asker, now, or_back_to=Phase.PENDING)
+
+    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any, now: float) -> None:
+        if args:
+            raise BadInputError(
+                f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
+            )
+        if child.phase is Phase.RUNNING:
+            raise ChildRunningError(child.name, child.pid)
+        if child.phase is Phase.STOPPING:
+            raise ChildBusyError(child.name, child.phase.value)
+        if child.phase is Phase.DISABLED:
+            raise ChildDisabledError(child.name)
+        self._start_for(child, asker, now, or_back_to=None if child.is_waiting else child.phase)
+
+    def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
+        if child.phase is not Phase.RUNNING:
+            self._ask_start(child, (), asker, now)
+            return
+        self.history.append(RestartRecord(now, child.name, Shutdown("restart asked for"), 0.0))
+        child.asker = asker
+        child.wanted = True
+        child.leaves_as = Phase.PENDING
+        child.phase = Phase.STOPPING
+        self._actions.append(Stop(child.name, returns=True))
+
+    def _ask_enable(self, child: Child, asker: Any, now: float) -> None:
+        if child.phase is not Phase.DISABLED:
+            raise ChildEnabledError(child.name)
+        child.tries = 0
+        if child.window is not None:
+            child.window.times.clear()
+        self._start_for(child, asker, now, or_back_to=Phase.DISABLED)
+
+    def _ask_stop(self, child: Child, asker: Any) -> None:
+        if child.phase not in (Phase.RUNNING, Phase.STOPPING) and not child.is_waiting:
+            raise ChildNotRunningError(child.name, child.phase.value)
+        self._take_down(child, asker, Phase.COMPLETED)
+
+    def _take_down(self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False) -> None:
+        child.wanted = False
+        child.leaves_as = leaves_as
+        if child.phase is Phase.RUNNING:
+            child.asker = asker
+            child.phase = Phase.STOPPING
+            self._actions.append(Stop(child.name, returns=False, drain=drain))
+        elif child.phase is Phase.STOPPING:
+            child.asker = asker
+        else:
+            child.asker = asker
+            self._leave(child, child.reason or Shutdown())
+
+    def _start_for(self, child: Child, asker: Any, now: float, or_back_to: Phase | None) -> None:
+        child.asker = asker
+        child.before = or_back_to
+        child.wanted = True
+        child.phase = Phase.PENDING
+        child.due = now
+        self._asked.append(child)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _stopped(self, child: Child, reason: Reason, now: float) -> None:
+        if child.wanted:
+            child.phase = Phase.PENDING
+            if child.asker is not None:
+                self._asked.append(child)
+            else:
+                self._wait(child, now)
+        else:
+            self._leave(child, reason)
+
+    def _leave(self, child: Child, reason: Reason) -> None:
+        self._answer(child, child.last_pid)
+        if child.leaves_as is None or self._is_simple:
+            self._remove(child, reason)
+        else:
+            child.phase = child.leaves_as
+            self._actions.append(Gone(child.name, reason))
+
+    def _ended_by_itself(self, child: Child, reason: Reason, decision: Decision | None, now: float) -> None:
+        failed = is_failure(reason)
+        if failed and decision is Decision.ESCALATE:
+            self._end(reason)
+        elif (failed and decision is Decision.STOP) or not child.spec.restart.wants(reason):
+            self._finish(child, reason)
+        else:
+            self._restart(child, reason, now)
+
+    def _finish(self, child: Child, reason: Reason) -> None:
+        """A child has ended for good."""
+        child.wanted = False
+        child.phase = Phase.FAILED if is_failure(reason) else Phase.COMPLETED
+        if self._is_simple:
+            self._remove(child, reason)
+            return
+        self._actions.append(Gone(child.name, reason))
+        if child.spec.significant:
+            self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
+        elif self.spec.auto_shutdown and all(one.phase in _DOWN for one in self.children.values()):
+            self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
+
+    def _restart(self, child: Child, reason: Reason, now: float) -> None:
+        if child.window is not None:
+            if not child.window.admits(now):
+                child.wanted = False
+                child.phase = Phase.DISABLED
+                self._actions.append(Gone(child.name, reason))
+                return
+        elif not self._window.admits(now):
+            self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
+            return
+        backoff = child.spec.backoff
+        delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
+        child.tries += 1
+        child.wanted = True
+        child.phase = Phase.BACKING_OFF if delay > 0 else Phase.PENDING
+        self.history.append(RestartRecord(now, child.name, reason, delay))
+        self._wait(child, now + delay)
+        for sibling in self._siblings(child):
+            if sibling.phase in (Phase.RUNNING, Phase.STARTING) and not sibling.cycles:
+                sibling.cycles = True
+                sibling.wanted = sibling.spec.restart is not RestartPolicy.TEMPORARY
+                sibling.leaves_as = Phase.COMPLETED
+                self._cycling += 1
+                heappush(self._stops, (-sibling.position, next(self._tickets), sibling))
+
+    def _siblings(self, child: Child) -> Iterable[Child]:
+        """Those that are started anew with a child."""
+        match self.spec.strategy:
+            case Strategy.ALL_FOR_ONE:
+                return [one for one in self.children.values() if one is not child]
+            case Strategy.REST_FOR_ONE:
+                return [one for one in self.children.values() if one.position > child.position]
+        return ()
+
+    def _leave_cycle(self, child: Child) -> None:
+        if child.cycles:
+            child.cycles = False
+            self._cycling -= 1
+        if self._stopping is child:
+            self._stopping = None
+
+    def _end(self, reason: Reason) -> None:
+        if not self.ended:
+            self.ended = True
+            self._actions.append(End(reason))
+
+    # -- who is next -------------------------------------------------------------------------------------------------
+
+    def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
+        child = self.children[name] = Child(name, spec, next(self._positions), args)
+        return child
+
+    def _remove(self, child: Child, reason: Reason) -> None:
+        child.wanted = False
+        self.children.pop(child.name, None)
+        self._actions.append(Removed(child.name, reason))
+
+    def _answer(self, child: Child, pid: Any) -> None:
+        asker, child.asker = child.asker, None
+        if asker is not None:
+            self._actions.append(Answer(asker, pid))
+
+    def _wait(self, child: Child, due: float) -> None:
+        child.due = due
+        child.ticket = next(self._tickets)
+        self._hold = max(self._hold, due)
+        key = 0.0 if self._is_group else due
+        heappush(self._queue, (key, child.position, child.ticket, child))
+
+    def _settle(self, now: float) -> list[Action]:
+        """Say what can be begun now, and until when to wait for the rest."""
+        if not self.ended:
+            self._next_stop()
+            if self._starting is None:
+                child = self._next_start(now)
+                if child is not None:
+                    self._starting = child
+                    child.phase = Phase.STARTING
+                    self._actions.append(Start(child.name, child.reason if child.starts else None))
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _next_stop(self) -> None:
+        while self._stopping is None and self._stops:
+            child = self._stops[0][2]
+            if child.cycles and child.phase is Phase.STARTING:
+                return
+            heappop(self._stops)
+            if child.cycles and child.phase is Phase.RUNNING:
+                child.phase = Phase.STOPPING
+                self._stopping = child
+                self._actions.append(Stop(child.name, returns=child.wanted))
+
+    def _next_start(self, now: float) -> Child | None:
+        while self._asked:
+            child = self._asked.popleft()
+            if child.is_waiting:
+                return child
+        queue = self._queue
+        while queue and not (queue[0][3].is_waiting and queue[0][3].ticket == queue[0][2]):
+            heappop(queue)
+        if not queue:
+            self._is_new = False
+            self._hold = 0.0
+            return None
+        if self._cycling:
+            return None
+        child = queue[0][3]
+        due = child.due if self.spec.strategy is not Strategy.ALL_FOR_ONE else self._group_due(now)
+        if due > now:
+            if self._wake is None or self._wake != due:
+                self._wake = due
+                self._actions.append(Wake(due))
+            return None
+        heappop(queue)
+        return child
+
+    def _group_due(self, now: float) -> float:
+        """ALL_FOR_ONE: nobody starts before everybody may."""
+        if self._hold > now:
+            self._hold = max(one.due for one in self.children.values() if one.is_waiting)
+        return self._hold

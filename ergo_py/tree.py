@@ -1,0 +1,136 @@
+"""The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ._core.ids import PID, Alias
+from ._core.info import ChildInfo, Phase
+from ._core.kernel import Kernel
+from ._core.process import Process
+from .supervisor import Supervisor
+
+__all__ = ["TreeNode", "take_tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """One process, meta-process or child that is not running, with what belongs to it. ``str()`` gives the tree as text."""
+
+    id: PID | Alias | None
+    """None for a child that is not running, and for the node itself."""
+    name: str | None
+    """The name its supervisor knows it by, or else its registered name."""
+    behaviour: str
+    state: str | None
+    """The state of the process; None if there is none."""
+    phase: Phase | None
+    """Where it is in its life as a supervised child; None if it is not supervised."""
+    restarts: int
+    mailbox: int
+    """How many messages wait for it."""
+    strategy: str | None
+    """If it is a supervisor: what it does when a child ends."""
+    starts_in: float | None
+    """Seconds until it is started, if it is backing off."""
+    children: "tuple[TreeNode, ...]" = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self._line(), *self._below("")])
+
+    def find(self, name: str) -> "TreeNode | None":
+        """The first one of that name in this part of the tree."""
+        if self.name == name:
+            return self
+        return next((found for child in self.children if (found := child.find(name)) is not None), None)
+
+    def _below(self, indent: str) -> Iterator[str]:
+        for number, child in enumerate(self.children, 1):
+            is_last = number == len(self.children)
+            yield f"{indent}{'└─ ' if is_last else '├─ '}{child._line()}"
+            yield from child._below(indent + ("   " if is_last else "│  "))
+
+    def _line(self) -> str:
+        words = [word for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "") if word]
+        facts = [self.strategy, self.phase.value if self.phase is not None else self.state]
+        if self.starts_in is not None:
+            facts.append(f"starts in {self.starts_in:.3g} s")
+        if self.restarts:
+            facts.append(f"{self.restarts} restart{'s' if self.restarts > 1 else ''}")
+        if self.mailbox:
+            facts.append(f"mailbox {self.mailbox}")
+        told = [fact for fact in facts if fact]
+        return " ".join(words) + (f" ({', '.join(told)})" if told else "")
+
+
+def take_tree(kernel: Kernel) -> TreeNode:
+    """The tree as it is now."""
+    return _node(
+        None, kernel.pid.node, "", children=tuple(_of_process(one, None) for one in list(kernel.roots.values()))
+    )
+
+
+def _of_process(process: Any, child: ChildInfo | None) -> TreeNode:
+    if not isinstance(process, Process):
+        return _of_meta(process)
+    supervisor = process.behaviour if isinstance(process.behaviour, Supervisor) and process.seats is not None else None
+    owned = dict(process.owned or {})
+    children: list[TreeNode] = []
+    strategy = None
+    if supervisor is not None:
+        info = supervisor.supervision()
+        strategy = info.strategy
+        for one in info.children:
+            running = owned.pop(one.pid, None)
+            children.append(_of_child(one) if running is None else _of_process(running, one))
+    children.extend(_of_process(one, None) for one in owned.values())
+    return _node(
+        process.id,
+        process.name if child is None else child.name,
+        process.callbacks.behaviour,
+        state=process.state.value,
+        phase=None if child is None else child.phase,
+        restarts=0 if child is None else child.restarts,
+        mailbox=len(process.mailbox),
+        strategy=strategy,
+        children=tuple(children),
+    )
+
+
+def _of_child(child: ChildInfo) -> TreeNode:
+    return _node(
+        None,
+        child.name,
+        child.behaviour,
+        phase=child.phase,
+        restarts=child.restarts,
+        mailbox=child.waiting,
+        starts_in=child.starts_in,
+    )
+
+
+def _of_meta(meta: Any) -> TreeNode:
+    return _node(
+        meta.id,
+        None,
+        meta.callbacks.behaviour,
+        state=meta.state.value,
+        mailbox=len(meta.mailbox),
+        children=tuple(_of_process(one, None) for one in dict(meta.owned or {}).values()),
+    )
+
+
+def _node(
+    id: PID | Alias | None,
+    name: str | None,
+    behaviour: str,
+    *,
+    state: str | None = None,
+    phase: Phase | None = None,
+    restarts: int = 0,
+    mailbox: int = 0,
+    strategy: str | None = None,
+    starts_in: float | None = None,
+    children: tuple[TreeNode, ...] = (),
+) -> TreeNode:
+    return TreeNode(id, name, behaviour, state, phase, restarts, mailbox, strategy, starts_in, children)
