@@ -5,25 +5,29 @@ for it for ever. The relay passes each trap through, so that between two of them
 """
 
 import types
-from collections.abc import Coroutine, Generator
-from typing import Any, NoReturn
+from collections.abc import Coroutine, Generator, Iterator
+from typing import Any, Final, NoReturn
 
 from trio.lowlevel import Abort, Task, enable_ki_protection, reschedule
 
 __all__ = ["Relay"]
 
 
+_REMAINS: Final[list[Any]] = []
+"""Coroutines that would not even be closed. Kept for good, since collecting one would try again and complain; not by a node,
+since none lives as long.
+"""
+
+
 class Relay:
     """Runs one coroutine inside one task, until it ends or is abandoned."""
 
-    __slots__ = ("_abandoned", "_trap", "finished", "remains")
+    __slots__ = ("_abandoned", "_trap", "finished")
 
     def __init__(self) -> None:
         self._abandoned = False
         self._trap: Any = None
         self.finished = False
-        self.remains: Coroutine[Any, Any, None] | None = None
-        """A coroutine that would not even be closed. Kept, since collecting it would try again and complain."""
 
     @enable_ki_protection
     @types.coroutine
@@ -46,10 +50,13 @@ class Relay:
         finally:
             self.finished = True
             self._trap = None
+        parts = list(_parts(coroutine))
         try:
             coroutine.close()
-        except RuntimeError:
-            self.remains = coroutine
+        except BaseException:
+            # What one that was given up has to say concerns nobody any more.
+            pass
+        _REMAINS.extend(part for part in parts if _frame(part) is not None)
 
     def abandon(self) -> None:
         """Have the coroutine left alone at its next step. One that is runnable ends within a turn of the scheduler."""
@@ -72,3 +79,14 @@ class Relay:
 
 def _raise_cancel() -> NoReturn:
     raise RuntimeError("abandoned")
+
+
+def _parts(coroutine: Any) -> Iterator[Any]:
+    """A coroutine, what it awaits, what that awaits: any of them may be the one that refuses to be closed."""
+    while coroutine is not None:
+        yield coroutine
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+
+
+def _frame(part: Any) -> Any:
+    return getattr(part, "cr_frame", None) or getattr(part, "gi_frame", None)
