@@ -372,8 +372,10 @@ async def test_an_exception_that_leaves_a_callback_ends_that_process_only_and_is
         await wait_all_tasks_blocked()
         capturing = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
-        assert ends == [Crashed(Failed(where))]
-        assert "in check" in ends[0].traceback  # type: ignore[union-attr]
+        [reason] = ends
+        assert reason == Crashed(Failed(where))
+        assert isinstance(reason, Crashed)
+        assert "in check" in reason.traceback
         assert node.processes() == [sibling]
         assert node.info().crashed == 1
         [line] = [line for line in capturing if line["event"] == "process crashed"]
