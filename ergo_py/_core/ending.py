@@ -88,10 +88,11 @@ async def shut(process: "Process") -> None:
     owner = kernel.pid if process.parent is None else process.parent.id
     if options.shutdown > 0:
         process.ask_to_exit(owner, Shutdown())
-        # Most are gone after one turn of the scheduler, and then need no time limit.
-        await checkpoint()
-        if process.state is State.TERMINATED:
-            return
+        # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
+        for _ in range(2):
+            await checkpoint()
+            if process.state is State.TERMINATED:
+                return
         with trio.move_on_after(options.shutdown):
             await process.wait_gone()
             return
