@@ -12,7 +12,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import Final
 
-from . import serving
+from . import ending, serving
 from .bridge import Bridge
 from .errors import NodeStoppedError
 from .info import BlockedReport
@@ -74,6 +74,7 @@ _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
         serving._serve.__code__,
         serving._handle_other.__code__,
         serving.answer_now.__code__,
+        ending.finish.__code__,
         Process._initialise.__code__,
     }
 )

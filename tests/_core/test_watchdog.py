@@ -1,0 +1,306 @@
+"""Who blocks the loop is named, once, and nobody else.
+
+The loop is really blocked here, in each test until the watchdog has said so: by an event that its report sets.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import PID, Actor, BlockedReport, Caller, Node, Reason
+from ergo_py._core.bridge import Bridge
+from ergo_py._core.watchdog import Watchdog
+from tests.support import Puppet, running_node
+
+THRESHOLD = 0.02
+PATIENCE = 20.0
+
+
+def watchdog_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ergo-watchdog"]
+
+
+class Reports:
+    """What a watchdog said; whoever blocks the loop may wait here until it was about him."""
+
+    def __init__(self) -> None:
+        self.all: list[BlockedReport] = []
+        self.came = threading.Condition()
+
+    def __call__(self, report: BlockedReport) -> None:
+        with self.came:
+            self.all.append(report)
+            self.came.notify_all()
+
+    def block_until(self, is_meant: Callable[[BlockedReport], bool]) -> bool:
+        # A busy machine may keep the loop waiting as well, which is no mistake of anybody: so look for the one that is meant.
+        with self.came:
+            return self.came.wait_for(lambda: any(map(is_meant, self.all)), PATIENCE)
+
+    def about(self, pid: PID | None) -> list[BlockedReport]:
+        return [report for report in self.all if report.process == pid]
+
+
+@asynccontextmanager
+async def watched_node(reports: Reports, threshold: float = THRESHOLD) -> AsyncIterator[Node]:
+    async with running_node() as node:
+        watchdog = Watchdog(node._router.bridge, threshold, reports)
+        try:
+            yield node
+        finally:
+            await trio.to_thread.run_sync(watchdog.stop)
+
+
+class Blocking(Actor):
+    """Blocks the loop in the callback it was made for, until that is noticed."""
+
+    def __init__(self, reports: Reports, callback: str) -> None:
+        self.reports = reports
+        self.callback = callback
+        self.noticed = False
+
+    def block_in(self, callback: str) -> None:
+        if callback == self.callback:
+            self.noticed = self.reports.block_until(lambda report: report.process == self.pid)
+
+    async def init(self) -> None:
+        self.block_in("init")
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.block_in("handle_message")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.block_in("handle_call")
+        return self.noticed
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.block_in("handle_inspect")
+        return {}
+
+    async def terminate(self, reason: Reason) -> None:
+        self.block_in("terminate")
+
+
+async def use_every_callback(node: Node, pid: PID) -> None:
+    node.send(pid, 1.5)
+    await node.call(pid, "a request", timeout=PATIENCE)
+    await node.inspect(pid, "item", timeout=PATIENCE)
+    node.send_exit(pid)
+    while pid in node.processes():
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "callback,message_type",
+    [
+        ("init", None),
+        ("handle_message", "float"),
+        ("handle_call", "str"),
+        ("handle_inspect", "tuple"),
+        ("terminate", None),
+    ],
+)
+async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
+    callback: str, message_type: str | None
+) -> None:
+    reports = Reports()
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Blocking, reports, callback, name="blocking", init_timeout=PATIENCE)
+        await use_every_callback(node, pid)
+
+    [report] = reports.about(pid)
+    assert (report.name, report.behaviour) == ("blocking", "Blocking")
+    assert (report.callback, report.message_type) == (callback, message_type)
+    assert report.seconds >= THRESHOLD
+    assert "in block_until" in report.stack
+    assert f"in {callback}" in report.stack
+
+
+async def test_a_callee_that_answers_on_the_spot_is_reported_and_not_its_caller() -> None:
+    reports = Reports()
+
+    class Plain(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return reports.block_until(lambda report: report.process == self.pid)
+
+    async with watched_node(reports) as node:
+        callee = await node.spawn(Plain)
+        caller = await node.spawn(Puppet)
+        await trio.testing.wait_all_tasks_blocked()
+        noticed = await node.call(caller, lambda me: me.call(callee, b"request", timeout=PATIENCE), timeout=PATIENCE)
+
+    assert noticed
+    assert [(report.callback, report.message_type) for report in reports.about(callee)] == [("handle_call", "bytes")]
+    assert reports.about(caller) == []
+
+
+async def test_a_task_that_is_no_process_is_reported_by_its_stack() -> None:
+    reports = Reports()
+
+    async def foreign() -> None:
+        reports.block_until(lambda report: "in foreign" in report.stack)
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Puppet)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(foreign)
+
+    [report] = [report for report in reports.all if "in foreign" in report.stack]
+    assert (report.process, report.name, report.behaviour) == (None, None, None)
+    assert (report.callback, report.message_type) == (None, None)
+    assert reports.about(pid) == []
+
+
+async def test_one_blockage_is_reported_once_and_the_next_one_again() -> None:
+    reports = Reports()
+
+    class Blocks(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            reports.block_until(lambda _: len(reports.about(self.pid)) == message)
+            # Long enough for several more reports, if there were any.
+            time.sleep(THRESHOLD * 6)
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Blocks)
+        counts = []
+        for number in (1, 2, 3):
+            node.send(pid, number)
+            await node.inspect(pid, timeout=PATIENCE)
+            counts.append(len(reports.about(pid)))
+
+    assert counts == [1, 2, 3]
+
+
+class Counting(Bridge):
+    """Counts how often a sign of life is asked for."""
+
+    __slots__ = ("asked",)
+
+    def post(self, job: Callable[..., object], *args: Any) -> None:
+        self.asked = getattr(self, "asked", 0) + 1
+        super().post(job, *args)
+
+
+def counting_bridge() -> Counting:
+    return Counting("test@localhost", trio.lowlevel.current_trio_token(), lambda _: None)
+
+
+async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
+    reports = Reports()
+    bridge = counting_bridge()
+    watchdog = Watchdog(bridge, 0.04, reports)
+
+    await trio.sleep(0.4)
+    await trio.to_thread.run_sync(watchdog.stop)
+
+    assert reports.all == []
+    # It looked about twenty times; once or twice it may have met the loop on its way.
+    assert getattr(bridge, "asked", 0) <= 5
+    bridge.close()
+
+
+@pytest.fixture
+def switching_fast() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: None) -> None:
+    reports = Reports()
+    bridge = counting_bridge()
+    watchdog = Watchdog(bridge, 0.5, reports)
+
+    with trio.fail_after(PATIENCE):
+        while getattr(bridge, "asked", 0) < 3:
+            # Longer than the switch interval: beside shorter turns the watchdog itself would hardly ever run.
+            for _ in range(5000):
+                pass
+            await trio.lowlevel.checkpoint()
+    await trio.to_thread.run_sync(watchdog.stop)
+
+    assert reports.all == []
+    bridge.close()
+
+
+async def test_the_node_keeps_the_last_report_and_counts_them() -> None:
+    reports = Reports()
+
+    async with running_node(watchdog=THRESHOLD) as node:
+
+        def block(me: Puppet) -> None:
+            while (last := node._last_blocked) is None or last.process != me.pid:
+                reports.came.acquire()
+                reports.came.wait(0.001)
+                reports.came.release()
+
+        pid = await node.spawn(Puppet)
+        node.send(pid, block)
+        await node.inspect(pid, timeout=PATIENCE)
+        info = node.info()
+
+    assert info.times_blocked >= 1
+    assert info.last_blocked is not None
+    assert info.last_blocked.process == pid
+    assert info.last_blocked.callback == "handle_message"
+
+
+async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = Reports()
+
+    class Secret:
+        def __repr__(self) -> str:
+            return "the secret"
+
+    class Blocks(Actor):
+        def handle_message(self, message: Secret, sender: Any) -> None:
+            deadline = time.monotonic() + PATIENCE
+            while self.node._last_blocked is None and time.monotonic() < deadline:
+                with reports.came:
+                    reports.came.wait(0.001)
+
+    async with running_node(watchdog=THRESHOLD, log_output="json") as node:
+        pid = await node.spawn(Blocks)
+        node.send(pid, Secret())
+        await node.inspect(pid, timeout=PATIENCE)
+    logged = capsys.readouterr().err
+
+    assert "the event loop is blocked" in logged
+    assert "Secret" in logged
+    assert "the secret" not in logged
+
+
+async def test_the_thread_is_gone_when_the_node_is() -> None:
+    async with running_node(watchdog=60):
+        during = len(watchdog_threads())
+
+    assert during == 1
+    assert watchdog_threads() == []
+
+
+async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> None:
+    reports = Reports()
+
+    class BlocksAtTheEnd(Actor):
+        def terminate(self, reason: Reason) -> None:
+            while self.node._last_blocked is None:
+                with reports.came:
+                    reports.came.wait(0.001)
+
+    async with running_node(watchdog=THRESHOLD) as node:
+        await node.spawn(BlocksAtTheEnd)
+
+    assert watchdog_threads() == []
+
+
+async def test_a_node_without_watchdog_has_no_thread() -> None:
+    async with running_node(watchdog=None):
+        assert watchdog_threads() == []
