@@ -1,0 +1,302 @@
+"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in a thread of its own.
+
+::
+
+    from ergo_py.blocking import open_node
+
+    node = open_node("demo@localhost")
+    counter = node.spawn(Counter, 5)
+    node.call(counter, Total())
+    node.close()
+"""
+
+import atexit
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import outcome
+import trio
+
+from ._core.behaviour import Behaviour
+from ._core.bridge import Parker
+from ._core.errors import NodeStoppedError
+from ._core.ids import PID, Alias, Target
+from ._core.info import ExitReport, MetaInfo, NodeInfo, ProcessInfo
+from ._core.mailbox import Priority
+from ._core.messages import DeadLetter, Request
+from ._core.options import SpawnKeywords
+from ._core.reasons import Reason, Shutdown
+from ._core.requests import Caller
+from ._core.timers import Timer
+from .node import Node
+from .node import open_node as open_async_node
+from .tree import TreeNode
+
+__all__ = ["BlockingNode", "handle", "open_node"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_AT_EXIT = 5.0
+"""Seconds that a forgotten node may take to stop when the interpreter exits."""
+
+
+class BlockingNode:
+    """A node's verbs without ``await``, for every thread but the node's own. Errors come as if the verb had been called there."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._node!r}>"
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self._node.name
+
+    @property
+    def pid(self) -> PID:
+        """What stands as the sender of what the node itself sends."""
+        return self._node.pid
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        """The environment that every process inherits."""
+        return self._node.env
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to the node."""
+        return self._node.log
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        """Start a process that belongs to the node, and return when its ``init`` has succeeded. Raises as ``Node.spawn``."""
+        return self._wait(partial(self._node.spawn, behaviour, *args, **options))
+
+    def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
+        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        return self._node.send_exit(to, reason)
+
+    def kill(self, to: Target) -> bool:
+        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        return self._node.kill(to)
+
+    def wait_ended(self, to: Target) -> Reason:
+        """Wait until a process has ended; returns why. Raises as ``Node.wait_ended``."""
+        return self._wait(partial(self._node.wait_ended, to))
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message. False if nobody is there to receive it. Raises as ``Node.send``."""
+        return self._node.send(to, message, priority=priority)
+
+    def send_wait(
+        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+    ) -> bool:
+        """Send a message, and wait for room if the receiver's rule is ``Overflow.WAIT``. Raises as ``Node.send_wait``."""
+        return self._wait(partial(self._node.send_wait, to, message, priority=priority, timeout=timeout))
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message ``delay`` seconds from now."""
+        return self._node.send_after(delay, to, message, priority=priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message every ``period`` seconds until the timer is cancelled."""
+        return self._node.send_every(period, to, message, priority=priority)
+
+    @overload
+    def call(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    def call(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait, not the node."""
+        return self._node.call_from_thread(to, request, timeout=timeout, priority=priority)
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        """Answer a deferred call. False if nobody waits any more."""
+        return self._node.reply(caller, value)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        """Answer a deferred call with an exception. False if nobody waits any more."""
+        return self._node.reply_error(caller, error)
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, to: Target) -> None:
+        """Give a process a name. Raises as ``Node.register``."""
+        self._node.register(name, to)
+
+    def unregister(self, name: str) -> None:
+        """Take a name away from its holder. Raises as ``Node.unregister``."""
+        self._node.unregister(name)
+
+    def whereis(self, name: str) -> PID | None:
+        """Who has this name; None if nobody."""
+        return self._node.whereis(name)
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    def info(self) -> NodeInfo:
+        """The node as it is at this moment."""
+        return self._node.info()
+
+    def processes(self) -> list[PID]:
+        """All living processes, oldest first."""
+        return self._node.processes()
+
+    def process_info(self, to: Target) -> ProcessInfo:
+        """A process as it is at this moment. Raises as ``Node.process_info``."""
+        return self._node.process_info(to)
+
+    def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a process tell about itself. Raises as ``Node.inspect``."""
+        return self._wait(partial(self._node.inspect, to, *items, timeout=timeout))
+
+    def metas(self) -> list[Alias]:
+        """All living meta-processes, oldest first."""
+        return self._node.metas()
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """A meta-process as it is at this moment. Raises as ``Node.meta_info``."""
+        return self._node.meta_info(alias)
+
+    def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a meta-process tell about itself. Raises as ``Node.inspect_meta``."""
+        return self._wait(partial(self._node.inspect_meta, alias, *items, timeout=timeout))
+
+    def tree(self) -> TreeNode:
+        """Everything that runs on this node, and every child that should."""
+        return self._node.tree()
+
+    def events(self) -> dict[str, int]:
+        """All events of this node, each with the number of its subscribers."""
+        return self._node.events()
+
+    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
+        """The most recent messages that had nowhere to go, newest last."""
+        return self._node.dead_letters(count)
+
+    def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
+        """Run ``await function(node)`` on the node's loop, with the node whose verbs are to be awaited; returns its result."""
+
+        async def call() -> T:
+            return await function(self._node)
+
+        return self._wait(call)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Have a coroutine run on the loop, and block this thread until it is done."""
+        bridge = self._node._router.bridge
+        bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
+        parker: Parker[outcome.Outcome[T]] = Parker()
+        scope = trio.CancelScope()
+
+        async def job() -> None:
+            with scope:
+                parker.settle(await outcome.acapture(function))
+            # Nobody waits any more if it was cancelled from here; if the node ended, the one who waits is told.
+            parker.settle(outcome.Error(NodeStoppedError(self.name)))
+
+        def start() -> None:
+            contextvars.Context().run(self._node._kernel.nursery.start_soon, job)
+
+        bridge.post(start)
+        try:
+            parker.wait(None)
+        except BaseException:
+            bridge.post(scope.cancel)
+            raise
+        assert parker.value is not None
+        return parker.value.unwrap()
+
+
+class OwnedNode(BlockingNode):
+    """A node together with the thread its loop runs in. Close it, or use it with ``with``."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self._up: Parker[outcome.Outcome[Node]] = Parker()
+        self._report: ExitReport | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(name, dict(options)), name=f"ergo-loop {name}", daemon=True
+        )
+        self._thread.start()
+        self._up.wait(None)
+        assert self._up.value is not None
+        super().__init__(self._up.value.unwrap())
+        # A daemon thread never keeps the interpreter; a forgotten node is still stopped in order, within a few seconds.
+        atexit.register(self.close, _AT_EXIT)
+
+    def __enter__(self) -> "OwnedNode":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float | None = None) -> ExitReport | None:
+        """Stop the node and end its thread; returns how it came down, or None if that took longer than ``timeout``.
+
+        Closing twice is closing once.
+        """
+        atexit.unregister(self.close)
+        try:
+            self._node.stop_soon()
+        except NodeStoppedError:
+            pass
+        self._thread.join(timeout)
+        return None if self._thread.is_alive() else self._node.exit_report
+
+    @property
+    def exit_report(self) -> ExitReport | None:
+        """How the node came down; None while it is up."""
+        return self._node.exit_report
+
+    def _run(self, name: str, options: dict[str, Any]) -> None:
+        async def main() -> None:
+            try:
+                context = open_async_node(name, **options)
+                node = await context.__aenter__()
+            except BaseException as error:
+                self._up.settle(outcome.Error(error))
+                return
+            self._up.settle(outcome.Value(node))
+            error: BaseException | None = None
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as cancelled:
+                error = cancelled
+            await context.__aexit__(type(error), error, None)
+
+        trio.run(main)
+
+
+def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
+    """Open a node whose loop runs in a background thread. The options are those of :func:`ergo_py.open_node`.
+
+    Raises:
+        BadInputError: an option has a value that cannot be right.
+    """
+    return OwnedNode(name, options)
+
+
+def handle(node: Node) -> BlockingNode:
+    """The blocking verbs of a node that lives in a running trio program, for that program's other threads."""
+    return BlockingNode(node)
