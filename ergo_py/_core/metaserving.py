@@ -1,10 +1,11 @@
 """How the handler of a meta-process serves its messages: each callback where its colour says."""
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint
+from trio.lowlevel import Task, checkpoint, current_task
 
 from .errors import Reject
 from .mailbox import CALL, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
@@ -17,7 +18,7 @@ from .states import MetaState
 if TYPE_CHECKING:
     from .metalife import Meta
 
-__all__ = ["serve"]
+__all__ = ["serve", "wait_in_callback"]
 
 _BURST: Final = 64
 _SLICE: Final = 0.001
@@ -91,6 +92,20 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
         await behaviour.handle_response(payload)
     else:
         behaviour.handle_response(payload)
+
+
+async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
+    """Let an async callback wait for something of its own, and answer inspects meanwhile.
+
+    It looks again whenever ``meta.wake()`` is called, and goes on when ``waits()`` no longer holds or the meta-process is ending.
+    """
+    box, task = meta.mailbox, current_task()
+    while waits() and meta.reason is None:
+        # In this lane there are inspects only: what users send goes to the other two.
+        while box.urgent:
+            _, _, caller, items = box.pop_ahead()
+            _inspect(meta, caller, items)
+        await park(task)
 
 
 def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
