@@ -51,6 +51,8 @@ async def finish(process: "Process", reason: Reason) -> None:
 
 async def undo(process: "Process", error: BaseException) -> None:
     """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
+    if process.state is State.TERMINATED:
+        return
     process.reason = process.reason or Crashed(error)
     _begin(process)
     if process.owned:
@@ -101,7 +103,8 @@ async def shut(process: "Process") -> None:
         process.kill()
         with trio.move_on_after(patience):
             await process.wait_gone()
-            kernel.killed.append(ended)
+            if kernel.stopping:
+                kernel.killed.append(ended)
             return
     await abandon(process)
 

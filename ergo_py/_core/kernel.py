@@ -186,8 +186,8 @@ class Kernel:
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
-        except MailboxFullError:
-            # It has become a dead letter and was counted; there is no sender who could be told.
+        except (MailboxFullError, NodeStoppedError):
+            # It has become a dead letter, or came too late for the node; there is no sender who could be told.
             return
 
     def _bridge_failed(self, error: BaseException) -> None:

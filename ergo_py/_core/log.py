@@ -19,7 +19,7 @@ from .ids import PID, Alias
 from .messages import LogRecord
 from .options import LEVELS, check_level
 
-__all__ = ["Log", "Output"]
+__all__ = ["Log", "Output", "check_output"]
 
 Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
 _OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
@@ -34,8 +34,7 @@ class Log:
     """Makes bound loggers, writes their lines, and offers them to logger processes."""
 
     def __init__(self, node: str, level: str, output: Output, offer: Callable[[LogRecord], None]) -> None:
-        if output not in _OUTPUTS:
-            raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
+        check_output(output)
         self.node = node
         self.level = level
         self._number = check_level(level)
@@ -71,6 +70,12 @@ class Log:
 
 def _drop(_logger: object, _method: str, _event: Event) -> Any:
     raise structlog.DropEvent
+
+
+def check_output(output: object) -> None:
+    """Refuse what is no place for lines to go."""
+    if output not in _OUTPUTS:
+        raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
 
 
 def _writer(output: Output) -> Callable[[str, str, dict[str, Any]], None]:

@@ -12,7 +12,7 @@ from .ending import kill_all, stop_all
 from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .info import Ended, ExitReport
 from .kernel import Kernel
-from .log import Output
+from .log import Output, check_output
 from .node import Node
 from .options import check_level, check_name, check_number
 from .reasons import Shutdown
@@ -33,6 +33,7 @@ class NodeContext(Generic[N]):
         self.node_type = node_type
         """The class of the node; what is built on the kernel may have added verbs to it."""
         self._node: N | None = None
+        self._entered = False
         self._down = trio.Event()
         self._closing = trio.Event()
         self._ready = trio.Event()
@@ -41,8 +42,9 @@ class NodeContext(Generic[N]):
         self._body: trio.CancelScope | None = None
 
     async def __aenter__(self) -> N:
-        if self._node is not None:
+        if self._entered:
             raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
+        self._entered = True
         # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
         # process that cannot be ended at all can be left behind, where a nursery would wait for it for ever.
         trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
@@ -128,8 +130,8 @@ class NodeContext(Generic[N]):
         if kernel.roots:
             late = [Ended(p.id, p.name, p.callbacks.behaviour, None) for p in kernel.router.processes.values()]
             await kill_all(kernel.roots)
-            left = {one.pid for one in kernel.abandoned}
-            kernel.killed.extend(one for one in late if one.pid not in left)
+            known = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
+            kernel.killed.extend(one for one in late if one.pid not in known)
         kernel.router.stopped = True
         kernel.router.bridge.close()
         if self._watchdog is not None:
@@ -196,6 +198,7 @@ def open_node(
     check_number("dead_letters", dead_letters, least=0, whole=True)
     check_number("stop_timeout", stop_timeout, least=0.0)
     check_level(log_level)
+    check_output(log_output)
     if on_escalation not in ("keep", "stop"):
         raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
     if env is not None and not isinstance(env, Mapping):

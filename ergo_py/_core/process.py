@@ -250,17 +250,18 @@ class Process:
             pass
         elif "init" in self.callbacks.asynchronous:
             timeout = self.options.init_timeout
-            with trio.CancelScope(deadline=trio.current_time() + timeout) as self._scope:
+            with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
+                self._scope = scope
                 await behaviour.init()
             # Also if it swallowed the cancellation: what came too late has failed.
-            if self._scope.cancel_called:
+            if scope.cancel_called:
                 if isinstance(self.reason, Killed):
                     raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
                 raise InitTimeoutError(self.callbacks.behaviour, timeout)
             self._scope = None
         else:
             check_plain(self, "init", behaviour.init())
-        if isinstance(self.reason, Killed):
+        if isinstance(self.reason, Killed) or self.state is State.TERMINATED:
             raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
         self.enter(State.SLEEP)
 
@@ -294,6 +295,8 @@ class Process:
         except BaseException as error:
             # Killed out of a callback whose nursery raised more than the cancellation.
             reason = Killed() if self._scope is not None and self._scope.cancel_called else Crashed(error)
+            if not isinstance(error, Exception | trio.Cancelled):
+                self.kernel.panic(error)
             self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
         await finish(self, reason)
 
