@@ -1,0 +1,613 @@
+"""A node comes up, and goes down: in order, in bounded time, whatever its processes do and however the body ends."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py import (
+    PID,
+    Actor,
+    BadInputError,
+    Caller,
+    Killed,
+    Node,
+    NodeStoppedError,
+    NoNode,
+    NotAllowedError,
+    Reason,
+    Shutdown,
+    TargetDownError,
+    open_node,
+)
+from tests.support import Failed, Puppet, Recorder, Stubborn, Witness, running_node
+
+
+@pytest.fixture
+def fast_clock() -> MockClock:
+    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for those who always move."""
+    return MockClock(rate=20.0)
+
+
+class Shielded(Actor):
+    """Waits where no cancellation reaches it."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+
+class SlowEnd(Witness):
+    """Takes a second to end."""
+
+    async def terminate(self, reason: Reason) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        await trio.sleep(1)
+        self.ends.append((self.label, reason))
+
+
+# -- N1: up and down -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_started_first(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    async with open_node("test@localhost", log_output="none", watchdog=None) as node:
+        for label in ("first", "second", "third"):
+            await node.spawn(SlowEnd, ends, label, name=label)
+    await wait_all_tasks_blocked()
+
+    assert ends == [(label, Shutdown()) for label in ("third", "second", "first")]
+    assert node.processes() == []
+    assert node.whereis("first") is None
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_a_node_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+
+    async with running_node(limit=10, watchdog=0.5) as node:
+        await node.spawn(Puppet)
+        during = set(threading.enumerate())
+
+    assert len(during - before) == 1
+    assert set(threading.enumerate()) <= before
+
+
+async def test_what_the_body_raises_comes_out_as_it_is_after_everything_has_stopped(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    error = Failed("in the body")
+
+    with pytest.raises(Failed) as caught:
+        async with running_node() as node:
+            await node.spawn(SlowEnd, ends, "process")
+            raise error
+
+    assert caught.value is error
+    assert ends == [("process", Shutdown())]
+
+
+async def test_a_node_cancelled_from_outside_stops_in_order_and_hands_the_cancellation_on(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+
+    with trio.move_on_after(1) as scope:
+        async with open_node(log_output="none", watchdog=None) as node:
+            parent = await node.spawn(SlowEnd, ends, "parent")
+            await node.call(parent, lambda me: me.spawn(SlowEnd, ends, "child"))
+            await trio.sleep_forever()
+
+    assert scope.cancelled_caught
+    assert ends == [("child", Shutdown()), ("parent", Shutdown())]
+    assert trio.current_time() == 3
+
+
+async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(autojump_clock: MockClock) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with open_node(log_output="none", watchdog=None):
+            await trio.sleep_forever()
+    await wait_all_tasks_blocked()
+
+    assert scope.cancelled_caught
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda node: node.stop(),
+        lambda node: node.stop_soon(),
+        lambda node: node.send("stopper", lambda me: me.node.stop()),
+        lambda node: trio.to_thread.run_sync(node.stop),
+    ],
+    ids=["in the body", "as a signal handler would", "from a process", "from a thread"],
+)
+async def test_asking_a_node_to_stop_ends_its_body_quietly(stop: Callable[[Node], Any]) -> None:
+    ends: list[Any] = []
+    reached = False
+
+    async with running_node(limit=10) as node:
+        await node.spawn(Witness, ends, name="stopper")
+        result = stop(node)
+        if result is not None and not isinstance(result, bool):
+            await result
+        await trio.sleep_forever()
+        reached = True
+
+    assert not reached
+    assert ends == [Shutdown()]
+    assert node.stopping
+
+
+async def test_stopping_twice_is_stopping(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        node.stop()
+        node.stop()
+        await trio.sleep_forever()
+
+    with pytest.raises(NodeStoppedError):
+        node.stop()
+
+
+async def test_two_nodes_in_one_program_are_independent(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    async with running_node("left@localhost", env={"side": "left"}) as left:
+        async with running_node("right@localhost", env={"side": "right"}) as right:
+            on_left = await left.spawn(Recorder, heard, name="same")
+            on_right = await right.spawn(Puppet, name="same")
+            left.send("same", "for the left")
+            right.send("same", "for the right")
+
+            with pytest.raises(TargetDownError) as caught:
+                await left.call(on_right, 1)
+            sent = left.send(on_right, "astray"), right.send(on_left, "astray")
+            envs = dict(left.env), await right.call(on_right, lambda me: dict(me.env))
+
+        assert caught.value.reason == NoNode("right@localhost")
+        assert sent == (False, False)
+        assert envs == ({"side": "left"}, {"side": "right"})
+        assert right.processes() == []
+        assert left.processes() == [on_left]
+        left.send("same", "the other one is down")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["for the left", "the other one is down"]
+
+
+async def test_processes_of_one_node_may_talk_to_another_node_of_the_program_through_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node("left@localhost") as left, running_node("right@localhost") as right:
+        puppet = await left.spawn(Puppet)
+        server = await right.spawn(Puppet)
+
+        answer = await left.call(puppet, lambda me: right.call(server, lambda it: it.pid))
+
+        assert answer == server
+
+
+async def test_a_context_is_entered_once(autojump_clock: MockClock) -> None:
+    context = open_node(log_output="none", watchdog=None)
+
+    async with context as node:
+        with pytest.raises(NotAllowedError, match="call open_node again"):
+            await context.__aenter__()
+        pid = await node.spawn(Puppet)
+        assert node.processes() == [pid]
+
+    with pytest.raises(NotAllowedError, match="call open_node again"):
+        await context.__aenter__()
+
+
+async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(autojump_clock: MockClock) -> None:
+    context = open_node(log_output="none", watchdog=None)
+    outcomes: list[str] = []
+
+    async def enter() -> None:
+        try:
+            async with context as node:
+                await node.spawn(Puppet)
+                outcomes.append("entered")
+        except NotAllowedError:
+            outcomes.append("refused")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(enter)
+        nursery.start_soon(enter)
+
+    assert sorted(outcomes) == ["entered", "refused"]
+
+
+async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(autojump_clock: MockClock) -> None:
+    # Which task is first is left to chance in each turn of the scheduler.
+    for _ in range(20):
+        async with running_node() as node:
+            node.send_after(0, "nobody", 1)
+
+        assert node.exit_report is not None
+
+
+# -- whatever the processes do -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behaviour", [Stubborn, Shielded])
+async def test_a_node_comes_down_although_a_process_will_not_end(fast_clock: MockClock, behaviour: type[Actor]) -> None:
+    ends: list[Any] = []
+    async with running_node(limit=600, stop_timeout=0.5) as node:
+        await node.spawn(Witness, ends, "first", name="first")
+        pid = await node.spawn(behaviour, name="stubborn")
+        await node.spawn(Witness, ends, "last", name="last")
+        node.send(pid, "begin")
+        await wait_all_tasks_blocked()
+
+    assert sorted(ends) == ["first", "last"]
+    assert node.processes() == []
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
+
+
+async def test_a_node_comes_down_within_its_stop_timeout_and_a_grace(autojump_clock: MockClock) -> None:
+    async with running_node(stop_timeout=3) as node:
+        for _ in range(10):
+            pid = await node.spawn(Shielded, shutdown=100, terminate_timeout=100)
+            node.send(pid, "begin")
+        await wait_all_tasks_blocked()
+
+    assert 3 <= trio.current_time() <= 3 + 1.5
+    assert node.exit_report is not None
+    assert len(node.exit_report.abandoned) == 10
+
+
+async def test_a_node_comes_down_although_a_process_waits_for_a_thread() -> None:
+    release = threading.Event()
+
+    class Blocked(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.to_thread.run_sync(release.wait)
+
+    try:
+        with trio.fail_after(20):
+            async with running_node(limit=10, stop_timeout=0.1) as node:
+                pid = await node.spawn(Blocked, name="blocked")
+                node.send(pid, "begin")
+                await wait_all_tasks_blocked(0.01)
+
+        assert node.exit_report is not None
+        assert [one.name for one in node.exit_report.abandoned] == ["blocked"]
+        with pytest.raises(NodeStoppedError):
+            node.send(pid, 1)
+    finally:
+        release.set()
+
+
+async def test_a_node_comes_down_although_a_terminate_never_returns(autojump_clock: MockClock) -> None:
+    class Endless(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    async with running_node() as node:
+        await node.spawn(Endless, terminate_timeout=1)
+        await node.spawn(Endless, terminate_timeout=2)
+
+    assert trio.current_time() == 3
+
+
+async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends(autojump_clock: MockClock) -> None:
+    class Hydra(Puppet):
+        async def init(self) -> None:
+            await self.spawn(Puppet)
+
+        async def handle_child_exit(self, child: PID, reason: Reason) -> None:
+            for _ in range(2):
+                await self.spawn(Puppet)
+
+    async with running_node() as node:
+        pid = await node.spawn(Hydra)
+        for child in node.process_info(pid).children:
+            assert isinstance(child, PID)
+            node.kill(child)
+        await wait_all_tasks_blocked()
+
+    assert node.processes() == []
+
+
+async def test_a_node_comes_down_although_its_processes_talk_without_end(autojump_clock: MockClock) -> None:
+    class Talker(Actor):
+        def handle_message(self, message: Any, sender: PID) -> None:
+            self.send(sender, message)
+
+    async with running_node() as node:
+        left, right = await node.spawn(Talker), await node.spawn(Puppet)
+        await node.call(right, lambda me: me.send(left, "ping"))
+        one, two = await node.spawn(Talker), await node.spawn(Talker)
+        node._router.send(one, two, "ping", node._timers.priority)
+        await trio.lowlevel.checkpoint()
+
+    assert node.processes() == []
+
+
+async def test_an_init_that_is_still_running_ends_with_the_node(autojump_clock: MockClock) -> None:
+    errors: list[BaseException] = []
+
+    class Endless(Actor):
+        async def init(self) -> None:
+            await trio.sleep_forever()
+
+    async def spawn(node: Node) -> None:
+        try:
+            await node.spawn(Endless, init_timeout=1_000, shutdown=2)
+        except Exception as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery, running_node() as node:
+        nursery.start_soon(spawn, node)
+        await wait_all_tasks_blocked()
+
+    assert [type(error).__name__ for error in errors] == ["SpawnError"]
+    assert trio.current_time() == 2
+    assert node.processes() == []
+
+
+async def test_an_init_that_cannot_be_ended_is_left_behind_and_its_spawner_is_told_when_it_ends(
+    autojump_clock: MockClock,
+) -> None:
+    errors: list[BaseException] = []
+    gate = trio.Event()
+
+    class Deaf(Actor):
+        async def init(self) -> None:
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+
+    async def spawn(node: Node) -> None:
+        try:
+            await node.spawn(Deaf, name="deaf", init_timeout=1_000, shutdown=1, terminate_timeout=1)
+        except Exception as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        async with running_node() as node:
+            nursery.start_soon(spawn, node)
+            await wait_all_tasks_blocked()
+        gate.set()
+
+    assert [type(error).__name__ for error in errors] == ["SpawnError"]
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["deaf"]
+
+
+# -- N4: the report ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_exit_report_says_what_stopped_what_was_killed_and_what_was_left(
+    fast_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_node(limit=600, log_output="json", log_level="info") as node:
+        up = node.exit_report
+        await node.spawn(Puppet, name="willing")
+        busy = await node.spawn(Puppet, name="busy", shutdown=0.1)
+        stubborn = await node.spawn(Stubborn, name="stubborn", shutdown=0.1, terminate_timeout=0.1)
+        parent = await node.spawn(Puppet, name="parent")
+        await node.call(parent, lambda me: me.spawn(Puppet, name="child"))
+        node.send(busy, lambda me: trio.Event().wait())
+        node.send(stubborn, "begin")
+        await wait_all_tasks_blocked()
+
+    report = node.exit_report
+    assert up is None
+    assert report is not None
+    assert {one.name for one in report.stopped} == {"willing", "parent", "child"}
+    assert [(one.name, one.behaviour) for one in report.killed] == [("busy", "Puppet")]
+    assert [(one.name, one.pid) for one in report.abandoned] == [("stubborn", stubborn)]
+    assert report.seconds > 0
+    assert "3 stopped, 1 killed" in str(report)
+    assert f"1 abandoned ({stubborn} 'stubborn' Stubborn)" in str(report)
+    assert "node down in" in capsys.readouterr().err
+
+
+async def test_no_process_stands_in_the_exit_report_twice(autojump_clock: MockClock) -> None:
+    async with running_node(stop_timeout=2) as node:
+        parent = await node.spawn(Puppet, name="parent", shutdown=100)
+        for name, shutdown in (("left", 0), ("right", 0), ("last", 100)):
+            child = await node.call(parent, lambda me, n=name, s=shutdown: me.spawn(Puppet, name=n, shutdown=s))
+            node.send(child, lambda me: trio.Event().wait())
+        node.send(parent, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+
+    report = node.exit_report
+    assert report is not None
+    names = [one.name for one in (*report.stopped, *report.killed, *report.abandoned)]
+    assert sorted(str(name) for name in names) == ["last", "left", "parent", "right"]
+    assert report.stopped == ()
+
+
+async def test_the_exit_report_is_about_the_end_and_not_about_what_was_killed_before(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        for _ in range(5):
+            parent = await node.spawn(Puppet)
+            await node.call(parent, lambda me: me.spawn(Puppet, shutdown=0))
+            node.kill(parent)
+            await node.wait_ended(parent)
+        await node.spawn(Puppet, name="last")
+
+    report = node.exit_report
+    assert report is not None
+    assert [one.name for one in report.stopped] == ["last"]
+    assert report.killed == ()
+
+
+# -- what is meant for the whole program ---------------------------------------------------------------------------------
+
+
+class Fatal(Actor):
+    """Raises what is not its own business in the callback it was made for."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where = where
+        self.error = error
+
+    def check(self, where: str) -> None:
+        if where == self.where:
+            raise self.error
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.check("message")
+        if message == "stop":
+            self.stop()
+
+    def handle_call(self, request: Any, caller: Caller) -> None:
+        self.check("call")
+
+    def terminate(self, reason: Reason) -> None:
+        self.check("terminate")
+
+
+class AsyncFatal(Fatal):
+    async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        await trio.lowlevel.checkpoint()
+        self.check("message")
+        if message == "wait":
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.check("while killed")
+        if message == "stop":
+            self.stop()
+
+    async def handle_call(self, request: Any, caller: Caller) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        await trio.lowlevel.checkpoint()
+        self.check("call")
+
+    async def terminate(self, reason: Reason) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        await trio.lowlevel.checkpoint()
+        self.check("terminate")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=["KeyboardInterrupt", "SystemExit"])
+@pytest.mark.parametrize(
+    "behaviour, where",
+    [
+        (Fatal, "message"),
+        (Fatal, "call"),
+        (Fatal, "terminate"),
+        (AsyncFatal, "message"),
+        (AsyncFatal, "call"),
+        (AsyncFatal, "terminate"),
+        (AsyncFatal, "while killed"),
+    ],
+)
+async def test_an_interrupt_in_a_callback_reaches_the_host_after_everything_has_stopped(
+    autojump_clock: MockClock, behaviour: type[Fatal], where: str, error: BaseException
+) -> None:
+    ends: list[Any] = []
+
+    with pytest.raises(type(error)) as caught:
+        async with running_node() as node:
+            await node.spawn(SlowEnd, ends, "other")
+            pid = await node.spawn(behaviour, where, error)
+            await wait_all_tasks_blocked()
+            if where == "call":
+                with pytest.raises(TargetDownError) as told:
+                    await node.call(pid, 1)
+                assert told.value.__cause__ is error
+            else:
+                node.send(pid, {"terminate": "stop", "while killed": "wait"}.get(where, 1))
+            if where == "while killed":
+                await wait_all_tasks_blocked()
+                node.kill(pid)
+            await trio.sleep_forever()
+
+    assert caught.value is error
+    assert ends == [("other", Shutdown())]
+
+
+async def test_an_interrupt_in_init_reaches_whoever_spawns(autojump_clock: MockClock) -> None:
+    class Interrupted(Actor):
+        def init(self) -> None:
+            raise KeyboardInterrupt
+
+    async with running_node() as node:
+        with pytest.raises(KeyboardInterrupt):
+            await node.spawn(Interrupted, name="interrupted")
+
+        assert node.processes() == []
+        assert node.whereis("interrupted") is None
+
+
+async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    def interrupt(me: Puppet) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with running_node() as node:
+            pid = await node.spawn(Witness, ends)
+            await node.call(pid, lambda me: me.spawn(Witness, ends))
+            node.send(pid, interrupt)
+            await trio.sleep_forever()
+
+    assert [str(reason) for reason in ends] == ["shutdown", "crashed: KeyboardInterrupt"]
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"name": ""}, "name"),
+        ({"name": 7}, "name"),
+        ({"max_processes": 0}, "max_processes"),
+        ({"max_processes": -1}, "max_processes"),
+        ({"max_processes": 1.5}, "max_processes"),
+        ({"max_processes": True}, "max_processes"),
+        ({"burst": 0}, "burst"),
+        ({"dead_letters": -1}, "dead_letters"),
+        ({"stop_timeout": -1}, "stop_timeout"),
+        ({"stop_timeout": "soon"}, "stop_timeout"),
+        ({"stop_timeout": float("nan")}, "stop_timeout"),
+        ({"log_level": "loud"}, "log_level"),
+        ({"log_output": "xml"}, "log_output"),
+        ({"env": ["key"]}, "env"),
+        ({"watchdog": 0}, "watchdog"),
+        ({"watchdog": -1}, "watchdog"),
+    ],
+    ids=repr,
+)
+async def test_an_option_that_cannot_be_right_is_refused_before_anything_happens(
+    autojump_clock: MockClock, options: dict[str, Any], text: str
+) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    with pytest.raises(BadInputError, match=f"{text}.*allowed is") as caught:
+        open_node(**options)
+
+    assert isinstance(caught.value, ValueError)
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_an_option_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="max_proceses"):
+        open_node(max_proceses=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def test_the_reason_of_those_who_had_to_be_killed_is_killed(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Witness, ends, shutdown=1)
+        node.send(pid, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+
+    assert ends == [Killed()]
