@@ -11,6 +11,7 @@ from ._core.errors import BadInputError
 from ._core.ids import Target
 from ._core.options import SpawnKeywords
 from .handles import SupervisorHandle
+from .pool import PoolHandle
 from .service import Service
 from .specs import ChildSpec, Strategy, SupervisorSpec
 from .supervisor import Supervisor
@@ -61,6 +62,17 @@ class Node(kernel_node.Node):
         """
         handle = SupervisorHandle(self._kernel, target)
         self._run(lambda: handle.pid)
+        return handle
+
+    def pool(self, target: Target) -> PoolHandle:
+        """The operations of a pool; by name, also of whoever has the name later.
+
+        Raises:
+            ProcessUnknownError: there is no supervisor at this address.
+            BadInputError: it is no pool.
+        """
+        handle = PoolHandle(self._kernel, target)
+        self._run(handle.workers)
         return handle
 
     def service(self, name: str) -> Service:

@@ -1,7 +1,8 @@
 """What to supervise and how: dataclasses that check themselves, so that a mistake is found before anything starts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from math import inf
 from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
@@ -40,6 +41,7 @@ __all__ = [
     "RestartPolicy",
     "Strategy",
     "SupervisorSpec",
+    "WorkerKeywords",
 ]
 
 Ts = TypeVarTuple("Ts")
@@ -150,16 +152,21 @@ class Budget:
         check_number("Budget(period)", self.period, least=1e-6)
 
 
-class ChildKeywords(TypedDict, total=False):
-    """What a :class:`ChildSpec` hands to ``spawn``."""
+class WorkerKeywords(TypedDict, total=False):
+    """What a pool hands to the ``spawn`` of its workers."""
 
     mailbox_size: int | None
-    overflow: Overflow | Divert
     priority: Priority
     init_timeout: float
     terminate_timeout: float
     env: Mapping[str, object] | None
     log_level: str | None
+
+
+class ChildKeywords(WorkerKeywords, total=False):
+    """What a :class:`ChildSpec` hands to ``spawn``."""
+
+    overflow: Overflow | Divert
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -255,6 +262,13 @@ class ChildSpec:
         for key, value in values.items():
             object.__setattr__(self, key, value)
         self._check()
+
+    def named(self, name: str) -> "ChildSpec":
+        """The same child under another name."""
+        other = copy(self)
+        object.__setattr__(other, "name", check_name(name))
+        object.__setattr__(other, "options", replace(self.options, name=name if self.register else None))
+        return other
 
     def _check(self) -> None:
         allowed: list[tuple[str, bool, str]] = [

@@ -231,6 +231,9 @@ class Supervisor(Actor):
 
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
         """What a person should see: the strategy, each child with its phase, and the last restarts."""
+        return self._describe()
+
+    def _describe(self) -> dict[str, str]:
         info = self.supervision()
         pairs = {
             "strategy": info.strategy,
