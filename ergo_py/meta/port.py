@@ -16,6 +16,7 @@ import trio
 
 from .._core.errors import BadInputError, ErgoError, MailboxFullError, Reject
 from .._core.ids import Alias, Target
+from .._core.mailbox import Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
 from .._core.reasons import Killed, Reason
@@ -302,16 +303,19 @@ class Port(MetaProcess):
 
     async def _pass_on(self, message: object) -> None:
         """Send, as fast as the receiver makes room for it; when the port is being stopped, with limited patience."""
-        to = self._to
-        with trio.CancelScope(deadline=self._give_up_at) as scope:
-            self._waiting.add(scope)
-            await self._meta.wait_for_room(to)
-        self._waiting.discard(scope)
+        meta, to = self._meta, self._to
+        receiver = meta.router.resolve(to)
+        # Mostly there is room, and a scope for each line would cost more than all the rest.
+        if receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN) and trio.current_time() < self._give_up_at:
+            with trio.CancelScope(deadline=self._give_up_at) as scope:
+                self._waiting.add(scope)
+                await meta.wait_for_room(to)
+            self._waiting.discard(scope)
         try:
             self.send(to, message)
         except MailboxFullError:  # it is a dead letter now
             self._dropped += 1
-        await self._meta.router.pause()
+        await meta.router.pause()
 
     def unblock(self) -> None:
         """Have the program ended."""
