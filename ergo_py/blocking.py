@@ -278,12 +278,13 @@ class OwnedNode(BlockingNode):
                 self._up.settle(outcome.Error(error))
                 return
             self._up.settle(outcome.Value(node))
-            error: BaseException | None = None
+            reason: BaseException | None = None
             try:
                 await trio.sleep_forever()
             except trio.Cancelled as cancelled:
-                error = cancelled
-            await context.__aexit__(type(error), error, None)
+                # Asked to stop: the node's own scope takes this back when it is left.
+                reason = cancelled
+            await context.__aexit__(type(reason) if reason is not None else None, reason, None)
 
         trio.run(main)
 
