@@ -273,10 +273,10 @@ class Port(MetaProcess):
                     outlet.drain()
             exited = self._exited(program)
             await self._pass_on(exited)
-        if self._failure is not None:
-            raise self._failure
-        if self._check and exited.status != 0 and not self._asked.is_set():
-            raise ProgramFailedError(self._options.argv[0], exited.status, exited.signal)
+            if self._failure is not None:
+                raise self._failure
+            if self._check and exited.status != 0 and not self._asked.is_set():
+                raise ProgramFailedError(self._options.argv[0], exited.status, exited.signal)
 
     async def _wait_for_end(self, program: Program) -> None:
         async with trio.open_nursery() as nursery:

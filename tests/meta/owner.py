@@ -119,12 +119,12 @@ class Owned:
 
 
 @asynccontextmanager
-async def owning(*, limit: float = 30.0, spawn: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[Owned]:
+async def owning(*, limit: float = 30.0, **options: Any) -> AsyncIterator[Owned]:
     """A node with an owner on it."""
     sender, receiver = trio.open_memory_channel[Any](10_000_000)
     with sender, receiver:
         async with running_node(limit=limit, **options) as node:
-            owner = await node.spawn(Owner, sender, **(spawn or {}))
+            owner = await node.spawn(Owner, sender)
             yield Owned(node, owner, receiver)
 
 

@@ -311,7 +311,7 @@ async def test_a_program_that_cannot_be_started_is_an_error_of_the_spawn(
 )
 def test_arguments_that_can_never_be_right_are_refused_at_once(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
-        Port(**{"argv": ["true"], **options})  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        Port(**{"argv": ["true"], **options})  # type: ignore[arg-type]
 
 
 async def test_steps_of_stopping_that_take_longer_than_the_stop_are_refused() -> None:
