@@ -1,0 +1,244 @@
+"""The node for synchronous code: the same verbs, errors as if called directly, and an end that always comes."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    BadInputError,
+    Caller,
+    CallTimeoutError,
+    InitError,
+    MetaProcess,
+    NodeStoppedError,
+    NotAllowedError,
+    Reject,
+    Shutdown,
+)
+from ergo_py.blocking import OwnedNode, handle, open_node
+
+
+class Clerk(Actor):
+    """Answers, refuses, or keeps silent, as it is asked."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.total = start
+        self.asked = threading.Event()
+
+    def handle_message(self, message: int, sender: Any) -> None:
+        self.total += message
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        if request == "refuse":
+            raise Reject(LookupError("not here"))
+        if isinstance(request, threading.Event):
+            request.set()
+            return NO_REPLY
+        return self.total
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"total": str(self.total)}
+
+
+class Broken(Actor):
+    async def init(self) -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError("no such device")
+
+
+class Waiter(MetaProcess):
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"state": "waiting"}
+
+
+class Owner(Actor):
+    async def init(self) -> None:
+        self.alias = await self.spawn_meta(Waiter())
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return self.alias
+
+
+def quiet_node(**options: Any) -> OwnedNode:
+    return open_node("plain@localhost", watchdog=None, log_output="none", **options)
+
+
+def test_the_verbs_of_a_node_work_without_await() -> None:
+    with quiet_node() as node:
+        clerk = node.spawn(Clerk, 5, name="clerk")
+        owner = node.spawn(Owner)
+        alias = node.call(owner, "alias")
+
+        node.send("clerk", 3)
+
+        assert node.call("clerk", "total") == 8
+        assert node.inspect(clerk) == {"total": "8"}
+        assert node.inspect_meta(alias) == {"state": "waiting"}
+        assert node.meta_info(alias).reader == "task"
+        assert node.metas() == [alias]
+        assert node.processes() == [clerk, owner]
+        assert node.process_info("clerk").behaviour == "Clerk"
+        assert node.whereis("clerk") == clerk
+        assert node.info().processes == 2
+        assert node.send_exit(clerk, "enough")
+        assert node.kill(owner)
+
+
+def test_errors_come_as_if_the_verb_had_been_called_there() -> None:
+    with quiet_node() as node:
+        node.spawn(Clerk, name="clerk")
+
+        with pytest.raises(LookupError, match="not here"):
+            node.call("clerk", "refuse")
+        with pytest.raises(InitError, match="no such device") as caught:
+            node.spawn(Broken)
+        assert isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(CallTimeoutError):
+            node.call("clerk", threading.Event(), timeout=0.01)
+        with pytest.raises(BadInputError, match="unknown"):
+            node.spawn(Clerk, unknown=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_a_bad_option_is_refused_where_the_node_is_opened_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+
+    with pytest.raises(BadInputError, match="burst"):
+        open_node("plain@localhost", burst=0)
+
+    assert threading.active_count() <= before + 1
+
+
+def test_many_threads_may_use_one_node() -> None:
+    with quiet_node() as node:
+        clerk = node.spawn(Clerk)
+
+        def work() -> None:
+            for _ in range(50):
+                node.send(clerk, 1)
+                node.inspect(clerk)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+        assert node.call(clerk, "total") == 200
+
+
+def test_closing_twice_is_closing_once_and_nothing_works_afterwards() -> None:
+    node = quiet_node()
+    clerk = node.spawn(Clerk)
+
+    report = node.close()
+
+    assert report is not None
+    assert [ended.pid for ended in report.stopped] == [clerk]
+    assert node.close() == report
+    for verb in (lambda: node.send(clerk, 1), lambda: node.call(clerk, 1), lambda: node.spawn(Clerk), node.info):
+        with pytest.raises(NodeStoppedError):
+            verb()
+
+
+def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
+    node = quiet_node()
+    clerk = node.spawn(Clerk)
+    asked = threading.Event()
+    ended: list[object] = []
+
+    def wait() -> None:
+        ended.append(node.wait_ended(clerk))
+
+    def ask() -> None:
+        try:
+            node.call(clerk, asked, timeout=None)
+        except Exception as error:
+            ended.append(type(error).__name__)
+
+    threads = [threading.Thread(target=wait), threading.Thread(target=ask)]
+    for thread in threads:
+        thread.start()
+    assert asked.wait(10)
+    node.close()
+    for thread in threads:
+        thread.join(10)
+
+    assert sorted(map(str, ended)) == ["TargetDownError", str(Shutdown())]
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_node() -> None:
+    with quiet_node() as node:
+        clerk = node.spawn(Clerk)
+        asked = threading.Event()
+        main = threading.get_ident()
+
+        def press() -> None:
+            assert asked.wait(10)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        presser = threading.Thread(target=press)
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            node.call(clerk, asked, timeout=30)
+        presser.join(10)
+
+        assert node.call(clerk, "total") == 0
+        assert node.info().calls_in_flight == 0
+
+
+async def test_a_trio_program_hands_out_blocking_verbs_for_its_threads() -> None:
+    with trio.fail_after(10):
+        async with _async_node() as node:
+            clerk = await node.spawn(Clerk, 2)
+            blocking = handle(node)
+
+            total = await trio.to_thread.run_sync(lambda: blocking.call(clerk, "total"))
+            seen = await trio.to_thread.run_sync(lambda: blocking.inspect(clerk))
+
+            assert (total, seen) == (2, {"total": "2"})
+            with pytest.raises(NotAllowedError, match="await"):
+                blocking.inspect(clerk)
+
+
+def _async_node() -> Any:
+    from ergo_py import open_node as open_async_node
+
+    return open_async_node("async@localhost", watchdog=None, log_output="none")
+
+
+def test_run_async_gives_access_to_everything_else() -> None:
+    with quiet_node() as node:
+        clerk = node.spawn(Clerk, 7)
+
+        assert node.run_async(lambda inner: inner.call(clerk, "total")) == 7
+
+
+def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes() -> None:
+    program = textwrap.dedent(
+        """
+        from ergo_py import Actor
+        from ergo_py.blocking import open_node
+
+        class Last(Actor):
+            def terminate(self, reason):
+                print("terminated:", reason, flush=True)
+
+        node = open_node("forgotten@localhost")
+        node.spawn(Last)
+        """
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "terminated: shutdown\n", "")
