@@ -22,7 +22,16 @@ from .reasons import Reason, Shutdown
 from .requests import Caller
 from .snapshots import meta_info, node_info, process_info
 from .timers import Timer
-from .verbs import arm_timer, check_error, check_priority, check_timeout, exit_target, kill_target, release_name
+from .verbs import (
+    arm_timer,
+    check_caller,
+    check_error,
+    check_priority,
+    check_timeout,
+    exit_target,
+    kill_target,
+    release_name,
+)
 
 __all__ = ["Node"]
 
@@ -189,11 +198,11 @@ class Node:
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call, from any thread. False if nobody waits any more."""
-        return self._kernel.calls.reply(caller, value, None)
+        return self._kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
         """Answer a deferred call with an exception, from any thread. False if nobody waits any more."""
-        return self._kernel.calls.reply(caller, None, check_error(error))
+        return self._kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     # -- names -------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         if isinstance(state, State) and isinstance(moment, float)
     )
     now = perf_counter()
-    since_woken = now - moments[-1][1] if process.state is State.RUNNING else 0.0
     waiting = process.waiting
     return ProcessInfo(
         pid=process.id,
@@ -42,7 +41,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         unhandled=process.unhandled,
         callback=process.current_callback(),
         message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
-        running_time=process.running_time + since_woken,
+        running_time=process.running_time + now - _woken(moments, now),
         uptime=now - process.born,
         parent=process.kernel.pid if process.parent is None else process.parent.id,
         children=tuple(one.id for one in (process.owned or {}).values()),
@@ -58,6 +57,19 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         phase=_phase(process),
         supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
     )
+
+
+def _woken(moments: tuple[tuple[State, float], ...], now: float) -> float:
+    """When the turn began that is in progress, as far back as is known; ``now`` if there is none.
+
+    One that answers a call on the spot is not in a turn of its own: its history still says that it sleeps.
+    """
+    woken = now
+    for state, moment in reversed(moments):
+        if state in (State.SLEEP, State.INIT):
+            break
+        woken = moment
+    return woken
 
 
 def _phase(process: Process) -> Phase | None:
