@@ -13,7 +13,9 @@ import trio
 
 from ._core.behaviour import Behaviour, behaviour_of
 from ._core.bridge import get_ident
-from ._core.errors import BadInputError
+from ._core.errors import BadInputError, NodeStoppedError
+from ._core.options import DEFAULTS
+from ._core.process import Process
 from .node import Node, open_node
 
 __all__ = ["run"]
@@ -46,8 +48,10 @@ def run(
             async with context as node:
                 signals.watch_over(node)
                 if is_behaviour:
-                    pid = await node.spawn(behaviour_of(main))
-                    return await node.wait_ended(pid)
+                    # Not by its PID: a process may have ended before anybody can ask for it.
+                    process = await Process.spawn(node._kernel, None, main, behaviour_of(main), (), DEFAULTS)
+                    await process.wait_gone()
+                    return process.reason
                 return await cast(Any, main)(node)
         return None
 
@@ -73,7 +77,8 @@ class _Signals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None stands for one that was not set from Python, and that Python cannot set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def watch_over(self, node: Node) -> None:
         """Know which node is meant; a signal that came before now counts."""
@@ -86,12 +91,18 @@ class _Signals:
         if not self._asked:
             self._asked = True
             if self._node is not None:
-                self._node.stop_soon()
+                try:
+                    self._node.stop_soon()
+                except NodeStoppedError:  # it is down already; only the handlers have not been given back yet
+                    pass
             return
-        if self._node is not None:
-            sys.stderr.write(_what_is_alive(self._node, frame))
-            sys.stderr.flush()
-        os._exit(128 + number)
+        try:
+            if self._node is not None:
+                sys.stderr.write(_what_is_alive(self._node, frame))
+                sys.stderr.flush()
+        finally:
+            # Whatever becomes of the report: the signal may have come in the middle of writing to that very stream.
+            os._exit(128 + number)
 
 
 def _what_is_alive(node: Node, frame: FrameType | None) -> str:

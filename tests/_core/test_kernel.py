@@ -1,0 +1,294 @@
+"""Logger processes: they hear everything but themselves, after everything else, and are never buried in it."""
+
+import threading
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import PID, Actor, BadInputError, LogRecord, Node, Priority, ProcessUnknownError
+from ergo_py._core.mailbox import LOG_LIMIT
+from tests.support import Failed, Puppet, running_node
+
+
+class Logger(Actor):
+    """Keeps the records it gets, and what it is sent, in one list that the test holds."""
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    async def handle_log(self, record: LogRecord) -> None:
+        self.heard.append(record.event)
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, trio.Event):
+            await message.wait()
+        else:
+            self.heard.append(message)
+
+
+async def spawn_logger(node: Node, heard: list[Any], level: str = "info", **options: Any) -> PID:
+    pid = await node.spawn(Logger, heard, **options)
+    node.add_logger(pid, level)
+    return pid
+
+
+async def test_a_logger_gets_records_with_all_they_hold() -> None:
+    records: list[LogRecord] = []
+
+    class Keeps(Actor):
+        def handle_log(self, record: LogRecord) -> None:
+            records.append(record)
+
+    async with running_node("test@here") as node:
+        node.add_logger(await node.spawn(Keeps))
+        speaker = await node.spawn(Puppet, name="speaker")
+        await node.call(speaker, lambda me: me.log.warning("by the process", size=3))
+        node.log.error("by the node")
+        await wait_all_tasks_blocked()
+
+    assert [(one.level, one.event, one.node, one.source) for one in records] == [
+        ("warning", "by the process", "test@here", speaker),
+        ("error", "by the node", "test@here", node.pid),
+    ]
+    assert records[0].fields["size"] == 3
+    assert records[0].fields["name"] == "speaker"
+
+
+async def test_records_come_after_everything_else() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        pid = await spawn_logger(node, heard)
+        gate = trio.Event()
+        node.send(pid, gate)
+        await wait_all_tasks_blocked()
+        for number in (1, 2):
+            node.log.error(f"record {number}")
+            for priority in Priority:
+                node.send(pid, f"{priority.name} {number}", priority=priority)
+        depth = node.process_info(pid).lanes["log"]
+        gate.set()
+        await wait_all_tasks_blocked()
+
+    assert depth == 2
+    assert heard == ["MAX 1", "MAX 2", "HIGH 1", "HIGH 2", "NORMAL 1", "NORMAL 2", "record 1", "record 2"]
+
+
+async def test_messages_that_come_while_records_are_handled_overtake_the_rest() -> None:
+    heard: list[Any] = []
+
+    class Sends(Actor):
+        def handle_log(self, record: LogRecord) -> None:
+            heard.append(record.event)
+            self.send(self.pid, f"after {record.event}")
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append(message)
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Sends))
+        node.log.error("one")
+        node.log.error("two")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["one", "after one", "two", "after two"]
+
+
+@pytest.mark.parametrize(
+    "node_level,level,expected",
+    [
+        ("debug", "debug", ["debug", "info", "warning", "error", "critical"]),
+        ("debug", "error", ["error", "critical"]),
+        ("warning", "debug", ["warning", "error", "critical"]),
+        ("debug", "off", []),
+        ("off", "debug", []),
+    ],
+)
+async def test_a_logger_gets_what_its_level_and_the_node_s_let_through(
+    node_level: str, level: str, expected: list[str]
+) -> None:
+    heard: list[Any] = []
+
+    async with running_node(log_level=node_level) as node:
+        await spawn_logger(node, heard, level)
+        for method in ("debug", "info", "warning", "error", "critical"):
+            getattr(node.log, method)(method)
+        await wait_all_tasks_blocked()
+
+    assert heard == expected
+
+
+async def test_every_logger_gets_every_record() -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+
+    async with running_node() as node:
+        await spawn_logger(node, first)
+        await spawn_logger(node, second)
+        node.log.error("for all")
+        await wait_all_tasks_blocked()
+
+    assert first == second == ["for all"]
+
+
+@pytest.mark.parametrize("loggers", [1, 2])
+async def test_loggers_that_speak_do_not_feed_on_their_own_words(loggers: int) -> None:
+    heard: list[Any] = []
+
+    class Talks(Actor):
+        def handle_log(self, record: LogRecord) -> None:
+            heard.append(record.event)
+            self.log.error(f"heard {record.event}")
+
+    async with running_node() as node:
+        for _ in range(loggers):
+            node.add_logger(await node.spawn(Talks))
+        node.log.error("hello")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["hello"] * loggers
+
+
+async def test_a_logger_that_crashes_does_not_hear_of_it_and_hears_nothing_more() -> None:
+    heard: list[Any] = []
+
+    class Crashes(Actor):
+        def handle_log(self, record: LogRecord) -> None:
+            heard.append(record.event)
+            raise Failed
+
+    async with running_node() as node:
+        pid = await node.spawn(Crashes)
+        node.add_logger(pid)
+        node.log.error("one")
+        await wait_all_tasks_blocked()
+        node.log.error("two")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["one"]
+    assert not node._kernel.log.watched
+    assert not node._kernel._loggers
+
+
+async def test_records_beyond_the_bound_of_the_lane_are_dropped_and_counted() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        pid = await spawn_logger(node, heard)
+        gate = trio.Event()
+        node.send(pid, gate)
+        await wait_all_tasks_blocked()
+        for number in range(LOG_LIMIT + 500):
+            node.log.error(str(number))
+        info = node.process_info(pid)
+        gate.set()
+        await wait_all_tasks_blocked()
+        node.log.error("there is room again")
+        await wait_all_tasks_blocked()
+        dead_letters = node.info().dead_letters
+
+    assert info.lanes["log"] == LOG_LIMIT
+    assert info.dropped == 500
+    assert heard == [*map(str, range(LOG_LIMIT)), "there is room again"]
+    assert not dead_letters
+
+
+async def test_records_and_messages_do_not_take_each_other_s_room() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        pid = await spawn_logger(node, heard, mailbox_size=1)
+        gate = trio.Event()
+        node.send(pid, gate)
+        await wait_all_tasks_blocked()
+        for number in range(5):
+            node.log.error(f"record {number}")
+        node.send(pid, "message")
+        gate.set()
+        await wait_all_tasks_blocked()
+
+    assert heard == ["message", *(f"record {number}" for number in range(5))]
+
+
+async def test_what_threads_say_reaches_a_logger_in_the_order_of_each() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        await spawn_logger(node, heard)
+        speaker = await node.spawn(Puppet)
+        log = node._router.processes[speaker].log
+
+        def speak(thread: str) -> None:
+            for number in range(100):
+                (log if number % 2 else node.log).error(f"{thread} {number}")
+
+        threads = [threading.Thread(target=speak, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        with trio.fail_after(60):
+            while len(heard) < 200:
+                await trio.lowlevel.checkpoint()
+        for thread in threads:
+            thread.join(60)
+
+    for name in "ab":
+        assert [one for one in heard if one.startswith(name)] == [f"{name} {number}" for number in range(100)]
+
+
+async def test_a_logger_that_was_removed_hears_nothing_more() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        pid = await spawn_logger(node, heard)
+        node.log.error("before")
+        await wait_all_tasks_blocked()
+        removed = [node.remove_logger(pid), node.remove_logger(pid)]
+        node.log.error("after")
+        await wait_all_tasks_blocked()
+        watched = node._kernel.log.watched
+
+    assert removed == [True, False]
+    assert heard == ["before"]
+    assert not watched
+
+
+async def test_the_others_hear_on_when_one_logger_has_ended() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        ended = await spawn_logger(node, [])
+        await spawn_logger(node, heard)
+        node.kill(ended)
+        await wait_all_tasks_blocked()
+        node.log.error("still there")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["still there"]
+
+
+async def test_only_a_living_process_can_be_a_logger_and_only_with_a_level() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Logger, [])
+
+        with pytest.raises(ProcessUnknownError):
+            node.add_logger("nobody")
+        with pytest.raises(BadInputError, match="log_level"):
+            node.add_logger(pid, "loud")
+        with pytest.raises(ProcessUnknownError):
+            node.remove_logger("nobody")
+        watched = node._kernel.log.watched
+
+    assert not watched
+
+
+async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
+    heard: list[Any] = []
+
+    async with running_node() as node:
+        await spawn_logger(node, heard)
+        node._router.bridge.post(divmod, 1, 0)
+        await wait_all_tasks_blocked()
+
+    assert heard == ["work handed over by a thread failed"]
