@@ -1,0 +1,133 @@
+"""Signals of the operating system as messages."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+import trio
+
+from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError
+from .._core.ids import Alias, Target
+from .._core.meta import MetaProcess
+
+__all__ = ["SignalReceived", "Signals"]
+
+_REFUSED: Final = frozenset(
+    # The first two cannot be caught; the others say that the program itself is broken, and come back at once if it goes on.
+    getattr(signal, name)
+    for name in ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGFPE", "SIGILL", "SIGBUS")
+    if hasattr(signal, name)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal came; ``count`` times since it was told last, as far as the operating system tells them apart."""
+
+    source: Alias
+    signal: signal.Signals
+    count: int = 1
+
+
+class Signals(MetaProcess):
+    """Takes signals away from what they would do otherwise, and tells of each. When it ends they are given back.
+
+    Python handles signals in the main thread only, so the node must live there; elsewhere ``spawn_meta`` says so. A signal
+    belongs to one such meta-process at a time. ``ergo_py.run`` stops the node on SIGINT and SIGTERM: one that is taken here does
+    not, until it is given back.
+
+    Args:
+        wanted: the signals, such as ``signal.SIGHUP``.
+        to: who is told; the owner if not given.
+
+    Raises:
+        BadInputError: there is none, or one that cannot be caught.
+    """
+
+    kind = "signals"
+
+    def __init__(self, *wanted: int, to: Target | None = None) -> None:
+        for number in wanted or (None,):
+            if not isinstance(number, int) or number not in signal.valid_signals() or number in _REFUSED:
+                raise BadInputError("Signals(...)", number, "signals that can be caught, such as signal.SIGHUP")
+        self._wanted = tuple(dict.fromkeys(map(int, wanted)))
+        self._receiver = to
+        self._pending: dict[int, int] = {}
+        self._came = trio.Event()
+        self._told = 0
+
+    async def init(self) -> None:
+        """Take the signals; all of them or none."""
+        # Given back with the meta-process, whatever becomes of it.
+        taken = self.opened(_Taken(self.id, self._signalled), unblock=_nothing)
+        for number in self._wanted:
+            taken.take(number)
+
+    async def start(self) -> None:
+        """Tell of what came."""
+        to = self.parent if self._receiver is None else self._receiver
+        while True:
+            await self._came.wait()
+            self._came = trio.Event()
+            while self._pending:
+                number = next(iter(self._pending))
+                # Taken out after the wait: what comes meanwhile is counted in, and not told apart.
+                await self._meta.wait_for_room(to)
+                self._told += 1
+                self.send(to, SignalReceived(self.id, signal.Signals(number), self._pending.pop(number)))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """What is taken, and how much was told."""
+        return {"signals": " ".join(signal.Signals(number).name for number in self._wanted), "told": str(self._told)}
+
+    def _signalled(self, number: int) -> None:
+        """Runs anywhere, in the middle of the scheduler too: so only what a thread might do."""
+        try:
+            self._meta.router.bridge.post(self._note, number)
+        except NodeStoppedError:
+            return
+
+    def _note(self, number: int) -> None:
+        self._pending[number] = self._pending.get(number, 0) + 1
+        self._came.set()
+
+
+class _Taken:
+    """Signals that are ours for a while, and whose they were."""
+
+    def __init__(self, owner: Alias, tell: Callable[[int], None]) -> None:
+        self.owner = owner
+        self._tell = tell
+        self._before: dict[int, Any] = {}
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Be the handler. Known by its class, so that two do not fight for one signal."""
+        self._tell(number)
+
+    def take(self, number: int) -> None:
+        before = signal.getsignal(number)
+        if isinstance(before, _Taken):
+            raise NotAllowedError(
+                f"{signal.Signals(number).name} belongs to {before.owner}; let that one tell whoever wants to know"
+            )
+        try:
+            signal.signal(number, self)
+        except ValueError:
+            raise NotAllowedError(
+                "signals can be taken in the main thread only; run this node there, or this meta-process on a node that does"
+            ) from None
+        self._before[number] = before
+
+    def close(self) -> None:
+        """Give them back, but for those that somebody else has taken since then and would lose."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) is self:
+                # None stands for a handler that was not installed from Python, and cannot be put back from here either.
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._before = {}
+
+
+def _nothing() -> None:
+    """The reader of signals is a task, and needs no waking."""

@@ -1,0 +1,125 @@
+"""Signals, sent to the test's own program."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, InitError, NotAllowedError, Shutdown
+from ergo_py.meta.signals import SignalReceived, Signals
+from tests.meta.owner import owning
+
+USR1, USR2 = signal.SIGUSR1, signal.SIGUSR2
+
+
+@pytest.fixture(autouse=True)
+def harmless_signals() -> Iterator[None]:
+    """So that a mistake does not end the tests."""
+    before = {number: signal.signal(number, _ignore) for number in (USR1, USR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _ignore(number: int, frame: object) -> None:
+    pass
+
+
+def me(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def test_a_signal_becomes_a_message() -> None:
+    async with owning() as owned:
+        source = await owned.spawn(Signals(USR1, USR2))
+
+        me(USR1)
+        first = await owned.until(SignalReceived)
+        me(USR2)
+        second = await owned.until(SignalReceived)
+
+        assert first == SignalReceived(source, USR1, 1)
+        assert second == SignalReceived(source, USR2, 1)
+        assert await owned.node.inspect_meta(source) == {"signals": "SIGUSR1 SIGUSR2", "told": "2"}
+
+
+async def test_signals_are_counted_while_the_receiver_is_behind() -> None:
+    async with owning() as owned:
+        go_on = await owned.hold()
+        await owned.spawn_elsewhere(Signals(USR1, to=owned.owner), backlog=1)
+        me(USR1)
+        await owned.filled(1)
+
+        for _ in range(5):
+            me(USR1)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        go_on()
+
+        assert (await owned.until(SignalReceived)).count == 1
+        assert (await owned.until(SignalReceived)).count == 5
+
+
+async def test_when_it_ends_a_signal_is_handled_as_before() -> None:
+    async with owning() as owned:
+        source = await owned.spawn(Signals(USR1))
+        assert signal.getsignal(USR1) is not _ignore
+
+        owned.node.send_exit(source)
+
+        assert await owned.down() == Shutdown()
+        assert signal.getsignal(USR1) is _ignore
+
+
+async def test_a_signal_that_somebody_took_since_then_is_left_alone() -> None:
+    def mine(number: int, frame: object) -> None:
+        pass
+
+    async with owning() as owned:
+        source = await owned.spawn(Signals(USR1))
+        signal.signal(USR1, mine)
+
+        owned.node.send_exit(source)
+        await owned.down()
+
+        assert signal.getsignal(USR1) is mine
+
+
+async def test_two_cannot_have_one_signal_and_the_second_takes_none() -> None:
+    async with owning() as owned:
+        first = await owned.spawn(Signals(USR1))
+
+        with pytest.raises(InitError, match=f"SIGUSR1 belongs to {first}"):
+            await owned.spawn(Signals(USR2, USR1))
+
+        assert signal.getsignal(USR2) is _ignore
+        me(USR1)
+        assert (await owned.until(SignalReceived)).source == first
+
+
+async def test_outside_the_main_thread_it_says_where_it_belongs() -> None:
+    async def inside() -> BaseException | None:
+        async with owning() as owned:
+            try:
+                await owned.spawn(Signals(USR1))
+            except InitError as error:
+                return error.__cause__
+        return None
+
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(trio.run(inside)))
+    thread.start()
+    with trio.fail_after(10):
+        await trio.to_thread.run_sync(thread.join)
+
+    assert isinstance(results[0], NotAllowedError)
+    assert "main thread" in str(results[0])
+
+
+@pytest.mark.parametrize("wanted", [(), (signal.SIGKILL,), (signal.SIGSEGV,), (12345,), ("SIGHUP",)])
+def test_what_cannot_be_caught_is_refused(wanted: Any) -> None:
+    with pytest.raises(BadInputError):
+        Signals(*wanted)
