@@ -283,6 +283,19 @@ async def test_jobs_that_make_new_jobs_leave_others_their_turns() -> None:
     assert turns >= 50
 
 
+async def test_a_job_may_close_the_bridge_and_what_was_accepted_runs_before() -> None:
+    bridge = make_bridge()
+    ran: list[str] = []
+
+    bridge.post(bridge.close)
+    bridge.post(ran.append, "accepted before")
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert ran == ["accepted before"]
+    with pytest.raises(NodeStoppedError):
+        bridge.post(int)
+
+
 async def test_run_gives_the_result_or_the_error_to_the_thread() -> None:
     bridge = make_bridge()
 
