@@ -8,7 +8,7 @@ import types
 from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Final, NoReturn
 
-from trio.lowlevel import Abort, Task, enable_ki_protection, reschedule
+from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule
 
 __all__ = ["Relay"]
 
@@ -33,12 +33,14 @@ class Relay:
     @types.coroutine
     def run(self, coroutine: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
         """Be the task's body."""
+        task = current_task()
         step: Any = coroutine.send
         answer: Any = None
         try:
-            while not self._abandoned:
+            # Out of a nursery of its own it is not taken even when abandoned: trio would find its stack of nurseries broken.
+            while not self._abandoned or task.child_nurseries:
                 self._trap = step(answer)
-                if self._abandoned:
+                if self._abandoned and not task.child_nurseries:
                     break
                 try:
                     answer = yield self._trap
@@ -46,6 +48,10 @@ class Relay:
                 except BaseException as error:
                     step, answer = coroutine.throw, error
         except StopIteration:
+            return
+        except BaseException:
+            if not self._abandoned:
+                raise
             return
         finally:
             self.finished = True
