@@ -709,6 +709,39 @@ async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock)
         assert heard == []
 
 
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+async def test_what_is_left_behind_with_tasks_of_its_own_does_no_harm_when_they_end(
+    autojump_clock: MockClock, raises: bool
+) -> None:
+    gate = trio.Event()
+
+    class WithTasks(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.endure)
+
+        async def endure(self) -> None:
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+            if raises:
+                raise Failed("too late")
+
+    async with running_node() as node:
+        other = await node.spawn(Puppet)
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(WithTasks, shutdown=1, terminate_timeout=1))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == [other]
+        assert await node.call(other, lambda me: "alive") == "alive"
+
+
 async def test_a_process_that_is_stopping_shows_it(autojump_clock: MockClock) -> None:
     class Slow(Actor):
         async def terminate(self, reason: Reason) -> None:

@@ -1,0 +1,313 @@
+"""The relay: transparent as long as nobody is given up, and a way out of a coroutine that will not end."""
+
+import gc
+import threading
+import warnings
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+import pytest
+import trio
+from trio.lowlevel import Task, current_task
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py._core.relay import Relay
+
+
+class Relayed:
+    """A task whose body goes through a relay."""
+
+    def __init__(self, body: Coroutine[Any, Any, None]) -> None:
+        self.relay = Relay()
+        self.body = body
+        self.task: Task | None = None
+        self.done = False
+        self.error: BaseException | None = None
+
+    async def run(self) -> None:
+        self.task = current_task()
+        try:
+            await self.relay.run(self.body)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.done = True
+
+    def abort(self) -> bool:
+        assert self.task is not None
+        return self.relay.abort(self.task)
+
+
+class Foreign:
+    """Awaits like something of another library."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield self
+
+
+# -- transparent ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_relayed_coroutine_lives_as_without_the_relay(autojump_clock: MockClock) -> None:
+    steps: list[Any] = []
+    send, receive = trio.open_memory_channel[int](0)
+
+    async def body() -> None:
+        await trio.sleep(1)
+        steps.append(trio.current_time())
+        steps.append(await receive.receive())
+        with trio.move_on_after(1) as scope:
+            await trio.sleep_forever()
+        steps.append(scope.cancelled_caught)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+        steps.append(trio.current_time())
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await send.send(7)
+
+    assert steps == [1, 7, True, 3]
+    assert relayed.relay.finished
+
+
+async def test_what_a_relayed_coroutine_raises_comes_out(autojump_clock: MockClock) -> None:
+    async def body() -> None:
+        await trio.lowlevel.checkpoint()
+        raise LookupError("on purpose")
+
+    relay = Relay()
+
+    with pytest.raises(LookupError, match="on purpose"):
+        await relay.run(body())
+
+    assert relay.finished
+
+
+async def test_a_cancellation_reaches_a_relayed_coroutine(autojump_clock: MockClock) -> None:
+    order: list[str] = []
+
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            order.append("cleaned up")
+
+    with trio.move_on_after(1) as scope:
+        await Relay().run(body())
+
+    assert scope.cancelled_caught
+    assert order == ["cleaned up"]
+
+
+async def test_what_trio_throws_at_a_foreign_awaitable_reaches_the_coroutine_each_time(
+    autojump_clock: MockClock,
+) -> None:
+    caught: list[str] = []
+
+    async def body() -> None:
+        for _ in range(3):
+            try:
+                await Foreign()
+            except TypeError:
+                caught.append("refused")
+        await trio.sleep(1)
+
+    await Relay().run(body())
+
+    assert caught == ["refused"] * 3
+    assert trio.current_time() == 1
+
+
+# -- given up ------------------------------------------------------------------------------------------------------------
+
+
+async def stubborn(steps: list[str]) -> None:
+    while True:
+        try:
+            await trio.sleep(1)
+            steps.append("slept")
+        except BaseException:
+            steps.append("swallowed")
+
+
+async def test_a_coroutine_that_is_runnable_when_given_up_ends_at_its_next_step(autojump_clock: MockClock) -> None:
+    steps: list[str] = []
+
+    async def body() -> None:
+        try:
+            while True:
+                await trio.lowlevel.checkpoint()
+                steps.append("step")
+        finally:
+            steps.append("cleaned up")
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        relayed.relay.abandon()
+
+    assert relayed.error is None
+    assert steps[-1] == "cleaned up"
+
+
+async def test_a_coroutine_that_sleeps_shielded_can_be_cut_off(autojump_clock: MockClock) -> None:
+    steps: list[str] = []
+
+    async def body() -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+        finally:
+            steps.append("cleaned up")
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await wait_all_tasks_blocked()
+        relayed.relay.abandon()
+        await wait_all_tasks_blocked()
+        before = relayed.done
+
+        cut = relayed.abort()
+        await wait_all_tasks_blocked()
+        again = relayed.abort()
+
+    assert before is False
+    assert cut is True
+    assert again is True
+    assert relayed.error is None
+    assert steps == ["cleaned up"]
+
+
+async def test_a_coroutine_that_refuses_to_be_closed_is_left_without_a_word(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps: list[str] = []
+
+    async def outer() -> None:
+        await stubborn(steps)
+
+    relayed: Relayed | None = Relayed(outer())
+    assert relayed is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await wait_all_tasks_blocked()
+        relayed.relay.abandon()
+        relayed.abort()
+        await wait_all_tasks_blocked()
+        done, error = relayed.done, relayed.error
+
+    relayed = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gc.collect()
+    assert done
+    assert error is None
+    assert steps == ["swallowed"]
+    assert capsys.readouterr().err == ""
+
+
+async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        except BaseException:
+            raise LookupError("not now") from None
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await wait_all_tasks_blocked()
+        relayed.relay.abandon()
+        relayed.abort()
+
+    assert relayed.done
+    assert relayed.error is None
+
+
+async def test_a_coroutine_with_tasks_of_its_own_cannot_be_cut_off(autojump_clock: MockClock) -> None:
+    gate = trio.Event()
+
+    async def body() -> None:
+        async with trio.open_nursery() as inner:
+            inner.start_soon(gate.wait)
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await wait_all_tasks_blocked()
+        relayed.relay.abandon()
+
+        cut = relayed.abort()
+        await wait_all_tasks_blocked()
+        still = not relayed.done
+        gate.set()
+
+    assert cut is False
+    assert still
+    assert relayed.done
+
+
+async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(autojump_clock: MockClock) -> None:
+    steps: list[str] = []
+
+    async def body() -> None:
+        try:
+            async with trio.open_nursery() as inner:
+                inner.start_soon(trio.sleep, 5)
+            steps.append("out of the nursery")
+            await trio.sleep_forever()
+        finally:
+            steps.append("cleaned up")
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await wait_all_tasks_blocked()
+        relayed.relay.abandon()
+
+    assert relayed.error is None
+    assert trio.current_time() == 5
+    assert steps[-1] == "cleaned up"
+
+
+async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
+    async def body() -> None:
+        async with trio.open_nursery() as inner:
+            inner.start_soon(trio.sleep, 5)
+            raise LookupError("too late")
+
+    relayed = Relayed(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(relayed.run)
+        await trio.lowlevel.checkpoint()
+        relayed.relay.abandon()
+
+    assert relayed.done
+    assert relayed.error is None
+
+
+async def test_a_coroutine_that_waits_for_a_thread_cannot_be_cut_off() -> None:
+    release = threading.Event()
+
+    async def body() -> None:
+        await trio.to_thread.run_sync(release.wait)
+
+    relayed = Relayed(body())
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked(0.01)
+            relayed.relay.abandon()
+
+            cut = relayed.abort()
+            release.set()
+
+    assert cut is False
+    assert relayed.done
+    assert relayed.error is None
