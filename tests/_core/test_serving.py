@@ -281,6 +281,7 @@ async def test_callbacks_of_one_process_never_overlap(autojump_clock: MockClock,
             node.send(pid, "message")
             await trio.sleep(1)
             node.send_exit(pid, Normal())
+            await node.wait_ended(pid)
 
         assert most == 1
         assert served == {"message", "call", "inspect", "child exit", "log", "terminate"}
