@@ -378,8 +378,9 @@ async def test_a_crash_is_a_crash_whether_told_or_asked(autojump_clock: MockCloc
         (lambda node, server: node.kill(server), Killed()),
         (lambda node, server: node.send_exit(server, "enough"), Custom("enough")),
         (lambda node, server: node.send(server, lambda me: me.stop()), Normal()),
+        (lambda node, server: node.send(server, lambda me: crash(me, me)), Crashed(Failed("on purpose"))),
     ],
-    ids=["killed", "asked to exit", "stopped"],
+    ids=["killed", "asked to exit", "stopped", "crashed"],
 )
 async def test_a_deferred_call_ends_when_its_callee_does(
     autojump_clock: MockClock, inline_calls: bool, end: Callable[[Node, PID], object], reason: object
@@ -408,8 +409,12 @@ async def test_a_deferred_call_ends_when_its_callee_does(
     [
         (lambda node, server, busy: node.kill(server), Killed()),
         (lambda node, server, busy: (node.send_exit(server, "enough"), busy.set()), Custom("enough")),
+        (
+            lambda node, server, busy: (node.send(server, lambda me: crash(me, me), priority=Priority.MAX), busy.set()),
+            Crashed(Failed("on purpose")),
+        ),
     ],
-    ids=["killed", "asked to exit"],
+    ids=["killed", "asked to exit", "crashed"],
 )
 async def test_queued_calls_end_when_the_callee_does(
     autojump_clock: MockClock, end: Callable[[Node, PID, trio.Event], object], reason: object
