@@ -131,6 +131,7 @@ WRONG: list[tuple[str, object, str]] = [
     ("handle_log", lambda self: None, "def handle_log(self, record)"),
     ("handle_inspect", lambda self: {}, "def handle_inspect(self, *items)"),
     ("handle_inspect", lambda self, item: {}, "def handle_inspect(self, *items)"),
+    ("handle_inspect", lambda self, first, *items: {}, "def handle_inspect(self, *items)"),
     ("handle_inspect", lambda self, item=None: {}, "def handle_inspect(self, *items)"),
     ("handle_child_exit", lambda self, child: None, "def handle_child_exit(self, child, reason)"),
     ("terminate", lambda self: None, "def terminate(self, reason)"),

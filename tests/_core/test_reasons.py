@@ -14,9 +14,11 @@ from ergo_py._core.reasons import (
     NoProcess,
     Normal,
     Reason,
+    RestartLimit,
     Shutdown,
     Unregistered,
     as_reason,
+    error_of,
     is_failure,
 )
 
@@ -32,6 +34,11 @@ REASONS: list[tuple[Callable[[], Reason], str, bool]] = [
     (lambda: Custom(("quota", 5)), "('quota', 5)", True),
     (lambda: Crashed(ValueError("five")), "crashed: ValueError: five", True),
     (lambda: Crashed(ValueError()), "crashed: ValueError", True),
+    (
+        lambda: RestartLimit("db", 3, 5.0, Killed()),
+        "more than 3 restarts in 5 s; the last child was 'db': killed",
+        True,
+    ),
 ]
 
 
@@ -69,6 +76,16 @@ def test_what_a_user_gives_as_a_reason_becomes_one() -> None:
     crashed = as_reason(error)
     assert isinstance(crashed, Crashed)
     assert crashed.error is error
+
+
+def test_the_error_that_it_all_began_with_is_found_below_any_number_of_supervisors() -> None:
+    error = ValueError("five")
+    inner = RestartLimit("db", 3, 5.0, Crashed(error))
+
+    assert error_of(Crashed(error)) is error
+    assert error_of(RestartLimit("root", 1, 1.0, inner)) is error
+    assert error_of(RestartLimit("db", 3, 5.0, Killed())) is None
+    assert error_of(Normal()) is None
 
 
 # -- Crashed ---------------------------------------------------------------------------------------------------------
@@ -190,7 +207,7 @@ def test_a_crash_keeps_every_line_of_the_traceback_that_python_prints(
     # A group is printed by Python as a tree drawn with bars and pluses; the words are the same. Carets are not kept.
     wanted = [line.lstrip(" |+-") for line in printed.splitlines()]
     for line in wanted:
-        if line.startswith(("File ", "raise ")):
+        if line.startswith(("File ", "raise ", "Traceback ")):
             assert line in kept
     for text in ("the cause", "the effect", "the first", "the second", "the visible", "from elsewhere", "several"):
         assert (text in reason.traceback) == (text in printed)
