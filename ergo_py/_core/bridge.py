@@ -23,7 +23,7 @@ from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
 from .requests import Caller
 
-__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_ident"]
+__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_ident", "stack_of"]
 
 T = TypeVar("T")
 Lock = threading.Lock
@@ -136,6 +136,18 @@ class Bridge:
             raise NodeStoppedError(self._node)
         return parker.value.unwrap()
 
+    def do(self, job: Callable[..., object], *args: Any) -> None:
+        """Have ``job(*args)`` run on the loop: now, if this is the loop's thread, else soon."""
+        if self.on_loop():
+            job(*args)
+        else:
+            self.post(job, *args)
+
+    def catch_up(self) -> None:
+        """Do, on the loop, what threads have handed over so far: it comes before whatever is done next."""
+        if self._inbox:
+            self._drain()
+
     def close(self) -> None:
         """Do what was accepted before, and refuse the rest."""
         with self._edge:
@@ -174,6 +186,8 @@ class Bridge:
         inbox = self._inbox
         # Only what is there now, so that a thread in a hurry cannot keep the loop here.
         for _ in range(len(inbox)):
+            if not inbox:  # one of the jobs has caught up with the rest
+                break
             job, args = inbox.popleft()
             try:
                 job(*args)
@@ -228,10 +242,9 @@ class ReaderThread:
             finally:
                 threading.stack_size(before)
 
-    def stack(self, limit: int = 20) -> str:
+    def stack(self) -> str:
         """What it is doing at this moment."""
-        frame = sys._current_frames().get(self.ident)
-        return "".join(traceback.format_stack(frame)[-limit:]) if frame is not None else ""
+        return stack_of(self.ident)
 
     def is_alive(self) -> bool:
         """Whether it has not ended."""
@@ -243,7 +256,19 @@ class ReaderThread:
         try:
             # The name that ps and top show; at most 15 characters there.
             with open(f"/proc/self/task/{self.native_id}/comm", "w") as comm:
-                comm.write(self.name[:15])
+                comm.write(_short(self.name))
         except OSError:  # no such file system here: the name inside Python is all there is
             pass
         body()
+
+
+def stack_of(ident: int, limit: int = 20) -> str:
+    """What a thread is doing at this moment: its innermost frames, newest last."""
+    frame = sys._current_frames().get(ident)
+    return "".join(traceback.format_stack(frame)[-limit:]) if frame is not None else ""
+
+
+def _short(name: str) -> str:
+    """At most 15 characters, which must leave the number at the end: names that differ in nothing are of no use."""
+    kind, _, number = name.rpartition("-")
+    return f"{kind[: 14 - len(number)]}-{number}"[:15]

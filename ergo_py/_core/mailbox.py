@@ -190,6 +190,17 @@ class Mailbox:
         """How many envelopes wait in each lane."""
         return {"urgent": len(self.urgent), "system": len(self.system), "main": len(self.main), "log": len(self.log)}
 
+    def depth(self, lane: Lane) -> int:
+        """How many envelopes wait in one lane."""
+        match lane:
+            case Lane.MAIN:
+                return len(self.main)
+            case Lane.SYSTEM:
+                return len(self.system)
+            case Lane.URGENT:
+                return len(self.urgent)
+        return len(self.log)
+
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Append without looking at any bound: signals, and messages that have been admitted."""
         if lane is Lane.MAIN:
@@ -218,7 +229,7 @@ class Mailbox:
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
         """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
-        if self.has_room(lane):
+        if self.has_room(lane) or self._was_promised_meanwhile(lane):
             self.push(lane, envelope)
             return Verdict.ACCEPTED, None
         if lane is Lane.LOG:
@@ -305,7 +316,7 @@ class Mailbox:
         """
         admitted = False
         for lane, queue in list((self.waiters or {}).items()):
-            while queue and self._has_space(lane) and not 0 < queue[0][2] <= len(self.main):
+            while queue and self._has_space(lane) and not 0 < queue[0][2] <= self.depth(lane):
                 envelope, waiter, _ = queue.popleft()
                 if envelope is not None:
                     self.push(lane, envelope)
@@ -361,6 +372,13 @@ class Mailbox:
         queued = len(self.main) if lane is Lane.MAIN else self._users(lane)
         return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
+    def _was_promised_meanwhile(self, lane: Lane) -> bool:
+        # Who comes to one that lets senders wait has looked for room before. A thread may have been promised the last place
+        # since; one message too many is better than to refuse where waiting was the rule.
+        if self.overflow is not Overflow.WAIT or lane is Lane.LOG or (self.waiters and lane in self.waiters):
+            return False
+        return (len(self.main) if lane is Lane.MAIN else self._users(lane)) < self.limit
+
     def _users(self, lane: Lane) -> int:
         return self._bounded.get(lane, 0) if self._bounded is not None else 0
 
@@ -369,7 +387,7 @@ class Mailbox:
             self._bounded = {}
         self._bounded[lane] = self._bounded.get(lane, 0) + change
 
-    def _take_oldest_user_message(self, lane: Lane) -> Envelope:
+    def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
         queue = self._made(lane)
         if lane is Lane.MAIN:
             return queue.popleft()

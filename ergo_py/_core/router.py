@@ -287,7 +287,7 @@ class Router:
         with self.bridge.lock:
             fits = box.promise(lane)
         if fits:
-            self.bridge.post(self._arrive_promised, receiver, lane, envelope)
+            self.bridge.post(self.arrive_promised, receiver, lane, envelope)
             return True
         if box.overflow is Overflow.WAIT:
             return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
@@ -297,7 +297,8 @@ class Router:
     def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
         self.send(sender, to, message, priority)
 
-    def _arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+    def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a message for which a place was promised."""
         with self.bridge.lock:
             receiver.mailbox.redeem(lane)
         if receiver.accepting:
@@ -332,12 +333,18 @@ class _ThreadWaiter:
         self.parker: Parker[bool] = Parker()
 
     def begin(self) -> None:
-        receiver = self._receiver
-        if receiver.accepting and not receiver.mailbox.has_room(self._lane):
-            receiver.mailbox.wait_for_room(self._lane, self._envelope, self)
+        receiver, lane = self._receiver, self._lane
+        if not receiver.accepting:
+            self.settle(False)
+            return
+        # The place is taken as it is looked for, since other threads look for one, too.
+        with self._router.bridge.lock:
+            fits = receiver.mailbox.promise(lane)
+        if fits:
+            self._router.arrive_promised(receiver, lane, self._envelope)
+            self.parker.settle(True)
         else:
-            # To this very receiver: resolving anew could find one that refuses, and nobody would wake the thread.
-            self.parker.settle(self._router.post(receiver, self._envelope[2], self._lane, self._envelope))
+            receiver.mailbox.wait_for_room(lane, self._envelope, self)
 
     def settle(self, admitted: bool, /) -> None:
         if not admitted:
