@@ -100,8 +100,8 @@ class Actor(Behaviour):
         return {}
 
     @default
-    def handle_child_exit(self, child: PID, reason: Reason) -> Awaitable[None] | None:
-        """Called when a process that this one spawned has ended."""
+    def handle_child_exit(self, child: Any, reason: Reason) -> Awaitable[None] | None:
+        """Called when a process or meta-process that this one spawned has ended; ``child`` is its PID or alias."""
         return None
 
     @default

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, 
 from .errors import BehaviourError, EventUnknownError, NameUnknownError, NotAllowedError
 from .events import Event
 from .ids import PID, Alias, EventName, NodeName, Ref, Target
+from .info import MetaInfo
 from .mailbox import STOP, Priority
 from .messages import NO_REPLY, NoReply, Published, Request
 from .meta import MetaProcess, spawn_meta
@@ -236,6 +237,14 @@ class Behaviour:
             CallTimeoutError: its handler is busy for longer than ``timeout``.
         """
         return await self.node.inspect_meta(alias, *items, timeout=timeout)
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """A meta-process as it is at this moment, also while its handler is busy.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        return self.node.meta_info(alias)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 

@@ -20,35 +20,58 @@ _PAUSE: Final = 0.0001
 
 
 class Breather(Instrument):
-    """Watches the loop while there are reader threads."""
+    """Counts the reader threads of a node, and watches the loop while there are threads that must not starve."""
 
     def __init__(self) -> None:
-        self._readers = 0
+        self._places = 0
+        self._threads = 0
+        self._stopped = False
+        self._waited_from = 0.0
         self._rested = 0.0
-
-    def reader_started(self) -> None:
-        """Count a thread; the first one turns the watch on."""
-        self._readers += 1
-        if self._readers == 1:
-            self._rested = perf_counter()
-            trio.lowlevel.add_instrument(self)
-
-    def reader_ended(self) -> None:
-        """Count one off; the last one turns it off."""
-        self._readers -= 1
-        if self._readers == 0:
-            trio.lowlevel.remove_instrument(self)
 
     @property
     def readers(self) -> int:
-        """How many reader threads there are."""
-        return self._readers
+        """How many places for reader threads are taken."""
+        return self._places
+
+    def take_place(self) -> None:
+        """Count a reader."""
+        self._places += 1
+        self.watch()
+
+    def give_place_back(self) -> None:
+        """Count one off."""
+        self._places -= 1
+        self.unwatch()
+
+    def watch(self) -> None:
+        """Count a thread; the first one turns the watch on."""
+        self._threads += 1
+        if self._threads == 1 and not self._stopped:
+            self._waited_from = self._rested = perf_counter()
+            trio.lowlevel.add_instrument(self)
+
+    def unwatch(self) -> None:
+        """Count one off; the last one turns the watch off."""
+        self._threads -= 1
+        if self._threads == 0 and not self._stopped:
+            trio.lowlevel.remove_instrument(self)
+
+    def stop(self) -> None:
+        """Turn the watch off for good, even if a thread was left behind: the loop is the host program's again."""
+        if self._threads and not self._stopped:
+            trio.lowlevel.remove_instrument(self)
+        self._stopped = True
 
     def before_io_wait(self, timeout: float) -> None:
-        """Called by trio once for each pass."""
+        """Called by trio once for each pass, before it looks for I/O."""
+        self._waited_from = perf_counter()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Called by trio once for each pass, after that."""
         now = perf_counter()
-        if timeout > 0:
-            # The loop is about to wait: that is pause enough.
+        if now - self._waited_from > _PAUSE:
+            # The loop really waited: that is pause enough. Whether it meant to says little, since I/O may have been ready.
             self._rested = now
         elif now - self._rested > _EVERY:
             time.sleep(_PAUSE)

@@ -206,6 +206,12 @@ class NodeInfo:
     processes: int
     names: int
     aliases: int
+    """Of processes and of meta-processes."""
+    metas: int
+    reader_threads: int
+    """Threads that read for meta-processes; those that were left behind included, until they end."""
+    threads_abandoned: int
+    """Threads that would not end when they were told to."""
     relations: int
     timers: int
     calls_in_flight: int
@@ -216,6 +222,7 @@ class NodeInfo:
     times_blocked: int
     last_blocked: BlockedReport | None
     max_processes: int | None
+    max_reader_threads: int
     env: Mapping[str, object] | None
 
 

@@ -11,6 +11,7 @@ from .ids import PID, Alias, Ref, Target
 from .mailbox import Priority
 from .messages import Response
 from .metalife import Meta
+from .metasending import send
 from .options import MetaKeywords, check_number, read_meta_options
 from .process import Process
 from .reasons import Normal, Reason, as_reason
@@ -131,7 +132,7 @@ class MetaProcess:
             TargetTypeError: ``to`` is no address.
             NotAllowedError: this reader would not end when it was told to, and was left behind.
         """
-        return self._meta.send(to, message, priority)
+        return send(self._meta, to, message, priority)
 
     async def send_wait(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         """Send a message from ``async`` code, and wait while the receiver is ``backlog`` messages behind, or full.
@@ -164,7 +165,6 @@ class MetaProcess:
     ) -> Ref:
         """Ask without waiting: exactly one ``handle_response`` follows, unless it is cancelled or this meta-process ends."""
         check_timeout(timeout)
-        self._meta.allow(MetaOperation.REQUEST)
         return self._run(self._meta.request, to, request, timeout, priority)
 
     def cancel_request(self, ref: Ref) -> bool:
@@ -199,27 +199,19 @@ class MetaProcess:
         """
         meta = self._meta
         meta.router.bridge.refuse_on_loop("self.spawn(...)", "`await self.spawn_meta(...)`")
-        self._allow_spawn()
+        meta.allow_spawn()
         check_meta_behaviour(behaviour)
         return meta.spawn_from_thread(behaviour, read_meta_options(options))
 
     async def spawn_meta(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
         """The same as :meth:`spawn`, for ``async`` code."""
-        self._allow_spawn()
+        self._meta.allow_spawn()
         return await spawn_meta(self._meta, behaviour, options)
-
-    def _allow_spawn(self) -> None:
-        self._meta.allow(MetaOperation.SPAWN)
-        if self._meta.reason is not None:
-            raise NotAllowedError(f"{self._meta} is ending ({self._meta.reason}) and starts nothing any more")
 
     def stop(self, reason: object = Normal()) -> None:
         """End this meta-process. The reader is unblocked, and the callback in progress is allowed to finish."""
         self._meta.allow(MetaOperation.STOP)
-        if self._meta.router.bridge.on_loop():
-            self._meta.finish(as_reason(reason))
-        else:
-            self._meta.router.bridge.post(self._meta.finish, as_reason(reason))
+        self._meta.router.bridge.do(self._meta.finish, as_reason(reason))
 
     @property
     def send_priority(self) -> Priority:

@@ -3,19 +3,23 @@
 Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns, ``terminate``, release, tell.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import Task
+from trio.lowlevel import enable_ki_protection
 
+from .bridge import stack_of
 from .ending import stop_all
+from .errands import Errand
 from .errors import TargetDownError
-from .info import Ended
+from .mailbox import CHILD_EXIT, Lane
 from .messages import Why
 from .parking import PARKED
 from .publishing import THREAD_ABANDONED
-from .reasons import Crashed, Shutdown
-from .relay import Relay
+from .reasons import Shutdown
+from .requests import Caller
 from .states import MetaState
 
 if TYPE_CHECKING:
@@ -25,146 +29,213 @@ __all__ = ["close", "release"]
 
 _GRACE: Final = 0.5
 """Seconds that something cancelled is given to be gone."""
+_AGAIN: Final = 0.02
+"""Seconds after which a reader that has not ended is woken once more; then twice as many, and so on up to one."""
 
 
 async def close(meta: "Meta") -> None:
-    await _end_reader(meta)
-    await _end_handler(meta)
-    for child in [child for child in meta.owned.values() if child.options.linger]:
-        meta.disown(child.id)
-        child.owner = meta.process
-        meta.process.own(child.id, child)
-    await stop_all(meta.owned, meta.reason or Shutdown())
-    await _send_rest(meta)
-    if meta.state is not MetaState.TERMINATED:
+    """Go through the whole ending. It happens in a task of its own."""
+    try:
+        await _end_reader(meta)
+        await _end_handler(meta)
+        await _end_children(meta)
+        await _deliver_rest(meta)
         meta.enter(MetaState.TERMINATED)
         await _terminate(meta)
+    finally:
         release(meta)
+
+
+@contextmanager
+def _step(meta: "Meta", most: float | None = None) -> Iterator[None]:
+    """Bound a step; a second kill shortens it."""
+    limit = meta.patience()
+    with trio.CancelScope(deadline=trio.current_time() + (limit if most is None else min(limit, most))) as meta.step:
+        yield
+    meta.step = None
+
+
+# -- the reader ----------------------------------------------------------------------------------------------------------
 
 
 async def _end_reader(meta: "Meta") -> None:
     """Unblock, and wait: again and again, since an unblocking of the user's own may have come a moment too early."""
-    give_up = trio.current_time() + meta.options.stop_timeout
-    pause = 0.02
-    _unblock(meta)
-    while not meta.reader_gone.is_set():
-        left = give_up - trio.current_time()
-        if left <= 0:
-            break
-        with trio.move_on_after(min(pause, left)):
-            await meta.reader_gone.wait()
-            return
-        pause = min(2 * pause, 1.0)
-        _unblock(meta)
+    meta.resources.stopping = True
+    meta.outbox.release()
+    pause = _AGAIN
+    with _step(meta):
+        while not meta.reader_gone.is_set():
+            _unblock(meta)
+            if meta.reader is not None:
+                meta.reader.cancel()
+            with trio.move_on_after(pause):
+                await meta.reader_gone.wait()
+            pause = min(2 * pause, 1.0)
     if not meta.reader_gone.is_set():
-        await _abandon_reader(meta)
+        await _leave_reader(meta)
 
 
 def _unblock(meta: "Meta") -> None:
-    meta.resources.stopping = True
-    meta.outbox.release()
-    if meta.reader_gone.is_set():
-        return
     try:
         meta.behaviour.unblock()
     except Exception as error:
-        meta.log.error("unblock raised", exception=Crashed(error).traceback)
+        meta.report("unblock", error)
     meta.resources.unblock()
-    if meta.reader_scope is not None:
-        meta.reader_scope.cancel()
 
 
-async def _abandon_reader(meta: "Meta") -> None:
-    meta.abandoned = True
-    if meta.reader_relay is not None and meta.reader_task is not None:
-        await _cut_off(meta.reader_relay, meta.reader_task)
-        if meta.reader_gone.is_set():
-            return
-    meta.kernel.threads_abandoned += 1
-    meta.kernel.publishing.announce(THREAD_ABANDONED, meta.id)
-    meta.kernel.abandoned.append(Ended(meta.id, None, meta.callbacks.behaviour, meta.reason))
+async def _leave_reader(meta: "Meta") -> None:
+    meta.reader_left = True
+    if meta.reader is not None and await meta.reader.cut_off():
+        meta.log.error("a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout)
+        return
+    meta.stragglers.add("reader")
+    name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
+    _note_left(meta, is_thread=meta.thread is not None)
     meta.log.error(
         "a reader did not end and was left behind; it cannot send any more",
-        thread=meta.thread.name if meta.thread is not None else "task",
+        thread=name,
         waited=meta.options.stop_timeout,
-        exception=meta.thread.stack() if meta.thread is not None else "",
+        exception=stack,
     )
 
 
+def _note_left(meta: "Meta", *, is_thread: bool) -> None:
+    if is_thread:
+        meta.kernel.threads_abandoned += 1
+        meta.kernel.publishing.announce(THREAD_ABANDONED, meta.id)
+    meta.note_abandoned()
+
+
+# -- the handler, and what it owns ---------------------------------------------------------------------------------------
+
+
 async def _end_handler(meta: "Meta") -> None:
-    gone = meta.handler_gone
-    if gone is None:
+    handler = meta.handler
+    if handler is None:
         return
-    if meta.handler_task is not None and meta.handler_task.custom_sleep_data is PARKED:
+    if handler.task is not None and handler.task.custom_sleep_data is PARKED:
         meta.retire()
     # A plain callback in its worker thread cannot be cancelled, so even a kill gives it its time.
-    patience = 0.0 if meta.hurry and meta.hop_scope is None else meta.options.stop_timeout
-    with trio.move_on_after(patience):
-        await gone.wait()
-        return
-    for scope in (meta.handler_scope, meta.hop_scope):
-        if scope is not None:
-            scope.cancel()
-    with trio.move_on_after(_GRACE):
-        await gone.wait()
-        return
-    relay, task = meta.handler_relay, meta.handler_task
-    if relay is not None and task is not None:
-        await _cut_off(relay, task)
-    meta.log.error("a handler did not end and was left behind", callback=meta.current_callback())
+    if not meta.kills or meta.hop is not None:
+        with _step(meta):
+            await handler.gone.wait()
+    handler.cancel()
+    if meta.hop is not None:
+        # Perhaps it is blocked in what the reader had opened.
+        _unblock(meta)
+    with _step(meta, _GRACE):
+        await handler.gone.wait()
+    if not handler.gone.is_set():
+        await _leave_handler(meta, handler)
 
 
-async def _send_rest(meta: "Meta") -> None:
-    """Deliver what the reader sent before it ended, giving slow receivers with a bound a last chance."""
-    if not len(meta.outbox):
-        return
-    with trio.move_on_after(0.0 if meta.hurry else meta.options.stop_timeout):
-        while len(meta.outbox):
-            meta.outbox.flush()
-            await trio.sleep(0.01)
+async def _leave_handler(meta: "Meta", handler: Errand) -> None:
+    callback, stack = meta.current_callback(), ""
+    if meta.hop is not None:
+        meta.stragglers.add("handler")
+        meta.hop.cancel()
+        # Looked at after the note was made: a thread that ends just now sees the note, or is seen to have ended.
+        if not meta.worker:
+            meta.stragglers.discard("handler")
+        else:
+            stack = stack_of(meta.worker)
+    await handler.cut_off()
+    _note_left(meta, is_thread="handler" in meta.stragglers)
+    meta.log.error(
+        "a handler did not end and was left behind; it cannot send any more",
+        callback=callback,
+        waited=meta.options.stop_timeout,
+        exception=stack,
+    )
+
+
+async def _end_children(meta: "Meta") -> None:
+    for child in list(meta.owned.values()):
+        if child.options.linger:
+            meta.disown(child.id)
+            child.owner = meta.process
+            meta.process.own(child.id, child)
+    await stop_all(meta.owned, meta.reason or Shutdown())
+
+
+async def _deliver_rest(meta: "Meta") -> None:
+    """Deliver what the reader sent before it ended, giving those who are full a last chance."""
+    meta.outbox.rush()
+    if len(meta.outbox) and not meta.kills:
+        with _step(meta, _GRACE):
+            await meta.outbox.wait_until_empty()
     meta.outbox.force()
+
+
+# -- the last word -------------------------------------------------------------------------------------------------------
 
 
 async def _terminate(meta: "Meta") -> None:
     if "terminate" not in meta.callbacks.defined:
         return
-    limit = meta.options.stop_timeout
+    # In a task of its own, since one that swallows its cancellation must be left behind, too.
+    last = Errand()
+    last.start(meta.kernel.nursery, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
+    with _step(meta):
+        await last.gone.wait()
+    if last.gone.is_set():
+        return
+    meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)
+    last.cancel()
+    with _step(meta, _GRACE):
+        await last.gone.wait()
+    await last.cut_off()
+
+
+async def _last_word(meta: "Meta") -> None:
     try:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limit) as scope:
-            await meta.callback("terminate", meta.reason)
-        if scope.cancelled_caught:
-            meta.log.error("terminate was cut off", limit=limit)
+        await meta.callback("terminate", meta.reason)
     except Exception as error:
-        meta.log.error("terminate raised", exception=Crashed(error).traceback)
+        meta.report("terminate", error)
+    except BaseException as error:
+        if isinstance(error, trio.Cancelled | GeneratorExit):
+            raise
+        meta.pass_on(error)
 
 
+@enable_ki_protection
 def release(meta: "Meta") -> None:
     """Everything after ``terminate``. Nothing here waits, so nobody sees it half done."""
-    if meta.gone.is_set():
+    if meta.over:
         return
+    meta.over = True
     reason = meta.reason or Shutdown()
-    meta.handling = None
-    for caller in tuple(meta.deferred or ()):
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-    for envelope in meta.mailbox.drain():
-        meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
+    if meta.state is not MetaState.TERMINATED:
+        meta.enter(MetaState.TERMINATED)
+    _answer(meta)
     for request in tuple(meta.requests.values()):
         request.abandon()
     meta.requests.clear()
     for timer in tuple(meta.timers or ()):
         timer.cancel()
+    meta.outbox.close()
     meta.kernel.lingering.discard(meta)
-    if not meta.abandoned:
+    meta.silenced = bool(meta.stragglers)
+    if not meta.stragglers:
         meta.resources.close()
     meta.router.registry.aliases.pop(meta.id, None)
-    meta.owner.disown(meta.id)
+    owner = meta.owner
+    owner.disown(meta.id)
     meta.kernel.tell_all(meta.id, reason)
+    if meta.initialised and owner is meta.process and "handle_child_exit" in meta.process.callbacks.defined:
+        meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
     meta.gone.set()
 
 
-async def _cut_off(relay: Relay, task: Task) -> None:
-    relay.abandon()
-    with trio.CancelScope(shield=True):
-        await trio.lowlevel.checkpoint()
-        await trio.lowlevel.checkpoint()
-    relay.abort(task)
+def _answer(meta: "Meta") -> None:
+    """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
+    reason = meta.reason or Shutdown()
+    open_calls = [*(meta.deferred or ()), *meta.promised]
+    if meta.handling is not None and isinstance(meta.handling[2], Caller):
+        open_calls.append(meta.handling[2])
+    meta.handling = None
+    for caller in open_calls:
+        if caller.callee is meta:
+            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+    for envelope in meta.mailbox.drain():
+        meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)

@@ -1,16 +1,17 @@
 """The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
 
-import contextvars
 from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import outcome
 import trio
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import current_task, enable_ki_protection
 
-from .bridge import Parker, ReaderThread, get_ident
+from .bridge import Parker, ReaderThread
 from .callbacks import META_CALLBACKS
+from .ending import kill_all, stop_all
+from .errands import Errand, without_cancellation
 from .errors import (
     BehaviourError,
     InitError,
@@ -24,63 +25,87 @@ from .errors import (
 from .ids import PID, Alias, Ref, Target
 from .info import Ended
 from .kernel import Kernel
-from .mailbox import RESPONSE, Envelope, Lane, Mailbox, Priority, Verdict, kind_name
-from .messages import Response
+from .mailbox import Envelope, Lane, Mailbox, Priority, kind_name
+from .metabox import RequestCaller, TwoLanes
 from .metaending import close, release
+from .metareading import in_reader, start_reader
+from .metasending import send_wait, wait_for_room
 from .metaserving import serve
 from .options import MetaOptions
 from .outbox import Outbox
-from .parking import park_as, wake
-from .reasons import Crashed, Custom, Killed, Normal, Reason
-from .relay import Relay
+from .parking import wake
+from .reasons import Crashed, Custom, Killed, Reason, Shutdown
 from .requests import Caller
-from .router import LANES
+from .serving import check_plain
 from .shared import watch_writes
 from .states import MetaOperation, MetaState, Operation, check_meta_allowed, check_meta_transition
 from .timers import Timer
 from .unblocking import Resources
-from .waiters import TaskWaiter
 
 if TYPE_CHECKING:
     from .process import Process
 
 __all__ = ["Meta"]
 
-_GRACE: Final = 0.5
 _HISTORY: Final = 16
-
-
-class TwoLanes(Mailbox):
-    """The mailbox of a meta-process: what users send goes to SYSTEM or MAIN; signals still come before both."""
-
-    __slots__ = ()
-
-    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        return super().admit(Lane.SYSTEM if lane is Lane.URGENT else lane, envelope)
-
-    def depths(self) -> dict[str, int]:
-        return {"system": len(self.urgent) + len(self.system), "main": len(self.main)}
-
-
-class RequestCaller(Caller):
-    """A request of a meta-process: its answer is a message to the handler."""
-
-    __slots__ = ("meta",)
-
-    def __init__(self, meta: "Meta", number: int, to: object, request: object) -> None:
-        super().__init__(meta.id, number, to, request)
-        self.meta = meta
-
-    def awaken(self) -> None:
-        meta = self.meta
-        meta.requests.pop(self.number, None)
-        if meta.reason is None:
-            meta.mailbox.push(Lane.MAIN, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error)))
-            meta.wake()
+_HASTE: Final = 0.05
+"""Seconds that each step of an ending may still take after a second kill."""
 
 
 class Meta:
-    """The kernel's side of a meta-process; the behaviour is the user's side."""
+    """The kernel's side of a meta-process; the behaviour is the user's side. Everything here happens on the loop's thread."""
+
+    __slots__ = (
+        "_initialising",
+        "_logger",
+        "_retired",
+        "accepting",
+        "behaviour",
+        "birth",
+        "born",
+        "callbacks",
+        "closing",
+        "deferred",
+        "env",
+        "gone",
+        "handled",
+        "handler",
+        "handling",
+        "has_thread",
+        "history",
+        "hop",
+        "id",
+        "initialised",
+        "kernel",
+        "kills",
+        "mailbox",
+        "options",
+        "outbox",
+        "over",
+        "owned",
+        "owner",
+        "priority",
+        "process",
+        "promised",
+        "reader",
+        "reader_gone",
+        "reader_left",
+        "reason",
+        "requests",
+        "resources",
+        "router",
+        "sent",
+        "silenced",
+        "splits",
+        "state",
+        "step",
+        "stragglers",
+        "thread",
+        "timers",
+        "unhandled",
+        "waiting",
+        "worker",
+    )
 
     def __init__(
         self, kernel: Kernel, behaviour: Any, options: MetaOptions, owner: "Process | Meta", process: "Process"
@@ -91,12 +116,13 @@ class Meta:
         self.id = Alias(router.node, router.creation, next(router.numbers))
         self.behaviour = behaviour
         self.callbacks = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
+        self.has_thread = "start" not in self.callbacks.asynchronous
         self.options = options
         self.owner = owner
         self.process = process
         self.mailbox: Mailbox = TwoLanes(options.mailbox_size or 0, options.overflow)
-        self.outbox = Outbox(router, self.id, options.backlog, options.when_behind)
-        self.resources = Resources()
+        self.outbox = Outbox(router, self.id, options.backlog, options.when_behind, self._overrun)
+        self.resources = Resources(self.report)
         self.accepting = True
         self.splits = False
         self.waiting = None
@@ -111,31 +137,50 @@ class Meta:
         inherited: Mapping[str, object] = owner.env
         self.env: Mapping[str, object] = {**inherited, **options.env} if options.env else inherited
         self.priority = options.priority
-        self.handling: Envelope | None = None
         self.handled = 0
         self.unhandled = 0
         self.sent = 0
-        self.thread: ReaderThread | None = None
-        self.abandoned = False
-        """The reader would not end, and was left: it may not send any more."""
-        self.hop_scope: trio.CancelScope | None = None
-        """Around the worker thread in which a plain callback runs."""
-        self._initialised = False
+        self.initialised = False
+        self.birth: Errand | None = None
+        """The task in which ``init`` runs, if it was made for that."""
+        self._initialising: trio.CancelScope | None = None
         self._logger: Any = None
-        self.gone = trio.Event()
+        # The reader: a thread or an errand.
+        self.thread: ReaderThread | None = None
+        self.reader: Errand | None = None
         self.reader_gone = trio.Event()
-        self.reader_scope: trio.CancelScope | None = None
-        self.reader_relay: Relay | None = None
-        self.reader_task: Task | None = None
-        self.handler_task: Task | None = None
-        self.handler_relay: Relay | None = None
-        self.handler_scope: trio.CancelScope | None = None
-        self.handler_gone: trio.Event | None = None
+        # The handler.
+        self.handler: Errand | None = None
+        self.handling: Envelope | None = None
+        self.hop: trio.CancelScope | None = None
+        """Around the worker thread in which a plain callback runs."""
+        self.worker = 0
+        """That thread."""
+        self.promised: list[Caller] = []
+        """Calls whose answers were deferred in a worker thread, for the loop to note."""
         self._retired = False
-        self.hurry = False
+        # The end.
+        self.closing: Errand | None = None
+        self.step: trio.CancelScope | None = None
+        """The step of the ending that is under way."""
+        self.kills = 0
+        self.reader_left = False
+        """The reader would not end, and was left: it may not send any more."""
+        self.stragglers: set[str] = set()
+        """Threads that were left behind, and may still use what was opened."""
+        self.over = False
+        """Nothing follows but the telling."""
+        self.silenced = False
+        """All is over, and whoever was left behind may not send any more."""
+        self.gone = trio.Event()
 
     def __repr__(self) -> str:
         return f"<{self.callbacks.behaviour} {self.id}>"
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether a part of it would not end, and was left behind: what it had opened may still be in use."""
+        return bool(self.stragglers) or self.reader_left
 
     @property
     def log(self) -> Any:
@@ -146,10 +191,9 @@ class Meta:
             )
         return self._logger
 
-    @property
-    def has_thread(self) -> bool:
-        """Whether its reader is a thread; otherwise it is a task."""
-        return "start" not in self.callbacks.asynchronous
+    def report(self, what: str, error: Exception) -> None:
+        """Log an error of the user's code that must not stop what is being done."""
+        self.log.error(f"{what} raised", exception=Crashed(error).traceback)
 
     def allow(self, operation: MetaOperation | Operation) -> None:
         """Raise unless ``operation`` may be done in the present state."""
@@ -174,200 +218,208 @@ class Meta:
     # -- birth -------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def spawn(cls, owner: "Process | Meta", behaviour: Any, options: MetaOptions) -> "Meta":
+    async def spawn(
+        cls, owner: "Process | Meta", behaviour: Any, options: MetaOptions, birth: Errand | None = None
+    ) -> "Meta":
         """Make a meta-process, run its ``init``, start its reader.
 
         Raises:
             SpawnError: and nothing of it remains.
         """
         kernel = owner.kernel
-        process = owner.process if isinstance(owner, Meta) else owner
         if kernel.router.stopped:
             raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
-        meta = cls(kernel, behaviour, options, owner, process)
+        if isinstance(owner, Meta):
+            owner.allow_spawn()
+        meta = cls(kernel, behaviour, options, owner, owner.process if isinstance(owner, Meta) else owner)
         for name in ("handle_inspect", "unblock"):
             if name in meta.callbacks.asynchronous:
                 raise BehaviourError(
                     f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
                 )
-        if meta.has_thread and kernel.breather.readers >= kernel.max_reader_threads:
-            raise TooManyReadersError(kernel.max_reader_threads)
+        if meta.has_thread:
+            # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
+            if kernel.breather.readers >= kernel.max_reader_threads:
+                raise TooManyReadersError(kernel.max_reader_threads)
+            kernel.breather.take_place()
+        meta.birth = birth
         behaviour._meta = meta
         kernel.router.registry.add_alias(meta.id, meta)
         owner.own(meta.id, meta)
         try:
             await meta._initialise()
-            meta._start_reader()
+            if kernel.debug_shared_state:
+                watch_writes(behaviour, meta._side, meta._report_shared)
+            start_reader(meta)
         except BaseException as error:
-            meta.reader_gone.set()
-            meta._undo(error)
+            meta._begin_to_undo(error)
+            if meta.owned and not isinstance(error, GeneratorExit):
+                with trio.CancelScope(shield=True):
+                    await stop_all(meta.owned, meta.reason or Shutdown())
+            release(meta)
             if isinstance(error, SpawnError) or not isinstance(error, Exception):
                 raise
             raise InitError(meta.callbacks.behaviour, error) from error
-        meta._initialised = True
-        if meta.kernel.debug_shared_state:
-            watch_writes(behaviour, meta._is_reader, meta._report_shared)
+        meta.initialised = True
         if len(meta.mailbox):
             meta.wake()
+        await kernel.router.pause()
         return meta
+
+    def allow_spawn(self) -> None:
+        """Raise if it is too late to start anything."""
+        self.allow(MetaOperation.SPAWN)
+        if self.reason is not None:
+            raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
 
     async def _initialise(self) -> None:
         if "init" not in self.callbacks.defined:
             return
         timeout = self.options.init_timeout
-        with trio.CancelScope(deadline=trio.current_time() + timeout) as self.handler_scope:
+        with trio.CancelScope(deadline=trio.current_time() + timeout) as self._initialising:
             await self.callback("init")
-        cut, self.handler_scope = self.handler_scope.cancelled_caught, None
+        # Also if it swallowed the cancellation: what came too late has failed.
+        was_cut, self._initialising = self._initialising.cancel_called, None
         if self.reason is not None:
             raise SpawnError(f"{self.callbacks.behaviour} was stopped during its init: {self.reason}")
-        if cut:
+        if was_cut:
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
 
-    def _start_reader(self) -> None:
-        if not self.has_thread:
-            self.reader_relay = Relay()
-            contextvars.Context().run(self.kernel.nursery.start_soon, self._read_in_task)
-            return
-        kind = self.behaviour.kind or type(self.behaviour).__name__.lower()
-        thread = ReaderThread(f"ergo-{kind}-{self.id.number}", self._read_in_thread)
-        self.kernel.breather.reader_started()
-        self.thread = thread
-        try:
-            thread.start()
-        except RuntimeError as error:
-            self.thread = None
-            self.kernel.breather.reader_ended()
-            raise SpawnError(f"the system has no thread for {self.callbacks.behaviour}: {error}") from error
-
-    def _undo(self, error: BaseException) -> None:
-        """Nothing was started: only the tables, and what ``init`` had opened."""
-        self.reason = self.reason or Crashed(error)
-        self.accepting = False
-        self.resources.unblock()
-        self.enter(MetaState.TERMINATED)
-        release(self)
-
-    # -- the reader --------------------------------------------------------------------------------------------------
-
-    def _read_in_thread(self) -> None:
-        result = outcome.capture(self.behaviour.start)
-        try:
-            # After everything it has sent: the bridge keeps the order of a thread.
-            self.router.bridge.post(self._thread_ended, result)
-        except NodeStoppedError:
-            return
-
-    def _thread_ended(self, result: outcome.Outcome[Any]) -> None:
-        self.kernel.breather.reader_ended()
-        self._reader_ended(result)
-        if self.abandoned:
-            # Only now is it safe to close what the thread was reading from.
-            self.resources.close()
-
-    async def _read_in_task(self) -> None:
-        assert self.reader_relay is not None
-        self.reader_task = current_task()
-        result: outcome.Outcome[Any] = outcome.Value(None)
-
-        async def read() -> None:
-            nonlocal result
-            with trio.CancelScope() as self.reader_scope:
-                if self.reason is not None:
-                    self.reader_scope.cancel()
-                try:
-                    await self.behaviour.start()
-                except Exception as error:
-                    result = outcome.Error(error)
-
-        try:
-            await self.reader_relay.run(read())
-        except BaseException as error:
-            if isinstance(error, GeneratorExit):
-                raise
-            result = outcome.Error(error)
-        finally:
-            self._reader_ended(result)
-
-    def _reader_ended(self, result: outcome.Outcome[Any]) -> None:
+    def _begin_to_undo(self, error: BaseException) -> None:
+        """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
         self.reader_gone.set()
-        if self.reason is not None:
-            # It was told to end: how it did so says nothing.
-            return
-        if isinstance(result, outcome.Error):
-            self.finish(self.failed("start", result.error))
-        else:
-            self.finish(Normal())
+        if self.has_thread:
+            self.kernel.breather.give_place_back()
+        self.reason = self.reason or (Crashed(error) if isinstance(error, Exception) else Shutdown())
+        self.accepting = False
+        self.mailbox.refuse_waiters()
+        self.resources.unblock()
 
-    def _is_reader(self) -> bool:
-        if self.thread is not None:
-            return get_ident() == self.thread.ident
-        return self.router.bridge.on_loop() and current_task() is self.reader_task
+    def spawn_from_thread(self, behaviour: Any, options: MetaOptions) -> Alias:
+        """Spawn a child, blocking this thread until it is registered or refused."""
+        parker: Parker[outcome.Outcome[Meta]] = Parker()
 
-    def in_reader_thread(self) -> bool:
-        """Whether this is the thread of the reader."""
-        return self.thread is not None and get_ident() == self.thread.ident
+        def refuse() -> None:
+            # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
+            parker.settle(outcome.Error(NodeStoppedError(self.router.node, "it starts nothing any more")))
+
+        errand = Errand(refuse)
+
+        async def spawn() -> None:
+            parker.settle(await outcome.acapture(Meta.spawn, self, behaviour, options, errand))
+
+        def start() -> None:
+            try:
+                errand.start(self.kernel.nursery, spawn, f"spawn {type(behaviour).__qualname__}")
+            except RuntimeError:  # the nursery is closed
+                refuse()
+
+        self.router.bridge.post(start)
+        parker.wait(None)
+        assert parker.value is not None
+        return parker.value.unwrap().id
+
+    def _side(self) -> str | None:
+        """Which half runs at this moment; None if it is alone."""
+        if not self.initialised or self.state is MetaState.TERMINATED:
+            return None
+        return "reader" if in_reader(self) else "handler"
+
+    def _report_shared(self, attribute: str) -> None:
+        self.log.warning(
+            "an attribute is written by the reader and by the handler; use Counter or Flag, or let one side own it",
+            attribute=attribute,
+        )
 
     # -- the handler -------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the handler look at the mailbox: start it, or wake it if it lingers."""
-        if self.handler_task is not None:
-            wake(self.handler_task)
-        elif self._initialised and self.handler_gone is None and self.reason is None:
-            self.handler_gone = trio.Event()
-            # Not in the context of whoever sent the message: it serves everybody.
-            contextvars.Context().run(self.kernel.nursery.start_soon, self._handle)
+        handler = self.handler
+        if handler is None:
+            if self.initialised and self.reason is None:
+                self.handler = handler = Errand(self._handler_ended)
+                handler.start(self.kernel.nursery, self._handle, self.callbacks.behaviour)
+        elif handler.task is not None:
+            wake(handler.task)
 
     def retire(self) -> None:
         """Let a handler go that had nothing to do for a while."""
         self._retired = True
         self.wake()
 
-    async def _handle(self) -> None:
-        self.handler_relay = relay = Relay()
-        task = current_task()
-        try:
-            await relay.run(self._handle_in_scope(task))
-        finally:
-            self.handler_task = self.handler_relay = None
-            gone, self.handler_gone = self.handler_gone, None
-            if gone is not None:
-                gone.set()
-        if self.reason is None and len(self.mailbox):
-            # Something came between the decision to go and this line.
-            self.wake()
-
-    async def _handle_in_scope(self, task: Task) -> None:
-        with trio.CancelScope() as self.handler_scope:
-            self.handler_task = task
-            self._retired = False
-            if self.reason is None:
-                self.enter(MetaState.RUNNING)
-                try:
-                    await serve(self, task)
-                except trio.Cancelled:
-                    raise
-                except BaseException as error:
-                    if isinstance(error, GeneratorExit):
-                        raise
-                    self.finish(self.failed(self.current_callback() or "handler", error))
-        self.handler_scope = None
-        if self.state is MetaState.RUNNING and self.reason is None:
-            self.enter(MetaState.SLEEP)
-
     def has_retired(self) -> bool:
         """Whether the handler is to go, now that there is nothing to do."""
         return self._retired
 
-    async def callback(self, name: str, *args: Any) -> Any:
-        """Call a callback where its colour says: ``async def`` on the loop, a plain ``def`` on a worker thread."""
+    async def _handle(self) -> None:
+        self._retired = False
+        if self.reason is not None:
+            return
+        self.enter(MetaState.RUNNING)
+        try:
+            await serve(self, current_task())
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = without_cancellation(error)
+            if failure is None:
+                raise
+            self.finish(self.failed(self.current_callback() or "handler", failure))
+        if self.state is MetaState.RUNNING and self.reason is None:
+            self.enter(MetaState.SLEEP)
+
+    def _handler_ended(self) -> None:
+        self.handler = None
+        if self.reason is None and len(self.mailbox):
+            # Something came between the decision to go and this line.
+            self.wake()
+
+    async def callback(self, name: str, *args: Any) -> None:
+        """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain ``def`` on a worker thread."""
         function = getattr(self.behaviour, name)
         if name in self.callbacks.asynchronous:
-            return await function(*args)
-        return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=self.kernel.workers)
+            await function(*args)
+            return
+
+        def call() -> None:
+            try:
+                check_plain(self, name, function(*args))
+            finally:
+                self.worker_ended(name)
+
+        self.stragglers.add(name)
+        await self.in_worker(call)
+
+    async def in_worker(self, work: Any, *args: Any) -> None:
+        """Run blocking code of the user's in a worker thread. If it is cancelled, the thread is left behind."""
+        breather = self.kernel.breather
+        # A loop that is never idle must not starve this thread either.
+        breather.watch()
+        try:
+            await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True, limiter=self.kernel.workers)
+        finally:
+            breather.unwatch()
+
+    def worker_ended(self, which: str) -> None:
+        """Note, in a worker thread, that it is done; perhaps it was left behind long ago."""
+        self.stragglers.discard(which)
+        if self.over:
+            try:
+                self.router.bridge.post(self.straggler_ended, which)
+            except NodeStoppedError:
+                self.straggler_ended(which)
+
+    def straggler_ended(self, which: str) -> None:
+        """Close what was opened once nobody can use it any more."""
+        self.stragglers.discard(which)
+        if self.over and not self.stragglers:
+            self.resources.close()
 
     def current_callback(self) -> str | None:
         """The callback in progress, if any."""
+        if not self.initialised:
+            return None if self.gone.is_set() else "init"
         if self.state is MetaState.TERMINATED:
             return None if self.gone.is_set() else "terminate"
         return None if self.handling is None else kind_name(self.handling[0])
@@ -396,63 +448,29 @@ class Meta:
             )
         if isinstance(ref, Caller) and callback != "start":
             ref.settle(None, TargetDownError(ref.to, ref.request, reason))
-        if not isinstance(error, Exception) and callback != "start":
-            self.kernel.panic(error)
+        if callback != "start" or not self.has_thread:
+            self.pass_on(error)
         return reason
 
-    def _report_shared(self, attribute: str) -> None:
-        self.log.warning(
-            "an attribute is written by the reader and by the handler; use Counter or Flag, or let one side own it",
-            attribute=attribute,
-        )
-
-    # -- verbs that both sides use -----------------------------------------------------------------------------------
-
-    def send(self, to: Target, message: object, priority: Priority | None) -> bool:
-        """Send; from the reader's thread within its bound, from elsewhere directly."""
-        chosen = self.priority if priority is None else priority
-        if self.thread is not None and get_ident() == self.thread.ident:
-            if self.abandoned:
-                raise NotAllowedError(
-                    f"{self} was stopped, and its reader was left behind because it did not end; it cannot send"
-                )
-            return self.outbox.put(to, message, chosen, self._overrun)
-        self.sent += 1
-        return self.router.send(self.id, to, message, chosen)
+    def pass_on(self, error: BaseException) -> None:
+        """Let the host program have what is meant for it: KeyboardInterrupt, SystemExit."""
+        if not isinstance(error, Exception):
+            self.kernel.panic(error)
 
     async def send_wait(self, to: Target, message: object, priority: Priority | None) -> bool:
         """Send from async code, as far ahead of the receiver as the reader's thread may be."""
-        chosen = self.priority if priority is None else priority
-        waited = await self.wait_for_room(to, LANES[chosen])
-        self.sent += 1
-        sent = self.router.send(self.id, to, message, chosen)
-        if not waited:
-            await self.router.pause()
-        return sent
+        return await send_wait(self, to, message, priority)
 
     async def wait_for_room(self, to: Target, lane: Lane = Lane.MAIN) -> bool:
         """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses nothing."""
-        waited = False
-        while True:
-            receiver = self.router.resolve(to)
-            if receiver is None or not receiver.accepting or not self.outbox.is_behind(receiver, lane):
-                return waited
-            waiter = TaskWaiter(current_task())
-            receiver.mailbox.wait_for_room(lane, None, waiter, self.options.backlog)
-            waited = True
-            try:
-                await park_as(waiter.task, waiter)
-            finally:
-                if waiter.admitted is None:
-                    receiver.mailbox.stop_waiting(lane, waiter)
+        return await wait_for_room(self, to, lane)
 
-    def _overrun(self) -> None:
-        self.router.bridge.post(
-            self.finish, Custom(f"its receivers were more than {self.options.backlog} messages behind")
-        )
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, to: Target, request: object, timeout: float | None, priority: Priority | None) -> Ref:
         """Ask without waiting."""
+        self.allow(MetaOperation.REQUEST)
+        self.router.resolve(to)
         caller = RequestCaller(self, next(self.router.numbers), to, request)
         self.requests[caller.number] = caller
         self.kernel.calls.begin(caller, self.priority if priority is None else priority)
@@ -468,35 +486,18 @@ class Meta:
         caller.abandon()
         return True
 
-    def spawn_from_thread(self, behaviour: Any, options: MetaOptions) -> Alias:
-        """Spawn a child, blocking this thread until it is registered or refused."""
-        parker: Parker[outcome.Outcome[Meta]] = Parker()
-
-        async def spawn() -> None:
-            parker.settle(await outcome.acapture(Meta.spawn, self, behaviour, options))
-
-        def start() -> None:
-            contextvars.Context().run(self.kernel.nursery.start_soon, spawn)
-
-        self.router.bridge.post(start)
-        parker.wait(None)
-        if parker.value is None:
-            raise NodeStoppedError(self.router.node)
-        return parker.value.unwrap().id
-
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _overrun(self) -> None:
+        self.router.bridge.do(
+            self.finish, Custom(f"its receivers were more than {self.options.backlog} messages behind")
+        )
 
     def ask_to_exit(self, _sender: PID | Alias, reason: Reason) -> None:
         """End; the callback in progress is allowed to finish, what waits is not begun."""
         self.finish(reason)
 
-    def kill(self) -> None:
-        """End without waiting for the handler."""
-        self.hurry = True
-        self.finish(Killed())
-        if self.handler_scope is not None:
-            self.handler_scope.cancel()
-
+    @enable_ki_protection
     def finish(self, reason: Reason) -> None:
         """Begin the end. The first reason counts."""
         if self.reason is not None:
@@ -504,15 +505,41 @@ class Meta:
         self.reason = reason
         self.accepting = False
         self.mailbox.refuse_waiters()
-        if not self._initialised:
-            if self.handler_scope is not None:
-                self.handler_scope.cancel()
-            return
-        contextvars.Context().run(self.kernel.nursery.start_soon, close, self)
+        for child in list(self.owned.values()):
+            # The reader may be waiting for it, and must be free to end.
+            if not child.initialised:
+                child.finish(reason)
+        if self.initialised:
+            self.closing = Errand()
+            self.closing.start(self.kernel.nursery, lambda: close(self), f"{self.callbacks.behaviour} ending")
+        elif self._initialising is not None:
+            self._initialising.cancel()
+
+    @enable_ki_protection
+    def kill(self) -> None:
+        """End without waiting for the handler. A second kill cuts every step of the ending short, too."""
+        self.kills += 1
+        self.finish(Killed())
+        if self.handler is not None:
+            self.handler.cancel()
+        if self.kills > 1 and self.step is not None:
+            self.step.deadline = min(self.step.deadline, trio.current_time() + _HASTE)
+        for child in list(self.owned.values()):
+            if not child.options.linger:
+                child.kill()
+
+    def patience(self) -> float:
+        """How long the next step of the ending may take."""
+        limit = self.options.stop_timeout
+        return limit if self.kills < 2 else min(limit, _HASTE)
 
     async def shut(self, reason: Reason) -> None:
-        """Stop it on behalf of its owner. Every step is bounded, so this is."""
+        """Stop it on behalf of its owner. Every step of an ending is bounded, so this is."""
         self.finish(reason)
+        if not self.initialised:
+            with trio.move_on_after(self.options.stop_timeout):
+                await self.gone.wait()
+            await self.abandon()
         await self.gone.wait()
 
     async def wait_gone(self) -> None:
@@ -520,10 +547,21 @@ class Meta:
         await self.gone.wait()
 
     async def abandon(self) -> None:
-        """Leave it behind: its own ending is bounded, but nobody waits for it."""
-        self.abandoned = True
-        if not self.gone.is_set():
+        """Leave it behind: nothing helps any more."""
+        if self.gone.is_set():
+            return
+        self.note_abandoned()
+        self.log.error("meta-process abandoned: it did not end when killed", callback=self.current_callback())
+        for errand in (self.birth, self.closing):
+            if errand is not None:
+                await errand.cut_off()
+        with trio.CancelScope(shield=True):
+            await kill_all(self.owned)
+        if not self.reader_gone.is_set() and self.initialised:
+            self.stragglers.add("reader")
+        release(self)
+
+    def note_abandoned(self) -> None:
+        """Have the exit report name it."""
+        if all(one.pid != self.id for one in self.kernel.abandoned):
             self.kernel.abandoned.append(Ended(self.id, None, self.callbacks.behaviour, self.reason))
-            if self.state is not MetaState.TERMINATED:
-                self.enter(MetaState.TERMINATED)
-            release(self)

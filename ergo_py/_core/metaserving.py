@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
+from .bridge import get_ident
 from .errors import Reject
 from .mailbox import CALL, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .messages import NO_REPLY
 from .parking import park
-from .reasons import Crashed
 from .requests import Caller
+from .serving import check_plain
 from .states import MetaState
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def serve(meta: "Meta", task: Task) -> None:
             if meta.has_retired():
                 return
             # To sleep. No await lies between the look at the lanes and the mark that park() sets.
-            meta.handling = None
+            meta.handling = envelope = None
             meta.enter(MetaState.SLEEP)
             lingering.add(meta)
             await park(task)
@@ -49,6 +50,8 @@ async def serve(meta: "Meta", task: Task) -> None:
             continue
         meta.handling = envelope
         meta.handled += 1
+        if box.waiters:
+            box.admit_waiters()
         await _handle(meta, envelope)
         left -= 1
         if left <= 0 or perf_counter() >= end:
@@ -66,32 +69,29 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
         return
     name = _CALLBACK[kind]
     callbacks, behaviour = meta.callbacks, meta.behaviour
-    if name in callbacks.defined and name not in callbacks.asynchronous:
-        # Shielded: a thread cannot be cancelled, only left. The ending decides when that must be.
-        with trio.CancelScope(shield=True) as meta.hop_scope:
-            await trio.to_thread.run_sync(
-                _serve_in_thread, meta, envelope, abandon_on_cancel=True, limiter=meta.kernel.workers
-            )
-        meta.hop_scope = None
+    is_async = name in callbacks.asynchronous
+    if not is_async and name in callbacks.defined:
+        await _hop(meta, envelope)
     elif kind == MESSAGE:
-        if name in callbacks.asynchronous:
-            await behaviour.handle_message(payload, sender)
-        else:
-            behaviour.handle_message(payload, sender)
+        result = behaviour.handle_message(payload, sender)
+        if is_async:
+            await result
     elif kind == CALL:
         try:
-            if name in callbacks.asynchronous:
-                reply = await behaviour.handle_call(payload, ref)
-            else:
-                reply = behaviour.handle_call(payload, ref)
+            reply = behaviour.handle_call(payload, ref)
+            if is_async:
+                reply = await reply
         except Reject as rejection:
             meta.kernel.calls.reply(ref, None, rejection.error)
         else:
-            _answer(meta, ref, reply)
-    elif name in callbacks.asynchronous:
-        await behaviour.handle_response(payload)
+            if reply is NO_REPLY:
+                ref.defer(meta)
+            else:
+                meta.kernel.calls.reply(ref, reply, None)
     else:
-        behaviour.handle_response(payload)
+        result = behaviour.handle_response(payload)
+        if is_async:
+            await result
 
 
 async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
@@ -108,25 +108,52 @@ async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
         await park(task)
 
 
+async def _hop(meta: "Meta", envelope: Envelope) -> None:
+    """Serve a burst in a worker thread."""
+    try:
+        # Shielded: a thread cannot be cancelled, only left. The ending decides when that must be.
+        with trio.CancelScope(shield=True) as meta.hop:
+            await meta.in_worker(_work, meta, envelope)
+    finally:
+        meta.hop = None
+        # What it sent and answered comes before whatever happens next, its own end included.
+        meta.router.bridge.catch_up()
+        promised, meta.promised = meta.promised, []
+        for caller in promised:
+            caller.defer(meta)
+
+
+def _work(meta: "Meta", envelope: Envelope) -> None:
+    meta.worker = get_ident()
+    try:
+        _serve_in_thread(meta, envelope)
+    finally:
+        meta.worker = 0
+        meta.worker_ended("handler")
+
+
 def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
     """Serve a burst of messages with plain callbacks in one hop to a worker thread."""
-    main, box, callbacks = meta.mailbox.main, meta.mailbox, meta.callbacks
-    for _ in range(_BURST):
+    box, main, callbacks, behaviour = meta.mailbox, meta.mailbox.main, meta.callbacks, meta.behaviour
+    for left in range(_BURST, 0, -1):
         kind, sender, ref, payload = envelope
         if kind == MESSAGE:
-            meta.behaviour.handle_message(payload, sender)
+            check_plain(meta, "handle_message", behaviour.handle_message(payload, sender))
         elif kind == RESPONSE:
-            meta.behaviour.handle_response(payload)
+            check_plain(meta, "handle_response", behaviour.handle_response(payload))
         else:
             try:
-                reply = meta.behaviour.handle_call(payload, ref)
+                reply = behaviour.handle_call(payload, ref)
+                check_plain(meta, "handle_call", reply)
             except Reject as rejection:
                 meta.kernel.calls.reply(ref, None, rejection.error)
             else:
-                _answer(meta, ref, reply)
-        # An inspect, somebody waiting for room, or the end must not wait behind the rest of the burst.
-        if meta.reason is not None or box.ahead or box.waiters:
+                _answer_from_thread(meta, ref, reply)
+        # An inspect, or the end, must not wait behind the rest of the burst.
+        if meta.reason is not None or box.ahead or left == 1:
             return
+        if box.waiters and not left & 7:
+            meta.router.bridge.post(box.admit_waiters)
         try:
             following = main.popleft()
         except IndexError:
@@ -139,21 +166,20 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
         meta.handled += 1
 
 
-def _answer(meta: "Meta", caller: Caller, reply: object) -> None:
+def _answer_from_thread(meta: "Meta", caller: Caller, reply: object) -> None:
     if reply is not NO_REPLY:
         meta.kernel.calls.reply(caller, reply, None)
-    elif meta.router.bridge.on_loop():
-        caller.defer(meta)
     else:
-        meta.router.bridge.post(caller.defer, meta)
+        meta.promised.append(caller)
 
 
 def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
     try:
         answer = dict(meta.behaviour.handle_inspect(*items))
+        told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
         # Looking must not kill what is looked at.
-        meta.log.error("handle_inspect raised", exception=Crashed(error).traceback)
+        meta.report("handle_inspect", error)
         meta.kernel.calls.reply(caller, None, error)
     else:
-        meta.kernel.calls.reply(caller, {str(key): str(value) for key, value in answer.items()}, None)
+        meta.kernel.calls.reply(caller, told, None)

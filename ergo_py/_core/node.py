@@ -110,14 +110,16 @@ class Node:
         return self._run(kill_target, self._kernel, to)
 
     async def wait_ended(self, to: Target) -> Reason:
-        """Wait until a process has ended and everything of it is released; returns why it ended.
+        """Wait until a process or meta-process has ended and everything of it is released; returns why it ended.
 
         Raises:
             ProcessUnknownError: there is none.
         """
-        process = self._find(to)
-        await process.wait_gone()
-        return process.reason or Shutdown()
+        found = self._router.resolve(to)
+        if not isinstance(found, Process | Meta):
+            raise ProcessUnknownError(to)
+        await found.wait_gone()
+        return found.reason or Shutdown()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -326,11 +328,12 @@ class Node:
         self._router.bridge.post(self._stop_asked.set)
 
     def alive(self) -> list[str]:
-        """One line for each living process: who it is and what it is doing. Does not need the loop to be running."""
+        """One line for each living process and meta-process: who it is and what it is doing. Needs no running loop."""
+        living: list[Process | Meta] = [*self._router.processes.values()]
+        living += [one for one in list(self._router.registry.aliases.values()) if isinstance(one, Meta)]
         return [
-            f"{process!r} {process.state.value}"
-            + (f" in {process.current_callback()}" if process.current_callback() else "")
-            for process in list(self._router.processes.values())
+            f"{one!r} {one.state.value}" + (f" in {one.current_callback()}" if one.current_callback() else "")
+            for one in living
         ]
 
     @property

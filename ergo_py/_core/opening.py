@@ -134,6 +134,7 @@ class NodeContext(Generic[N]):
             kernel.killed.extend(one for one in late if one.pid not in known)
         kernel.router.stopped = True
         kernel.router.bridge.close()
+        kernel.breather.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
         self._closing.set()

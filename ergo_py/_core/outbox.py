@@ -1,36 +1,45 @@
-"""What a reader thread has sent and the loop has not delivered: bounded, so that no reader runs away from a slow receiver."""
+"""What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow receiver."""
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+
+from trio.lowlevel import current_task, enable_ki_protection
 
 from .bridge import Parker
 from .errors import MailboxFullError
 from .ids import PID, Alias, Target
-from .mailbox import Lane, Overflow, Priority
+from .mailbox import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
 from .messages import Why
 from .options import Behind
+from .parking import park_as
 from .receiver import Receiver
 from .router import LANES, Router
+from .waiters import TaskWaiter
 
 __all__ = ["Outbox"]
 
+Entry = tuple[Target, object, Priority]
+
 
 class Outbox:
-    """A queue from one reader thread to the loop.
+    """A queue from one reader to its receivers, in the order of sending.
 
-    The thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then. The thread
-    announces that it waits and then looks again, at every reason to go on. So nothing is lost, and nobody waits for nothing.
+    A reader in a thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then.
+    The thread announces that it waits and then looks again, at every reason to go on. So nothing is lost, and nobody waits in vain.
     """
 
     __slots__ = (
         "_armed",
-        "_blocked",
+        "_closed",
+        "_door",
+        "_emptied",
         "_forced",
+        "_overrun",
         "_queue",
         "_router",
         "_sender",
         "_waits",
+        "_winds_up",
         "backlog",
         "dropped",
         "policy",
@@ -38,14 +47,21 @@ class Outbox:
         "sent",
     )
 
-    def __init__(self, router: Router, sender: PID | Alias, backlog: int, policy: Behind) -> None:
+    def __init__(
+        self, router: Router, sender: PID | Alias, backlog: int, policy: Behind, overrun: Callable[[], None]
+    ) -> None:
         self._router = router
         self._sender = sender
-        self._queue: deque[tuple[Target, object, Priority]] = deque()
+        self._queue: deque[Entry] = deque()
         self._armed = False
-        self._blocked = False
+        self._door: tuple[Receiver, Lane, Entry] | None = None
+        """The first message, which waits at its receiver's mailbox and goes in by itself."""
         self._forced = False
+        self._closed = False
+        self._winds_up = False
+        self._overrun = overrun
         self._waits: Parker[None] | None = None
+        self._emptied: list[TaskWaiter] = []
         self.backlog = backlog
         self.policy = policy
         self.released = False
@@ -54,102 +70,198 @@ class Outbox:
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + (self._door is not None)
 
     @property
     def reader_waits(self) -> bool:
-        """Whether the reader is held up by a slow receiver at this moment."""
+        """Whether the reader's thread is held up by a slow receiver at this moment."""
         return self._waits is not None
 
     # -- in the reader's thread --------------------------------------------------------------------------------------
 
-    def put(self, to: Target, message: object, priority: Priority, overrun: Callable[[], None]) -> bool:
+    def put(self, to: Target, message: object, priority: Priority) -> bool:
         """Queue a message, waiting or dropping as the policy says when too many are queued."""
         receiver = self._router.resolve(to)
-        queue = self._queue
-        if len(queue) >= self.backlog and not self.released and not self._make_room(to, message, overrun):
+        self._router.bridge.check_open()
+        if len(self._queue) >= self.backlog and not self._make_room(to, message):
             return False
-        queue.append((to, message, priority))
-        self._arm()
-        return receiver is not None and receiver.accepting
-
-    def _arm(self) -> None:
+        self._queue.append((to, message, priority))
         if not self._armed:
             self._armed = True
             self._router.bridge.post(self.flush)
+        return receiver is not None and receiver.accepting
 
-    def _make_room(self, to: Target, message: object, overrun: Callable[[], None]) -> bool:
+    def _make_room(self, to: Target, message: object) -> bool:
         """Returns whether the new message may be queued."""
-        queue = self._queue
-        match self.policy:
-            case Behind.WAIT:
-                while len(queue) >= self.backlog and not self.released:
-                    parker: Parker[None] = Parker()
-                    self._waits = parker
-                    if len(queue) >= self.backlog and not self.released:
-                        parker.wait(None)
-                    self._waits = None
-                return True
-            case Behind.DROP_OLDEST:
-                try:
-                    oldest_to, oldest, _ = queue.popleft()
-                except IndexError:  # the loop was faster
+        if not self.released:
+            match self.policy:
+                case Behind.WAIT:
+                    self._wait()
                     return True
-                self._drop(oldest_to, oldest)
-                return True
-            case Behind.STOP:
-                overrun()
+                case Behind.DROP_OLDEST:
+                    self._drop_oldest()
+                    return True
+                case Behind.STOP:
+                    self._overrun()
         self._drop(to, message)
         return False
 
+    def _wait(self) -> None:
+        while len(self._queue) >= self.backlog and not self.released:
+            parker: Parker[None] = Parker()
+            self._waits = parker
+            if len(self._queue) >= self.backlog and not self.released:
+                parker.wait(None)
+            self._waits = None
+
+    def wind_up(self) -> None:
+        """Wait until everything is delivered, or the stop has come: nothing more follows."""
+        if len(self):
+            self._router.bridge.post(self.rush)
+        while len(self) and not self.released:
+            parker: Parker[None] = Parker()
+            self._waits = parker
+            if len(self) and not self.released:
+                parker.wait(None)
+            self._waits = None
+
+    def _drop_oldest(self) -> None:
+        try:
+            to, message, _ = self._queue.popleft()
+        except IndexError:  # the loop was faster
+            return
+        self._drop(to, message)
+
     def _drop(self, to: Target, message: object) -> None:
         self.dropped += 1
-        self._router.bridge.post(self._router.dead_letters.add, self._sender, to, message, Why.FULL)
+        self._router.bridge.do(self._router.dead_letters.add, self._sender, to, message, Why.FULL)
 
     # -- on the loop -------------------------------------------------------------------------------------------------
 
+    def offer(self, to: Target, message: object, priority: Priority) -> bool:
+        """Queue a message of a reader that is a task, which cannot wait in a plain function.
+
+        Raises:
+            MailboxFullError: too many are queued, and the policy is to wait.
+        """
+        receiver = self._router.resolve(to)
+        if len(self._queue) >= self.backlog:
+            if self.policy is Behind.WAIT and not self.released:
+                self._drop(to, message)
+                raise MailboxFullError(to, message, self.backlog)
+            if not self._make_room(to, message):
+                return False
+        self._queue.append((to, message, priority))
+        self.flush()
+        return receiver is not None and receiver.accepting
+
+    @enable_ki_protection
     def flush(self) -> None:
         """Deliver what is queued, as far as the receivers keep up."""
         self._armed = False
-        if not self._blocked or self._forced:
-            self._deliver()
+        self._deliver()
         waits = self._waits
-        if waits is not None and (self.released or len(self._queue) * 2 <= self.backlog):
+        if waits is not None and (self.released or len(self) * 2 <= (0 if self._winds_up else self.backlog)):
             waits.settle(None)
+        if self._emptied and not len(self):
+            emptied, self._emptied = self._emptied, []
+            for waiter in emptied:
+                waiter.settle(True)
 
     def _deliver(self) -> None:
         queue, router = self._queue, self._router
-        while queue:
+        while queue and self._door is None:
             try:
-                # Taken before it is looked at: a reader that drops its oldest must not drop another one in its stead.
                 entry = queue.popleft()
-            except IndexError:
+            except IndexError:  # the reader has dropped its oldest
                 return
             to, message, priority = entry
-            receiver = router.resolve(to)
-            if receiver is not None and receiver.accepting and self.is_behind(receiver, LANES[priority]):
-                queue.appendleft(entry)
-                self._blocked = True
-                receiver.mailbox.wait_for_room(LANES[priority], None, self, self.backlog)
+            if self._closed:
+                # Sent by a reader that was left behind, in the moment in which it was.
+                router.dead_letters.add(self._sender, to, message, Why.STOPPING)
+                continue
+            receiver, lane = router.resolve(to), LANES[priority]
+            if receiver is not None and receiver.accepting and self.is_behind(receiver, lane):
+                self._door = (receiver, lane, entry)
+                letter = envelope(receiver, self._sender, to, message)
+                receiver.mailbox.wait_for_room(lane, letter, self, self.backlog)
                 return
-            try:
-                router.send(self._sender, to, message, priority)
-            except MailboxFullError:
-                # Stopping, so it could not wait any longer: counted and dead-lettered by the router.
-                self.dropped += 1
+            self._hand_over(entry)
+
+    def _hand_over(self, entry: Entry) -> None:
+        to, message, priority = entry
+        try:
+            self._router.send(self._sender, to, message, priority)
+        except MailboxFullError:
+            # It had to be now: counted and dead-lettered by the router.
+            self.dropped += 1
+        else:
             self.sent += 1
 
     def is_behind(self, receiver: Receiver, lane: Lane) -> bool:
         """Whether a receiver has as much to do as it may have before the reader waits."""
+        if self._forced:
+            return False
         box = receiver.mailbox
         if box.limit and box.overflow in (Overflow.RAISE, Overflow.WAIT) and not box.has_room(lane):
-            return not self._forced
-        return lane is Lane.MAIN and len(box.main) >= self.backlog and not self._forced
+            return True
+        return not self._winds_up and box.depth(lane) >= self.backlog
 
-    def settle(self, _admitted: bool, /) -> None:
-        """A receiver has room again, or is ending."""
-        self._blocked = False
+    def settle(self, admitted: bool, /) -> None:
+        """The first message went in, or its receiver is ending."""
+        door, self._door = self._door, None
+        if door is not None:
+            if admitted:
+                self.sent += 1
+            else:
+                to, message, _ = door[2]
+                self._router.dead_letters.add(self._sender, to, message, Why.STOPPING)
         self.flush()
+
+    def follow(self, to: Target, message: object, priority: Priority) -> bool:
+        """Queue a message of the handler behind those of the reader to the same receiver, from any thread.
+
+        Returns False if there are none: then it may be sent at once, without overtaking anything.
+        """
+        if self._queue and self._door is None and self._router.bridge.on_loop():
+            self.flush()
+        if not len(self):
+            return False
+        receiver, door = self._router.resolve(to), self._door
+        try:
+            ahead = [entry[0] for entry in self._queue]
+        except RuntimeError:  # changed by the other side in the middle of this look: so there was something
+            ahead = [to]
+        if (door is None or door[0] is not receiver) and all(
+            self._router.resolve(one) is not receiver for one in ahead
+        ):
+            return False
+        self._queue.append((to, message, priority))
+        self._router.bridge.do(self.flush)
+        return True
+
+    def rush(self) -> None:
+        """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more follows."""
+        self._winds_up = True
+        door, self._door = self._door, None
+        if door is not None:
+            receiver, lane, entry = door
+            receiver.mailbox.stop_waiting(lane, self)
+            self._queue.appendleft(entry)
+        self.flush()
+
+    async def wait_until_empty(self) -> None:
+        """Wait until everything is delivered."""
+        while len(self):
+            waiter = TaskWaiter(current_task())
+            self._emptied.append(waiter)
+            try:
+                await park_as(waiter.task, waiter)
+            finally:
+                if waiter in self._emptied:
+                    self._emptied.remove(waiter)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Let the reader go, whatever it waits for. From the loop, when the stop has come."""
@@ -159,10 +271,17 @@ class Outbox:
             waits.settle(None)
 
     def force(self) -> None:
-        """Deliver the rest now: into mailboxes without a bound whatever their depth, and where that is refused as dead letters."""
+        """Deliver the rest now. Where it is refused it becomes dead letters."""
         self._forced = True
-        self.flush()
+        self.rush()
 
-    def info(self) -> dict[str, Any]:
-        """For snapshots."""
-        return {"queued": len(self._queue), "sent": self.sent, "dropped": self.dropped, "waits": self.reader_waits}
+    def close(self) -> None:
+        """Deliver nothing any more."""
+        self.release()
+        self.force()
+        self._closed = True
+
+
+def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
+    """The envelope of a message that has to wait for room at its receiver."""
+    return (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)

@@ -35,6 +35,7 @@ from .requests import Caller
 from .states import State
 
 if TYPE_CHECKING:
+    from .metalife import Meta
     from .process import Process
 
 __all__ = ["answer_now", "check_plain", "serve"]
@@ -247,7 +248,7 @@ async def _callback(process: "Process", name: str, *args: Any) -> Any:
     return result
 
 
-def check_plain(process: "Process", name: str, result: object) -> None:
+def check_plain(process: "Process | Meta", name: str, result: object) -> None:
     if isinstance(result, CoroutineType):
         result.close()
         raise CallbackError(

@@ -62,16 +62,19 @@ class Flag:
         return f"Flag({self._value})"
 
 
-def watch_writes(behaviour: Any, in_reader: Callable[[], bool], report: Callable[[str], None]) -> None:
-    """Have ``report(attribute)`` called, once, when an attribute of ``behaviour`` is written by reader and handler."""
+def watch_writes(behaviour: Any, side: Callable[[], str | None], report: Callable[[str], None]) -> None:
+    """Have ``report(attribute)`` called, once, when an attribute of ``behaviour`` is written by both sides.
+
+    ``side`` says which one runs; None means that there is no other one at that moment.
+    """
     cls = type(behaviour)
     write: Any = cls.__setattr__
-    writers: dict[str, bool] = {}
+    writers: dict[str, str] = {}
     reported: set[str] = set()
 
     def setattr_watched(self: Any, name: str, value: object) -> None:
-        side = in_reader()
-        if writers.setdefault(name, side) is not side and name not in reported:
+        writer = side()
+        if writer is not None and writers.setdefault(name, writer) != writer and name not in reported:
             reported.add(name)
             report(name)
         write(self, name, value)

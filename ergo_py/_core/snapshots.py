@@ -92,6 +92,9 @@ def node_info(
         processes=len(router.processes),
         names=len(router.registry.names),
         aliases=len(router.registry.aliases),
+        metas=sum(1 for holder in router.registry.aliases.values() if isinstance(holder, Meta)),
+        reader_threads=kernel.breather.readers,
+        threads_abandoned=kernel.threads_abandoned,
         relations=len(kernel.relations),
         timers=len(kernel.clock.timers),
         calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),
@@ -102,6 +105,7 @@ def node_info(
         times_blocked=blocked,
         last_blocked=last_blocked,
         max_processes=kernel.max_processes,
+        max_reader_threads=kernel.max_reader_threads,
         env=dict(kernel.env) if expose_env else None,
     )
 

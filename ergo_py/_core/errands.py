@@ -1,0 +1,66 @@
+"""A task that somebody waits for, but not for ever: it can be asked to end, and in the end be left behind."""
+
+import contextvars
+from collections.abc import Awaitable, Callable
+
+import trio
+from trio.lowlevel import Task, checkpoint, current_task
+
+from .relay import Relay
+
+__all__ = ["Errand", "without_cancellation"]
+
+
+class Errand:
+    """Runs one async function in a task of its own, in nobody's context: it serves everybody."""
+
+    __slots__ = ("_ended", "_relay", "_scope", "gone", "task")
+
+    def __init__(self, ended: Callable[[], None] | None = None) -> None:
+        self._ended = ended
+        self._relay = Relay()
+        self._scope = trio.CancelScope()
+        self.task: Task | None = None
+        """Its task, once it has taken its first step and until its last."""
+        self.gone = trio.Event()
+
+    def start(self, nursery: trio.Nursery, body: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run ``body``. It must not raise anything but a cancellation."""
+        contextvars.Context().run(lambda: nursery.start_soon(self._run, body, name=name))
+
+    def cancel(self) -> None:
+        """Ask it to end. It may take its time, and may refuse."""
+        self._scope.cancel()
+
+    async def cut_off(self) -> bool:
+        """Leave it behind if it has not ended. False if not even that is possible: it sits in a thread, or has tasks of its own."""
+        task = self.task
+        self._relay.abandon()
+        with trio.CancelScope(shield=True):
+            # One that is runnable, or has not begun, is gone after its next step.
+            await checkpoint()
+            await checkpoint()
+            if task is not None and not self.gone.is_set() and self._relay.abort(task):
+                await self.gone.wait()
+        return self.gone.is_set()
+
+    async def _run(self, body: Callable[[], Awaitable[None]]) -> None:
+        self.task = current_task()
+        try:
+            await self._relay.run(self._inside(body))
+        finally:
+            self.task = None
+            self.gone.set()
+            if self._ended is not None:
+                self._ended()
+
+    async def _inside(self, body: Callable[[], Awaitable[None]]) -> None:
+        with self._scope:
+            await body()
+
+
+def without_cancellation(error: BaseException) -> BaseException | None:
+    """What is left of an exception without the cancellations in it; None if it is nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return None if isinstance(error, trio.Cancelled) else error

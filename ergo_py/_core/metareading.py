@@ -1,0 +1,101 @@
+"""The reader of a meta-process: ``start``, from its beginning to its end, in a thread or in a task."""
+
+from typing import TYPE_CHECKING, Any
+
+import outcome
+from trio.lowlevel import Task, current_task
+
+from .bridge import ReaderThread, get_ident
+from .errands import Errand, without_cancellation
+from .errors import NodeStoppedError, SpawnError
+from .reasons import Normal
+from .serving import check_plain
+
+if TYPE_CHECKING:
+    from .metalife import Meta
+
+__all__ = ["in_reader", "start_reader"]
+
+
+def start_reader(meta: "Meta") -> None:
+    """Start the reader where the colour of ``start`` says.
+
+    Raises:
+        SpawnError: the system has no thread to give.
+    """
+    if not meta.has_thread:
+        meta.reader = Errand(lambda: _ended(meta, outcome.Value(None)))
+        meta.reader.start(meta.kernel.nursery, lambda: _read_in_task(meta), f"{meta.callbacks.behaviour}.start")
+        return
+    kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
+    meta.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta))
+    try:
+        thread.start()
+    except RuntimeError as error:
+        meta.thread = None
+        raise SpawnError(f"the system has no thread for {meta.callbacks.behaviour}: {error}") from error
+
+
+def in_reader(meta: "Meta") -> bool:
+    """Whether this code is run by the reader: its thread, its task, or a task below that."""
+    if meta.has_thread:
+        return meta.thread is not None and get_ident() == meta.thread.ident
+    reader = None if meta.reader is None else meta.reader.task
+    if reader is None or not meta.router.bridge.on_loop():
+        return False
+    try:
+        task: Task | None = current_task()
+    except RuntimeError:  # a callback of the loop itself
+        return False
+    while task is not None and task is not reader:
+        nursery = task.parent_nursery
+        task = None if nursery is None else nursery.parent_task
+    return task is not None
+
+
+def _read_in_thread(meta: "Meta") -> None:
+    result = outcome.capture(_start, meta)
+    try:
+        # After everything it has sent: the bridge keeps the order of a thread.
+        meta.router.bridge.post(_thread_ended, meta, result)
+    except NodeStoppedError:
+        # Left behind by a node that is no more: nobody else closes what it had opened.
+        meta.resources.close()
+
+
+def _start(meta: "Meta") -> None:
+    check_plain(meta, "start", meta.behaviour.start())
+    # It has ended well when its messages have found their receivers, however slow these are.
+    meta.outbox.wind_up()
+
+
+def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
+    meta.kernel.breather.give_place_back()
+    _ended(meta, result)
+    meta.straggler_ended("reader")
+
+
+async def _read_in_task(meta: "Meta") -> None:
+    try:
+        await meta.behaviour.start()
+        meta.outbox.rush()
+        await meta.outbox.wait_until_empty()
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failure = without_cancellation(error)
+        if failure is None:
+            raise
+        _ended(meta, outcome.Error(failure))
+
+
+def _ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
+    meta.reader_gone.set()
+    if meta.reason is not None:
+        # It was told to end: how it did so says nothing.
+        if isinstance(result, outcome.Error):
+            meta.pass_on(result.error)
+    elif isinstance(result, outcome.Error):
+        meta.finish(meta.failed("start", result.error))
+    else:
+        meta.finish(Normal())
