@@ -1,15 +1,12 @@
-"""One of the outputs of a program: reads it, and makes messages of it."""
+"""One of the outputs of a program, seen from the other side."""
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import trio
 
-from .._core.ids import Alias
-from .framing import Framing, FramingError
-from .lines import Text
+from .cutting import MessageCutter
 
 __all__ = ["Outlet"]
 
@@ -17,21 +14,13 @@ _CHUNK: Final = 65_536
 
 
 class Outlet:
-    """What a program writes to, seen from the other side."""
+    """Reads what a program writes, while it lives and after."""
 
-    def __init__(
-        self,
-        stream: Any,
-        mode: Text | Framing,
-        line: Callable[[Alias, str, bool], object],
-        frame: Callable[[Alias, bytes], object],
-    ) -> None:
+    def __init__(self, stream: Any, cutter: MessageCutter) -> None:
         self._stream = stream
-        self._cutter = mode.cutter() if isinstance(mode, Text) else None
-        self._decoder = mode.decoder() if isinstance(mode, Framing) else None
-        self._make_line, self._make_frame = line, frame
         self._scope: trio.CancelScope | None = None
         self._left: int | None = None
+        self.cutter = cutter
         self.count = 0
 
     async def receive(self) -> bytes:
@@ -67,29 +56,3 @@ class Outlet:
                 pass
         if self._scope is not None:
             self._scope.cancel()
-
-    def messages(self, port: Alias, data: bytes) -> Iterator[object]:
-        """The messages that these bytes complete.
-
-        Raises:
-            FramingError: the bytes cannot be cut as they should, after what came before that.
-            UnicodeDecodeError: they are no text.
-        """
-        if self._cutter is not None:
-            for text, is_whole in self._cutter.feed(data):
-                yield self._make_line(port, text, is_whole)
-        elif self._decoder is not None:
-            try:
-                frames = self._decoder.feed(data)
-            except FramingError as error:
-                for frame in error.frames:
-                    yield self._make_frame(port, frame)
-                raise
-            for frame in frames:
-                yield self._make_frame(port, frame)
-
-    def last_messages(self, port: Alias) -> Iterator[object]:
-        """What is left when nothing follows: a line without an end. Half a frame is nothing."""
-        if self._cutter is not None:
-            for text, is_whole in self._cutter.end():
-                yield self._make_line(port, text, is_whole)

@@ -5,26 +5,28 @@ No thread is used.
 """
 
 import os
-import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EPIPE
+from functools import partial
 from math import inf
 from typing import Final
 
 import trio
 
-from .._core.errors import BadInputError, ErgoError, MailboxFullError, Reject
+from .._core.errors import BadInputError, MailboxFullError, Reject
 from .._core.ids import Alias, Target
 from .._core.mailbox import Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
+from .._core.metasending import wait_for_room
 from .._core.reasons import Killed, Reason
 from .._core.requests import Caller
+from .cutting import MessageCutter, check_mode
 from .framing import Framing, FramingError, Raw
 from .lines import Text
 from .outlet import Outlet
-from .program import Program, ProgramOptions, StopTimes, Terminal
+from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
 
 __all__ = [
     "Port",
@@ -39,7 +41,6 @@ __all__ = [
     "PortSignal",
     "PortStarted",
     "PortWrite",
-    "ProgramFailedError",
 ]
 
 _TEXT: Final = Text()
@@ -47,18 +48,6 @@ _RAW: Final = Raw()
 _TIMES: Final = StopTimes()
 _PATIENCE: Final = 0.5
 """Seconds that a slow receiver has, when the port is being stopped, to make room for what the program said last."""
-
-
-class ProgramFailedError(ErgoError):
-    """The program of a port with ``check=True`` did not end with status 0."""
-
-    def __init__(self, program: str, status: int | None, by_signal: int | None) -> None:
-        super().__init__(
-            f"{program} " + (f"ended with status {status}" if by_signal is None else f"died of {_name(by_signal)}")
-        )
-        self.program = program
-        self.status = status
-        self.signal = by_signal
 
 
 # -- from the port -----------------------------------------------------------------------------------------------------
@@ -214,9 +203,8 @@ class Port(MetaProcess):
         self._options = ProgramOptions(
             argv, env or {}, inherit_env, cwd, user, group, limits or {}, new_session, terminal
         )
-        for name, mode in (("stdout", stdout), ("stderr", stderr)):
-            if not isinstance(mode, Text | Framing):
-                raise BadInputError(name, mode, "Text(...) for lines, or a framing such as Raw()")
+        check_mode("stdout", stdout)
+        check_mode("stderr", stderr)
         if not isinstance(stdin, Framing):
             raise BadInputError("stdin", stdin, "a framing such as Raw()")
         self._stdout, self._stderr, self._framing = stdout, stderr, stdin
@@ -251,9 +239,10 @@ class Port(MetaProcess):
             )
         # Closed with the meta-process, whatever happens to it before its start or after its end.
         self._program = program = self.opened(await Program.start(self._options))
-        out = Outlet(program.stdout, self._stdout, PortLine, PortData)
-        err = Outlet(program.stderr, self._stderr, PortErrorLine, PortErrorData)
-        self._outlets = (out, err)
+        port = self.id
+        out = MessageCutter(self._stdout, partial(PortLine, port), partial(PortData, port))
+        err = MessageCutter(self._stderr, partial(PortErrorLine, port), partial(PortErrorData, port))
+        self._outlets = (Outlet(program.stdout, out), Outlet(program.stderr, err))
 
     async def start(self) -> None:
         """Read both outputs until the program has ended, or must."""
@@ -289,12 +278,12 @@ class Port(MetaProcess):
             await program.wait()
             nursery.cancel_scope.cancel()
 
-    async def _read(self, outlet: "Outlet") -> None:
+    async def _read(self, outlet: Outlet) -> None:
         try:
             while data := await outlet.receive():
-                for message in outlet.messages(self.id, data):
+                for message in outlet.cutter.feed(data):
                     await self._pass_on(message)
-            for message in outlet.last_messages(self.id):
+            for message in outlet.cutter.end():
                 await self._pass_on(message)
         except (FramingError, UnicodeDecodeError) as error:
             # The port ends with this error, and the program with it: it would fill a pipe that nobody reads.
@@ -306,10 +295,14 @@ class Port(MetaProcess):
         meta, to = self._meta, self._to
         receiver = meta.router.resolve(to)
         # Mostly there is room, and a scope for each line would cost more than all the rest.
-        if receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN) and trio.current_time() < self._give_up_at:
+        if (
+            receiver is not None
+            and meta.outbox.is_behind(receiver, Lane.MAIN)
+            and trio.current_time() < self._give_up_at
+        ):
             with trio.CancelScope(deadline=self._give_up_at) as scope:
                 self._waiting.add(scope)
-                await meta.wait_for_room(to)
+                await wait_for_room(meta, to)
             self._waiting.discard(scope)
         try:
             self.send(to, message)
@@ -407,10 +400,3 @@ class Port(MetaProcess):
             "cwd": str(options.cwd or os.getcwd()),
             "dropped": str(self._dropped),
         }
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -22,10 +22,10 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import FdStream
 
-from .._core.errors import BadInputError
+from .._core.errors import BadInputError, ErgoError
 from .._core.options import check_number
 
-__all__ = ["Program", "ProgramOptions", "StopTimes", "Terminal"]
+__all__ = ["Program", "ProgramFailedError", "ProgramOptions", "StopTimes", "Terminal"]
 
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _LIMITS: Final = {
@@ -33,6 +33,18 @@ _LIMITS: Final = {
     for name, number in vars(resource).items()
     if name.startswith("RLIMIT_")
 }
+
+
+class ProgramFailedError(ErgoError):
+    """The program of a port with ``check=True`` did not end with status 0."""
+
+    def __init__(self, program: str, status: int | None, by_signal: int | None) -> None:
+        super().__init__(
+            f"{program} " + (f"ended with status {status}" if by_signal is None else f"died of {_name(by_signal)}")
+        )
+        self.program = program
+        self.status = status
+        self.signal = by_signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,3 +398,10 @@ async def _launch(
             Program(process, None).close()
             raise
     return process
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

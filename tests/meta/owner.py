@@ -67,7 +67,7 @@ class Owned:
     async def filled(self, count: int) -> int:
         """Wait until as many messages wait for a busy owner, and nothing moves any more; how many there are then."""
         await eventually(lambda: self.node.process_info(self.owner).lanes["main"] >= count)
-        await wait_all_tasks_blocked(0.02)
+        await wait_all_tasks_blocked(0.003)
         return self.node.process_info(self.owner).lanes["main"]
 
     async def next(self) -> Any:

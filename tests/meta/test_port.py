@@ -24,9 +24,8 @@ from ergo_py.meta.port import (
     PortSignal,
     PortStarted,
     PortWrite,
-    ProgramFailedError,
 )
-from ergo_py.meta.program import StopTimes, Terminal
+from ergo_py.meta.program import ProgramFailedError, StopTimes, Terminal
 from tests.meta.owner import Owned, eventually, owning
 
 QUICK = StopTimes(0.05, 0.3, 1.0)
