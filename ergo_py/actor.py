@@ -6,7 +6,7 @@ from typing import Any
 from ._core.behaviour import Behaviour
 from ._core.callbacks import default
 from ._core.errors import Reject, UnhandledCallError
-from ._core.ids import PID, Alias
+from ._core.ids import Alias
 from ._core.messages import LogRecord
 from ._core.reasons import Reason
 from ._core.requests import Caller
