@@ -19,6 +19,7 @@ from .._core.ids import Alias, Target
 from .._core.mailbox import FENCE, Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
+from .._core.metasending import wait_for_room
 from .._core.requests import Caller
 from .._core.waiters import TaskCaller
 
@@ -199,7 +200,7 @@ class Descriptors(MetaProcess):
     async def _tell(self, message: object) -> None:
         """Send, and wait until the receiver has handled it."""
         to = self._to
-        await self._meta.wait_for_room(to)
+        await wait_for_room(self._meta, to)
         self._told += 1
         if not self.send(to, message):
             await trio.sleep(_PAUSE)

@@ -11,6 +11,7 @@ import trio
 from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError
 from .._core.ids import Alias, Target
 from .._core.meta import MetaProcess
+from .._core.metasending import wait_for_room
 
 __all__ = ["SignalReceived", "Signals"]
 
@@ -74,7 +75,7 @@ class Signals(MetaProcess):
             while self._pending:
                 number = next(iter(self._pending))
                 # Taken out after the wait: what comes meanwhile is counted in, and not told apart.
-                await self._meta.wait_for_room(to)
+                await wait_for_room(self._meta, to)
                 self._told += 1
                 self.send(to, SignalReceived(self.id, signal.Signals(number), self._pending.pop(number)))
 

@@ -39,7 +39,7 @@ async def heard_lines(owned: Owned, *wanted: str) -> None:
 
 def follower(path: Path, **options: object) -> FileReader:
     settings = {"follow": True, "interval": SOON, "linger": 0.05, **options}
-    return FileReader(path, **settings)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    return FileReader(path, **settings)  # type: ignore[arg-type]
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
