@@ -204,6 +204,7 @@ class Supervision:
         if self.ended or child is None or child.name != name:
             return []
         self._starting = None
+        self._leave_cycle(child)
         child.reason = reason
         asker, child.asker = child.asker, None
         if asker is not None:
