@@ -294,7 +294,7 @@ class Service:
     def _refuse_ring(self, seat: Seat, message: object) -> None:
         """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its other children."""
         supervisor = seat.supervisor
-        if supervisor is not None and supervisor.home is current_task():
+        if supervisor is not None and supervisor.works_in(current_task()):
             raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
 
 

@@ -94,7 +94,7 @@ class Calls:
     async def control(self, sender: PID, receiver: Any, operation: object, timeout: float | None) -> Any:
         """Have a supervisor do something to its children. It goes before what it was sent, and is never refused."""
         task = current_task()
-        if receiver.home is task:
+        if receiver.works_in(task):
             raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
         caller = TaskCaller(sender, next(self._router.numbers), receiver.id, operation, task)
         caller.callee = receiver

@@ -318,6 +318,10 @@ class Process:
         """Serve a call on the spot."""
         answer_now(self, caller, request)
 
+    def works_in(self, task: Task) -> bool:
+        """Say whether it is in one of its callbacks in that task. Before its first step, its ``home`` is still the spawner's."""
+        return self.home is task and self.state is not State.SLEEP
+
     def begin_wait(self, caller: Caller) -> None:
         """Note that the process waits in a call."""
         self.waiting = caller
