@@ -86,6 +86,11 @@ class MailboxMachine(RuleBasedStateMachine):
         queues_up = self.box.limit and self.box.overflow is Overflow.WAIT
         return self.has_space(lane) and not (queues_up and self.waiting[lane])
 
+    def lets_one_too_many_in(self, lane: Lane) -> bool:
+        """Where senders wait, one who found room is not refused because a thread was promised it in the same moment."""
+        is_full = len(self.users(lane)) >= self.box.limit
+        return self.box.overflow is Overflow.WAIT and not is_full and not self.waiting[lane]
+
     def next_envelope(self) -> Envelope | None:
         for lane in (Lane.URGENT, Lane.SYSTEM, Lane.MAIN, Lane.LOG):
             if self.lanes[lane]:
@@ -98,7 +103,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def a_user_sends(self, lane: Lane, kind: int) -> None:
         envelope = self.envelope(kind)
         expected: tuple[Verdict, Envelope | None]
-        if self.has_room(lane):
+        if self.has_room(lane) or self.lets_one_too_many_in(lane):
             expected = Verdict.ACCEPTED, None
             self.lanes[lane].append(envelope)
         elif self.box.overflow is Overflow.DROP_OLDEST:
@@ -188,15 +193,15 @@ class MailboxMachine(RuleBasedStateMachine):
         self.box.wait_for_room(lane, waiter.envelope, waiter)
         return waiter
 
-    @rule(target=waiters, depth=st.integers(1, 3))
-    def a_sender_waits_to_be_told(self, depth: int) -> FakeWaiter:
-        while self.has_room(Lane.MAIN) and len(self.lanes[Lane.MAIN]) < depth:
-            self.a_user_sends(Lane.MAIN, MESSAGE)
+    @rule(target=waiters, lane=user_lanes, depth=st.integers(1, 3))
+    def a_sender_waits_to_be_told(self, lane: Lane, depth: int) -> FakeWaiter:
+        while self.has_room(lane) and len(self.lanes[lane]) < depth:
+            self.a_user_sends(lane, MESSAGE)
         waiter = FakeWaiter(None, depth)
-        self.waiting[Lane.MAIN].append(waiter)
+        self.waiting[lane].append(waiter)
         self.answers[waiter] = []
 
-        self.box.wait_for_room(Lane.MAIN, None, waiter, depth)
+        self.box.wait_for_room(lane, None, waiter, depth)
         return waiter
 
     @rule(waiter=consumes(waiters))
@@ -212,7 +217,7 @@ class MailboxMachine(RuleBasedStateMachine):
         before = sum(map(len, self.waiting.values()))
         for lane, queue in self.waiting.items():
             while queue and self.has_space(lane):
-                if queue[0].depth and len(self.lanes[Lane.MAIN]) >= queue[0].depth:
+                if queue[0].depth and len(self.lanes[lane]) >= queue[0].depth:
                     break
                 waiter = queue.pop(0)
                 if waiter.envelope is not None:
@@ -236,6 +241,7 @@ class MailboxMachine(RuleBasedStateMachine):
     @invariant()
     def the_lanes_are_as_long_as_they_should_be(self) -> None:
         assert self.box.depths() == {lane.value: len(queue) for lane, queue in self.lanes.items()}
+        assert {lane: self.box.depth(lane) for lane in Lane} == {lane: len(self.lanes[lane]) for lane in Lane}
         assert len(self.box) == sum(map(len, self.lanes.values()))
         assert self.box.ahead == bool(self.lanes[Lane.URGENT] or self.lanes[Lane.SYSTEM])
 
@@ -350,6 +356,15 @@ def test_a_place_that_was_promised_is_taken_until_its_message_has_come() -> None
     assert not box.has_room(Lane.MAIN)
     box.redeem(Lane.MAIN)
     assert box.has_room(Lane.MAIN)
+
+
+def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_was_promised_it() -> None:
+    box = Mailbox(1, Overflow.WAIT)
+    box.promise(Lane.MAIN)
+
+    verdicts = [box.admit(Lane.MAIN, (MESSAGE, "a", None, number))[0] for number in range(2)]
+
+    assert verdicts == [Verdict.ACCEPTED, Verdict.REFUSED]
 
 
 def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
