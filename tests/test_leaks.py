@@ -1,0 +1,204 @@
+"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make soak`` does the same for longer."""
+
+import gc
+import threading
+import tracemalloc
+import weakref
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from benchmarks.soak import SPARE_OBJECTS, main, objects, soaking, tables
+from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, TargetDownError
+from ergo_py._core.registry import Registry
+from tests.support import Puppet, Recorder, running_node
+
+ROUNDS = 1500
+
+
+# These two are bounded by pytest's own time limit alone: they turn the clock themselves.
+async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(mock_clock: MockClock) -> None:
+    async with soaking(mock_clock) as soak:
+        before, objects_before = tables(soak.node), objects()
+
+        await soak.run(ROUNDS)
+
+        after, objects_after = tables(soak.node), objects()
+
+    assert after == before
+    assert objects_after - objects_before <= SPARE_OBJECTS
+
+
+async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: MockClock) -> None:
+    async with soaking(mock_clock) as soak:
+        tracemalloc.start()
+        try:
+            await soak.run(20)
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+
+            await soak.run(200)
+
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    # Less than a small object for each round.
+    assert after - before < 200 * 40
+
+
+async def test_the_tables_know_of_everything_that_is_alive() -> None:
+    async with running_node() as node:
+        empty = tables(node)
+        pids = [await node.spawn(Puppet, name=f"puppet {number}") for number in range(3)]
+        await node.call(pids[0], lambda me: me.link(pids[1]))
+        await node.call(pids[0], lambda me: me.monitor(pids[2]))
+        await node.call(pids[1], lambda me: me.create_alias() and None)
+        await node.call(pids[2], lambda me: me.send_after(1, me.pid, "later") and None)
+        full = tables(node)
+
+    grown = {name.rpartition(".")[2] for name, size in full.items() if size > empty[name]}
+    assert grown >= {"processes", "names", "aliases", "roots", "by_watcher", "by_target", "heap"}
+
+
+def test_the_long_version_says_that_all_is_flat(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["--rounds", "50"])
+
+    assert status == 0
+    assert "tables: flat, objects: flat, memory: flat" in capsys.readouterr().out
+
+
+def test_the_long_version_fails_if_something_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep_it(self: Registry[Any], alias: Alias) -> Any:
+        return self.aliases[alias]
+
+    monkeypatch.setattr(Registry, "drop_alias", keep_it)
+
+    status = main(["--rounds", "50"])
+
+    assert status == 1
+    assert "tables: GROWN" in capsys.readouterr().out
+
+
+async def test_calls_with_timeouts_of_all_lengths_leave_nothing_once_their_time_has_come(
+    mock_clock: MockClock,
+) -> None:
+    async with running_node(limit=10**6) as node:
+        pid = await node.spawn(Recorder)
+        before = tables(node)
+        for number in range(3000):
+            await node.call(pid, number, timeout=1 + number / 1000)
+
+        mock_clock.jump(10)
+        await wait_all_tasks_blocked()
+        after = tables(node)
+
+    assert after == before
+
+
+class Deferring(Actor):
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return NO_REPLY
+
+
+async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_on(autojump_clock: MockClock) -> None:
+    async with running_node(limit=10**6) as node:
+        pid = await node.spawn(Deferring)
+        process = node._router.processes[pid]
+        for _ in range(200):
+            with pytest.raises(CallTimeoutError):
+                await node.call(pid, "in vain", timeout=1)
+            with trio.move_on_after(1):
+                await node.call(pid, "in vain", timeout=None)
+
+        assert not process.deferred
+
+
+async def test_what_threads_send_and_ask_leaves_nothing() -> None:
+    def use(node: Node) -> None:
+        pid = node.whereis("recorder")
+        assert pid is not None
+        for number in range(500):
+            node.send(pid, number)
+            node.send("nobody", number)
+            node.call_from_thread("recorder", number)
+            try:
+                node.call_from_thread("nobody", number)
+            except TargetDownError:
+                pass
+
+    async with running_node(dead_letters=10) as node:
+
+        class Counts(Actor):
+            def handle_message(self, message: Any, sender: Any) -> None: ...
+
+            def handle_call(self, request: Any, caller: Caller) -> object:
+                return request
+
+        await node.spawn(Counts, name="recorder")
+        await trio.to_thread.run_sync(use, node)
+        before, objects_before = tables(node), objects()
+
+        await trio.to_thread.run_sync(use, node)
+        after, objects_after = tables(node), objects()
+
+    assert after == before
+    assert objects_after - objects_before <= SPARE_OBJECTS
+
+
+async def test_a_behaviour_is_free_as_soon_as_its_process_has_ended() -> None:
+    behaviours: list[weakref.ref[Any]] = []
+    messages: list[weakref.ref[Any]] = []
+
+    class Message:
+        pass
+
+    class Kept(Puppet):
+        async def init(self) -> None:
+            behaviours.append(weakref.ref(self))
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, Message):
+                messages.append(weakref.ref(message))
+            else:
+                raise RuntimeError("on purpose")
+
+    async with running_node() as node:
+        for end in ("kill", "crash", "exit"):
+            pid = await node.spawn(Kept)
+            node.send(pid, Message())
+            await wait_all_tasks_blocked()
+            match end:
+                case "kill":
+                    node.kill(pid)
+                case "crash":
+                    node.send(pid, "crash")
+                case "exit":
+                    node.send_exit(pid)
+            await wait_all_tasks_blocked()
+        gc.collect()
+        left = [one() for one in (*behaviours, *messages)]
+
+    assert left == [None] * 6
+
+
+async def test_nodes_that_came_and_went_leave_nothing() -> None:
+    async def once() -> None:
+        async with running_node(watchdog=60) as node:
+            for _ in range(3):
+                await node.spawn(Puppet)
+
+    for _ in range(5):
+        await once()
+    before, threads = objects(), threading.active_count()
+
+    for _ in range(30):
+        await once()
+
+    assert objects() - before <= SPARE_OBJECTS
+    assert threading.active_count() == threads
