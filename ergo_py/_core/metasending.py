@@ -50,7 +50,7 @@ async def send_wait(meta: "Meta", to: Target, message: object, priority: Priorit
         await meta.router.pause()
         return sent
     waiter = TaskWaiter(current_task())
-    receiver.mailbox.wait_for_room(lane, envelope(receiver, meta.id, to, message), waiter, meta.options.backlog)
+    receiver.mailbox.wait_for_room(lane, envelope(receiver, meta.id, to, message), waiter, meta.outbox.backlog)
     try:
         await park_as(waiter.task, waiter)
     finally:
@@ -69,7 +69,7 @@ async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> boo
         if receiver is None or not receiver.accepting or not meta.outbox.is_behind(receiver, lane):
             return waited
         waiter = TaskWaiter(current_task())
-        receiver.mailbox.wait_for_room(lane, None, waiter, meta.options.backlog)
+        receiver.mailbox.wait_for_room(lane, None, waiter, meta.outbox.backlog)
         waited = True
         try:
             await park_as(waiter.task, waiter)

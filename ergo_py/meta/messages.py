@@ -1,0 +1,131 @@
+"""What stream connections and their receivers say to each other; TCP and Unix sockets speak alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from .._core.errors import BadInputError
+from .._core.ids import Alias
+from .._core.messages import Request
+from .._core.options import check_number
+
+__all__ = [
+    "Address",
+    "Cause",
+    "Endpoint",
+    "TCPClose",
+    "TCPConnected",
+    "TCPData",
+    "TCPDisconnected",
+    "TCPSend",
+    "TLSFacts",
+    "check_bytes",
+]
+
+
+class Endpoint(NamedTuple):
+    """One end of an internet connection. It is the pair that the ``socket`` module speaks of, and prints as people write it."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Address = Endpoint | str
+"""One end of a connection: an endpoint, or the path of a Unix socket, which is empty for a client without one."""
+
+
+class Cause(Enum):
+    """Why a connection is no more."""
+
+    EOF = "closed by the peer"
+    RESET = "reset by the peer"
+    TIMEOUT = "timed out"
+    PROTOCOL_ERROR = "protocol error"
+    ASKED = "closed on request"
+    SLOW_PEER = "the peer did not take what it was sent"
+    NO_RECEIVER = "the receiver is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFacts:
+    """What two sides agreed on. ``peer_certificate`` is as ``ssl.SSLSocket.getpeercert`` has it; empty without one."""
+
+    version: str
+    cipher: str
+    server_name: str | None = None
+    alpn: str | None = None
+    peer_certificate: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.version} {self.cipher}"
+
+
+@dataclass(frozen=True, slots=True)
+class TCPConnected:
+    """A connection is there; with TLS, its handshake is done. The first message about it."""
+
+    connection: Alias
+    peer: Address
+    local: Address
+    tls: TLSFacts | None = None
+    server: Alias | None = None
+    """The server that accepted it; None for a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class TCPData:
+    """A frame, or with raw framing whatever came at once."""
+
+    connection: Alias
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TCPDisconnected:
+    """The connection is no more. The last message about it, after all its data."""
+
+    connection: Alias
+    reason: Cause
+    bytes_in: int
+    bytes_out: int
+    duration: float
+    """Seconds since it was connected."""
+    detail: str = ""
+    """More about the reason, for people."""
+
+
+def check_bytes(what: str, data: object) -> None:
+    """Refuse what cannot be sent."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise BadInputError(what, data, "bytes; encode text first, such as 'hello\\n'.encode()")
+
+
+@dataclass(frozen=True, slots=True)
+class TCPSend(Request[int]):
+    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes."""
+
+    data: bytes
+
+    def __post_init__(self) -> None:
+        if type(self.data) is not bytes:
+            check_bytes("TCPSend(data)", self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class TCPClose(Request[None]):
+    """Tell a connection to close. Asked with ``call`` it answers when the connection is closed.
+
+    What was sent before is written, the peer is told that no more comes, and the connection ends when the peer has closed, too, or
+    after ``linger`` seconds (by default those of the connection). With ``abort`` it ends at once, and the peer sees a reset.
+    """
+
+    abort: bool = False
+    linger: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.linger is not None:
+            check_number("TCPClose(linger)", self.linger, least=0.0)

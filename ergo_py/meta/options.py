@@ -1,0 +1,138 @@
+"""The options of stream connections: one place for what TCP and Unix sockets, servers and clients have in common."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Final, TypedDict
+
+from .._core.errors import BadInputError
+from .._core.options import check_number
+from .framing import Framing, Raw
+from .messages import check_bytes
+from .tls import TLSFiles
+
+__all__ = ["KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]
+
+
+_RAW: Final = Raw()
+
+
+class WhenSlow(Enum):
+    """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are waiting."""
+
+    WAIT = "wait"
+    """What is sent waits in the mailbox of the connection, and nothing more is read from that peer."""
+    DROP = "drop"
+    """The connection is dropped."""
+
+
+class WhenFull(Enum):
+    """What a server does when it has ``max_connections``."""
+
+    PAUSE = "pause"
+    """It accepts nobody until one is gone; peers wait in the queue of the operating system."""
+    REFUSE = "refuse"
+    """It accepts, and closes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """When the operating system asks a silent peer whether it is still there: after ``idle`` seconds, then every ``interval``
+    seconds, and after ``count`` unanswered questions it gives up.
+    """
+
+    idle: int = 60
+    interval: int = 10
+    count: int = 6
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_number(f"KeepAlive({field.name})", getattr(self, field.name), least=1, whole=True)
+
+
+class StreamKeywords(TypedDict, total=False):
+    """What a connection takes, and a server for its connections."""
+
+    framing: Framing
+    tls: ssl.SSLContext | TLSFiles | bool | None
+    server_name: str | None
+    write_limit: int
+    when_slow: WhenSlow
+    idle_timeout: float | None
+    frame_timeout: float | None
+    handshake_timeout: float
+    linger: float
+    nodelay: bool
+    keepalive: KeepAlive | bool
+    receive_buffer: int | None
+    send_buffer: int | None
+    keepalive_bytes: bytes
+    keepalive_period: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The checked form of :class:`StreamKeywords`."""
+
+    framing: Framing = _RAW
+    tls: ssl.SSLContext | TLSFiles | bool | None = None
+    """None for none. For a client, True trusts what the system trusts."""
+    server_name: str | None = None
+    """The name a TLS client asks for and verifies; by default the host it connects to."""
+    write_limit: int = 1024 * 1024
+    """How many bytes may wait for the peer before it counts as slow."""
+    when_slow: WhenSlow = WhenSlow.WAIT
+    idle_timeout: float | None = None
+    """Seconds without a byte in either direction after which the connection is dropped."""
+    frame_timeout: float | None = None
+    """Seconds within which a frame that was begun must be complete."""
+    handshake_timeout: float = 10.0
+    linger: float = 5.0
+    """How long closing may take: for the last answers to be written, and for the peer to close its side."""
+    nodelay: bool = True
+    keepalive: KeepAlive | bool = False
+    receive_buffer: int | None = None
+    send_buffer: int | None = None
+    keepalive_bytes: bytes = b""
+    """Sent whenever nothing else was sent for ``keepalive_period`` seconds."""
+    keepalive_period: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.framing, Framing):
+            raise BadInputError("framing", self.framing, "a framing, such as Delimiter(b'\\n') or LengthHeader()")
+        if not isinstance(self.tls, ssl.SSLContext | TLSFiles | bool | None):
+            raise BadInputError("tls", self.tls, "an ssl.SSLContext, TLSFiles(certificate, key), or True for a client")
+        if not isinstance(self.when_slow, WhenSlow):
+            raise BadInputError("when_slow", self.when_slow, "WhenSlow.WAIT or WhenSlow.DROP")
+        if not isinstance(self.keepalive, KeepAlive | bool):
+            raise BadInputError("keepalive", self.keepalive, "True, False or KeepAlive(idle, interval, count)")
+        check_number("write_limit", self.write_limit, least=1, whole=True)
+        for name in ("receive_buffer", "send_buffer"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least=1, whole=True)
+        for name in ("idle_timeout", "frame_timeout", "keepalive_period"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least=0.001)
+        check_number("handshake_timeout", self.handshake_timeout, least=0.001)
+        check_number("linger", self.linger, least=0.0)
+        check_bytes("keepalive_bytes", self.keepalive_bytes)
+        if bool(self.keepalive_bytes) != (self.keepalive_period is not None):
+            raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")
+
+
+def read_stream_options(what: str, keywords: Mapping[str, Any]) -> StreamOptions:
+    """Check the options of a connection.
+
+    Raises:
+        BadInputError: one of them cannot be right.
+    """
+    known = {field.name for field in fields(StreamOptions)}
+    unknown = sorted(keywords.keys() - known)
+    if unknown:
+        raise BadInputError(
+            f"{what}(…, {unknown[0]}=…)",
+            keywords[unknown[0]],
+            "one of " + ", ".join(sorted(known | {"reader", "receiver"})),
+        )
+    return StreamOptions(**keywords)

@@ -1,0 +1,253 @@
+"""Metas whose reader may be a thread or a task, as their user likes, and that behave the same either way."""
+
+from collections.abc import Awaitable, Callable
+from functools import cache
+from time import monotonic
+from typing import Any, Literal, TypeVar
+
+import outcome
+import trio
+
+from .._core.bridge import Parker
+from .._core.errands import Errand
+from .._core.errors import BadInputError, NodeStoppedError
+from .._core.ids import Target
+from .._core.mailbox import FENCE, MESSAGE, Envelope, Lane, Verdict
+from .._core.meta import MetaProcess
+from .._core.metabox import TwoLanes
+from .._core.metalife import Meta
+from .._core.receiver import Receiver
+from .._core.requests import Caller
+from .._core.states import MetaState
+
+__all__ = ["EitherReader", "ReaderKind"]
+
+T = TypeVar("T")
+ReaderKind = Literal["thread", "task"]
+
+_WEIGHT = 4 * 1024 * 1024
+"""How many bytes, roughly, may be queued for a receiver before its readers wait, if that is fewer messages than ``backlog``."""
+
+
+class EitherReader(MetaProcess):
+    """Base of metas that take ``reader="thread"`` or ``reader="task"``."""
+
+    def _choose_reader(self, reader: ReaderKind) -> None:
+        if reader not in ("thread", "task"):
+            raise BadInputError("reader", reader, "'thread' or 'task'")
+        if reader == "task":
+            # The colour of `start` says where it runs, and colour is a matter of the class.
+            own: Any = type(self)
+            self.__class__ = _in_task(own)
+
+    @property
+    def reader(self) -> ReaderKind:
+        """Where it reads."""
+        return "task" if isinstance(self, _InTask) else "thread"
+
+    def start(self) -> Awaitable[None] | None:
+        """Be the reader."""
+        self._read_in_thread()
+        return None
+
+    def unblock(self) -> None:
+        """Wake the reader out of waiting for the loop."""
+        self._ring()
+
+    def _read_in_thread(self) -> None:
+        raise NotImplementedError
+
+    async def _read_in_task(self) -> None:
+        raise NotImplementedError
+
+    # -- waiting for the loop ----------------------------------------------------------------------------------------
+
+    _waits: "Parker[None] | trio.Event | None" = None
+
+    def _ring(self) -> None:
+        """Have a reader that waits for the loop look again. On the loop only."""
+        waits = self._waits
+        if isinstance(waits, trio.Event):
+            waits.set()
+        elif waits is not None:
+            waits.settle(None)
+
+    def _wait_in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block until ``until()`` holds, as far as a ring tells; False if the time is over or the stop has come."""
+        end = None if timeout is None else monotonic() + timeout
+        try:
+            while not self.stopping:
+                # Announce first and look then: whoever changes what is waited for changes first and rings then.
+                self._waits = parker = Parker[None]()
+                if until():
+                    return True
+                left = None if end is None else end - monotonic()
+                if self.stopping or (left is not None and left <= 0):
+                    return False
+                parker.wait(left)
+        finally:
+            self._waits = None
+        return False
+
+    async def _wait_in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
+        """The same for a task; a stop cancels it."""
+        try:
+            with trio.move_on_after(float("inf") if timeout is None else timeout):
+                while True:
+                    self._waits = event = trio.Event()
+                    if until():
+                        return True
+                    await event.wait()
+        finally:
+            self._waits = None
+        return False
+
+    def _run_in_loop(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """From the reader's thread: run an async function on the loop, and wait for its result."""
+        meta = self._meta
+        parker: Parker[outcome.Outcome[T]] = Parker()
+
+        def refuse() -> None:
+            # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
+            parker.settle(outcome.Error(NodeStoppedError(meta.router.node)))
+
+        async def run() -> None:
+            parker.settle(await outcome.acapture(work, *args))
+
+        def start() -> None:
+            try:
+                Errand(refuse).start(meta.kernel.nursery, run, f"{meta.callbacks.behaviour}: for its reader")
+            except RuntimeError:  # the nursery is closed
+                refuse()
+
+        meta.router.bridge.post(start)
+        parker.wait(None)
+        assert parker.value is not None
+        return parker.value.unwrap()
+
+    def _start_on_loop(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Have an async function run beside reader and handler. What it raises ends the meta-process as a crash."""
+        meta = self._meta
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception as error:
+                meta.finish(meta.failed("start", error))
+
+        Errand().start(meta.kernel.nursery, run, f"{meta.callbacks.behaviour}: beside its reader")
+
+    # -- handing over ------------------------------------------------------------------------------------------------
+
+    _weight = 0
+
+    def _weigh(self, size: int) -> None:
+        """Let messages of ``size`` bytes count for what they are: few large ones are as much as many small ones."""
+        size >>= 12
+        if size != self._weight:
+            self._weight = size
+            meta = self._meta
+            meta.outbox.backlog = max(4, min(meta.options.backlog, (_WEIGHT >> 12) // (size or 1)))
+
+    async def _hand_over(self, to: Target, message: object) -> bool:
+        """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is behind."""
+        meta = self._meta
+        receiver = meta.router.resolve(to)
+        if receiver is None or meta.outbox.is_behind(receiver, Lane.MAIN) or len(meta.outbox):
+            return await meta.send_wait(to, message, None)
+        meta.sent += 1
+        return meta.router.send(meta.id, to, message, meta.priority)
+
+    def _hand_over_now(self, to: Target, message: object) -> bool:
+        """Send on the loop if that needs no waiting. False if the receiver is behind, or there is none: nothing was done."""
+        meta = self._meta
+        receiver = meta.router.resolve(to)
+        if receiver is None or not receiver.accepting or meta.outbox.is_behind(receiver, Lane.MAIN):
+            return False
+        meta.sent += 1
+        meta.router.send(meta.id, to, message, meta.priority)
+        return True
+
+    def _has_receiver(self, to: Target) -> bool:
+        """Whether anybody takes what is sent to ``to``."""
+        receiver = self._meta.router.resolve(to)
+        return receiver is not None and receiver.accepting
+
+    def _when_served(self, receiver: Receiver | None, then: Callable[[], None]) -> None:
+        """Have ``then`` called when ``receiver`` has dealt with everything it has been sent by now, or is gone. On the loop."""
+        if receiver is None or not receiver.accepting:
+            then()
+        else:
+            fence = _Fence(self._meta.id, receiver, then)
+            fence.callee = receiver
+            self._meta.router.signal(receiver, Lane.MAIN, (FENCE, self._meta.id, fence, None))
+
+    def _serve_in_passing(self, serve: Callable[[Any, Any], bool]) -> None:
+        """Have simple messages served by ``serve(message, sender)`` in the sender's own turn, while the handler sleeps.
+
+        That saves a turn of the scheduler for each. ``serve`` returns False for what it leaves to the handler.
+        """
+        before = self._meta.mailbox
+        self._meta.mailbox = box = _PassingBox(self._meta, serve)
+        for envelope in before.drain():
+            box.push(Lane.MAIN, envelope)
+
+
+class _PassingBox(TwoLanes):
+    """A mailbox whose messages need no handler while nothing waits in it."""
+
+    __slots__ = ("_meta", "_serve")
+
+    def __init__(self, meta: Meta, serve: Callable[[Any, Any], bool]) -> None:
+        super().__init__(meta.options.mailbox_size or 0, meta.options.overflow)
+        self._meta = meta
+        self._serve = serve
+
+    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
+        """Serve a message if the handler could be served nothing before it; else queue it."""
+        meta = self._meta
+        # The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do not overlap, and nothing is
+        # overtaken.
+        if (
+            lane is Lane.MAIN
+            and not self.main
+            and not self.ahead
+            and envelope[0] == MESSAGE
+            and meta.state is MetaState.SLEEP
+            and meta.initialised
+            and meta.reason is None
+        ):
+            try:
+                served = self._serve(envelope[3], envelope[1])
+            except Exception as error:
+                meta.handling = envelope
+                meta.finish(meta.failed("handle_message", error))
+                return Verdict.PASSED, None
+            if served:
+                meta.handled += 1
+                return Verdict.PASSED, None
+        return super().admit(lane, envelope)
+
+
+class _Fence(Caller):
+    """Stands in a mailbox like a message, and says when its turn has come."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, sender: Any, receiver: Receiver, then: Callable[[], None]) -> None:
+        super().__init__(sender, 0, receiver.id, None)
+        self._then = then
+
+    def awaken(self) -> None:
+        self._then()
+
+
+class _InTask(EitherReader):
+    async def start(self) -> None:
+        await self._read_in_task()
+
+
+@cache
+def _in_task(cls: Any) -> type[Any]:
+    named = {"__qualname__": cls.__qualname__, "__module__": cls.__module__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (_InTask, cls), named)

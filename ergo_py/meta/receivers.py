@@ -1,0 +1,75 @@
+"""Who gets what a server's connections say: the owner, a process, one of several in turn, or an actor made for each."""
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from .._core.behaviour import Behaviour, behaviour_of
+from .._core.errors import BadInputError
+from .._core.ids import PID, Alias, Name, Target
+from .._core.options import DEFAULTS
+from .._core.process import Process
+
+if TYPE_CHECKING:
+    from .._core.metalife import Meta
+
+__all__ = ["Receivers", "ReceiverOption", "check_receiver"]
+
+ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
+"""What ``receiver=`` of a server takes; None is the process that owns the server."""
+
+_TARGETS = (PID, Alias, Name, str)
+
+
+def check_receiver(receiver: object) -> Target | None:
+    """Refuse what is no address of a receiver."""
+    if receiver is not None and not isinstance(receiver, _TARGETS):
+        raise BadInputError("receiver", receiver, "a PID, an Alias, a name, or None for the owner")
+    return receiver
+
+
+class Receivers:
+    """Chooses a receiver for each connection; it stays the same for the connection's life."""
+
+    def __init__(self, receiver: ReceiverOption) -> None:
+        """Check.
+
+        Raises:
+            BadInputError: it is nothing that could receive.
+        """
+        self._turns: cycle[Target | None] = cycle(())
+        self._factory: Callable[[], Behaviour] | None = None
+        self._behaviour: type[Behaviour] | None = None
+        if receiver is None:
+            self._turns = cycle([None])
+            self._text = "owner"
+        elif isinstance(receiver, _TARGETS):
+            self._turns = cycle([receiver])
+            self._text = str(receiver)
+        elif isinstance(receiver, Sequence):
+            if not receiver:
+                raise BadInputError("receiver", receiver, "at least one process")
+            self._turns = cycle([check_receiver(one) for one in receiver])
+            self._text = ", ".join(map(str, receiver))
+        else:
+            self._behaviour = behaviour_of(receiver)
+            self._factory = receiver
+            self._text = f"a {self._behaviour.__name__} for each"
+
+    def __str__(self) -> str:
+        return self._text
+
+    def next(self) -> Target | None:
+        """The address for the next connection; None for the owner of that connection."""
+        return None if self._factory is not None else next(self._turns)
+
+    async def make_actor(self, server: "Meta") -> Process | None:
+        """The process that is to own the next connection, if each has one of its own: a child of the server's owner.
+
+        Raises:
+            SpawnError: it could not be started.
+        """
+        if self._factory is None or self._behaviour is None:
+            return None
+        owner = server.process
+        return await Process.spawn(owner.kernel, owner, self._factory, self._behaviour, (), DEFAULTS)

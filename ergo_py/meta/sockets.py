@@ -1,0 +1,104 @@
+"""Opening sockets and setting them up."""
+
+import errno
+import socket
+from struct import pack
+from typing import Any, Final
+
+import trio
+
+from .messages import Endpoint
+from .options import KeepAlive, StreamOptions
+
+__all__ = ["OUT_OF_RESOURCES", "abort_on_close", "describe", "endpoint", "open_listener", "prepare", "resolve"]
+
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no memory at this moment."""
+
+
+def endpoint(address: Any) -> Endpoint:
+    """What the ``socket`` module calls an address, as an endpoint."""
+    host, port = address[0], address[1]
+    if host.startswith("::ffff:") and "." in host:
+        # A peer of the fourth version at a socket for both.
+        host = host[7:]
+    elif len(address) == 4 and address[3] and "%" not in host:
+        host = f"{host}%{address[3]}"
+    return Endpoint(host, port)
+
+
+def describe(error: BaseException) -> str:
+    """An error of the operating system in few words."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+
+
+async def resolve(host: str, port: int, kind: int, flags: int = 0) -> list[tuple[int, Any]]:
+    """The addresses of a host, each with its family; names are looked up in a thread.
+
+    Raises:
+        OSError: there are none.
+    """
+    found = await trio.socket.getaddrinfo(host or None, port, type=kind, flags=flags)
+    return [(int(family), address) for family, _, _, _, address in found]
+
+
+async def open_listener(
+    host: str, port: int, kind: int, *, reuse_port: bool = False, dual_stack: bool = True, buffer: int | None = None
+) -> socket.socket:
+    """Make a socket that is bound to the first address of ``host`` that can be had.
+
+    Raises:
+        OSError: none can be had; the text says which were tried.
+    """
+    failure: OSError | None = None
+    for family, address in await resolve(host, port, kind, socket.AI_PASSIVE):
+        sock = None
+        try:
+            sock = socket.socket(family, kind)
+            if kind == socket.SOCK_STREAM:
+                # Connections of an earlier server may linger in the operating system; the port is to be had at once all the same.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
+            if buffer is not None:
+                # Before listen(): connections inherit it, and the window they can offer is settled by then.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+            sock.bind(address)
+            return sock
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            failure = failure or OSError(error.errno, f"{describe(error)}: {endpoint(address)}")
+    raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:
+    """Set up a connected socket."""
+    sock.setblocking(blocking)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
+        _keep_alive(sock, options.keepalive)
+    for name, value in ((socket.SO_RCVBUF, options.receive_buffer), (socket.SO_SNDBUF, options.send_buffer)):
+        if value is not None:
+            sock.setsockopt(socket.SOL_SOCKET, name, value)
+
+
+def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(keepalive))
+    if isinstance(keepalive, KeepAlive):
+        for name, value in (
+            ("TCP_KEEPIDLE", keepalive.idle),
+            ("TCP_KEEPINTVL", keepalive.interval),
+            ("TCP_KEEPCNT", keepalive.count),
+        ):
+            # Not every system knows all of them.
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def abort_on_close(sock: socket.socket) -> None:
+    """Have the peer see a reset when the socket is closed, and nothing linger in the operating system."""
+    # A struct linger: on, for no time at all.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))

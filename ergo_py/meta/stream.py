@@ -1,0 +1,324 @@
+"""A connection over a stream socket: the handler's half, and its end."""
+
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+from trio.lowlevel import notify_closing
+
+from .._core.errors import Reject, UnhandledCallError
+from .._core.ids import PID, Alias, Target
+from .._core.mailbox import CALL, MESSAGE, STOP, Lane, Priority
+from .._core.messages import NO_REPLY, Why
+from .._core.metaserving import wait_in_callback
+from .._core.process import Process
+from .._core.reasons import Killed, Normal, Reason
+from .._core.requests import Caller
+from .messages import Address, Cause, TCPClose, TCPDisconnected, TCPSend
+from .options import StreamOptions, WhenSlow
+from .readers import ReaderKind
+from .sockets import abort_on_close, prepare
+from .streamreading import StreamReader
+
+__all__ = ["Stream"]
+
+
+class _Tick:
+    """A connection's message to itself: look at the clock."""
+
+
+class _Linger:
+    """A connection's message to itself: the peer had its time to close."""
+
+
+_TICK: Final = _Tick()
+_LINGER: Final = _Linger()
+
+
+class Stream(StreamReader):
+    """A connection: what the peer sends becomes messages to the receiver, what is sent to its alias goes to the peer."""
+
+    kind = "stream"
+
+    def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
+        super().__init__(to, options, reader)
+        self._actor: Process | None = None
+        """The process that was made for this connection alone: it owns it, and ends with it."""
+        self._when_gone: Callable[[Any], None] | None = None
+        self._early: list[tuple[bytes, Caller | None]] = []
+        """Sent before the TLS handshake was done, or while TLS had to read first."""
+        self._closers: list[Caller] = []
+        self._aborting = False
+        self._half_closed = False
+        self.messages_out = 0
+
+    # -- birth -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Open the socket, if that was not done before, and set everything up."""
+        sock = self._socket = await self._open()
+        # Only the half that is read is shut, so that the last answers can still be written.
+        self.opened(sock, unblock=lambda: sock.shutdown(socket.SHUT_RD))
+        prepare(sock, self._options, blocking=self.reader == "thread")
+        self.local, self.peer = self._ends(sock)
+        self._writer.use(sock)
+        self._serve_in_passing(self._send_at_once)
+        await self._secure_first(sock)
+        self._arm_tick()
+
+    async def _open(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
+        raise NotImplementedError
+
+    async def _secure_first(self, sock: socket.socket) -> None:
+        """For clients: shake hands before anything else, so that a bad certificate is an error of ``spawn_meta``."""
+
+    # -- the handler -------------------------------------------------------------------------------------------------
+
+    def _send_at_once(self, message: Any, _sender: PID | Alias) -> bool:
+        if type(message) is not TCPSend or self._closing or self._writer.pending:
+            return False
+        self._put(message.data, None)
+        return True
+
+    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+        """Serve what the receiver and others send."""
+        if type(message) is TCPSend:
+            if self._closing:
+                self._meta.router.dead_letters.add(sender, self.id, message, Why.STOPPING)
+                return
+            self._put(message.data, None)
+            if self._writer.pending > self._options.write_limit:
+                await self._peer_is_slow()
+        elif type(message) is TCPClose:
+            self._close(message)
+        elif message is _TICK:
+            self._look_at_clock()
+        elif message is _LINGER:
+            self._end(Cause.ASKED, "the peer did not close its side")
+        else:
+            self._meta.unhandled += 1
+            self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """Serve those who want to know when it is done."""
+        if type(request) is TCPSend:
+            if self._closing:
+                raise Reject(BrokenPipeError("the connection is closing"))
+            if self._put(request.data, caller):
+                return len(request.data)
+            if self._writer.pending > self._options.write_limit:
+                await self._peer_is_slow()
+            return NO_REPLY
+        if type(request) is TCPClose:
+            self._closers.append(caller)
+            self._close(request)
+            return NO_REPLY
+        raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+
+    def _put(self, data: bytes, caller: Caller | None) -> bool:
+        """Write, or keep for later. True if everything is in the operating system; else the caller is answered when it is."""
+        secure = self._secure
+        self.messages_out += 1
+        try:
+            if secure is None:
+                done = self._writer.write(data)
+            elif not self.connected or self._early or not secure.encrypt(data):
+                self._early.append((bytes(data), caller))
+                return False
+            else:
+                done = self._writer.write(secure.take())
+        except OSError as error:
+            self._broken(error)
+            return False
+        if not done and caller is not None:
+            self._writer.answer_when_written(caller, len(data))
+        return done
+
+    def _write_secured(self) -> None:
+        """Write what TLS itself has to say, and what was sent too early. On the loop."""
+        if self._secure is None or not self.connected or self._meta.gone.is_set():
+            return
+        early, self._early = self._early, []
+        try:
+            self._writer.write(self._secure.take())
+        except OSError as error:
+            self._broken(error)
+        for data, caller in early:
+            self.messages_out -= 1
+            if self._put(data, caller) and caller is not None:
+                self._meta.kernel.calls.reply(caller, len(data), None)
+
+    async def _peer_is_slow(self) -> None:
+        limit = self._options.write_limit
+        if self._options.when_slow is WhenSlow.DROP:
+            self._end(Cause.SLOW_PEER, f"{self._writer.pending} bytes are waiting, {limit} may")
+        else:
+            await wait_in_callback(self._meta, lambda: self._writer.pending > limit and self.cause is None)
+
+    def _written(self) -> None:
+        """Something that waited is out."""
+        if self._closing and not self._writer.pending:
+            self._half_close()
+        self._ring()
+        self._meta.wake()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def _arm_tick(self) -> None:
+        options, now = self._options, monotonic()
+        times = []
+        if self._secure is not None and not self.connected:
+            times.append(self.since + options.handshake_timeout)
+        else:
+            if options.idle_timeout is not None:
+                times.append(max(self.last_in, self._writer.last) + options.idle_timeout)
+            if options.frame_timeout is not None:
+                times.append((self.frame_since or now) + options.frame_timeout)
+            if options.keepalive_period is not None:
+                times.append(self._writer.last + options.keepalive_period)
+        if times:
+            # Before everything that waits: a slow peer is exactly the one to be timed.
+            self.send_after(max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH)
+
+    def _look_at_clock(self) -> None:
+        options, now = self._options, monotonic()
+        if self._secure is not None and not self.connected:
+            if now >= self.since + options.handshake_timeout:
+                self._end(Cause.TIMEOUT, f"no TLS handshake within {options.handshake_timeout:g} s")
+        else:
+            idle, frame, alive = options.idle_timeout, options.frame_timeout, options.keepalive_period
+            if idle is not None and now >= max(self.last_in, self._writer.last) + idle:
+                self._end(Cause.TIMEOUT, f"silent for {idle:g} s")
+            elif frame is not None and self.frame_since and now >= self.frame_since + frame:
+                self._end(Cause.TIMEOUT, f"a frame was not complete after {frame:g} s")
+            elif alive is not None and now >= self._writer.last + alive and not self._closing:
+                self._put(options.keepalive_bytes, None)
+                self.messages_out -= 1
+        if self.cause is None:
+            self._arm_tick()
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def _close(self, how: TCPClose) -> None:
+        if how.abort:
+            self._aborting = True
+            self._end(Cause.ASKED, "aborted")
+        elif not self._closing:
+            self._closing = True
+            linger = self._options.linger if how.linger is None else how.linger
+            self.send_after(linger, self.id, _LINGER, priority=Priority.HIGH)
+            if not self._writer.pending and not self._early:
+                self._half_close()
+
+    def _half_close(self) -> None:
+        if self._half_closed:
+            return
+        self._half_closed = True
+        try:
+            self._say_goodbye()
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._broken(error)
+
+    def _say_goodbye(self) -> None:
+        if self._secure is not None and self.connected:
+            self._secure.say_goodbye()
+            self._writer.write(self._secure.take())
+
+    async def terminate(self, reason: Reason) -> None:
+        """Write what was sent before the end was asked for, as far as the peer takes it; close; tell the receiver."""
+        self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
+        orderly = self.cause in (Cause.ASKED, Cause.EOF) and not self._aborting and not isinstance(reason, Killed)
+        try:
+            if orderly:
+                self._write_rest()
+                self._say_goodbye()
+            elif self._aborting or self._writer.pending:
+                # Nothing is to linger in the operating system for a peer that does not take it.
+                abort_on_close(self._socket)
+        except OSError:  # the peer is gone, and that is what is wanted
+            pass
+        pending = self._writer.pending
+        self._writer.close()
+        self._close_socket()
+        for caller in self._closers:
+            self._meta.kernel.calls.reply(caller, None, None)
+        if self._when_gone is not None:
+            self._when_gone(self)
+        if self.connected:
+            lost = f"{pending} bytes were not sent" if pending else ""
+            message = TCPDisconnected(
+                self.id,
+                self.cause or Cause.ASKED,
+                self.bytes_in,
+                self._writer.written,
+                monotonic() - self.connected,
+                "; ".join(filter(None, (self.detail, lost))),
+            )
+            await self.send_wait(self._receiver(), message)
+        if self._actor is not None:
+            # In its turn, after all that the connection has said.
+            self._meta.router.signal(self._actor, Lane.MAIN, (STOP, self.id, None, Normal()))
+
+    def _write_rest(self) -> None:
+        """Serve what was sent to the connection before it was told to end, and was not begun."""
+        meta = self._meta
+        for envelope in list(meta.mailbox.drain()):
+            kind, _, ref, payload = envelope
+            if type(payload) is TCPSend and kind in (MESSAGE, CALL) and not self._closing:
+                done = self._put(payload.data, None)
+                if kind == CALL and done:
+                    meta.kernel.calls.reply(ref, len(payload.data), None)
+                    continue
+                if kind == MESSAGE:
+                    continue
+            meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
+
+    def _close_socket(self) -> None:
+        sock = self._socket
+        try:
+            if self._meta.abandoned:
+                # Its reader may still sit in it, and must not find somebody else's socket under the same number.
+                sock.shutdown(socket.SHUT_RDWR)
+            else:
+                if sock.fileno() >= 0:
+                    notify_closing(sock)
+                sock.close()
+        except OSError:
+            pass
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_out(self) -> int:
+        """How many bytes the operating system has taken."""
+        return self._writer.written
+
+    @property
+    def pending(self) -> int:
+        """How many bytes wait for the peer to take them."""
+        return self._writer.pending
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Say how it is doing."""
+        facts = {
+            "local": str(self.local),
+            "peer": str(self.peer),
+            "receiver": str(self._receiver()),
+            "reader": self.reader,
+            "state": "handshake" if not self.connected else "closing" if self._closing else "open",
+            "bytes in": str(self.bytes_in),
+            "bytes out": str(self.bytes_out),
+            "messages in": str(self.messages_in),
+            "messages out": str(self.messages_out),
+            "pending": str(self.pending),
+            "unfinished": str(self._decoder.unfinished),
+            "drops": str(self._meta.outbox.dropped + self._meta.mailbox.dropped),
+            "age": f"{monotonic() - self.since:.3f}",
+            "tls": "" if self.tls is None else str(self.tls),
+        }
+        return {item: facts[item] for item in items if item in facts} if items else facts

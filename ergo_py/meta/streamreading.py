@@ -1,0 +1,333 @@
+"""The reader's half of a stream connection: from the socket to messages, until the peer has said its last."""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+import trio
+from trio.lowlevel import wait_readable, wait_writable
+
+from .._core.ids import Target
+from .._core.reasons import Custom, Normal
+from .framing import FramingError, Raw
+from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts
+from .options import StreamOptions
+from .polling import Poller, watch
+from .readers import EitherReader, ReaderKind
+from .sockets import describe
+from .tls import Secure
+from .writing import Writer
+
+__all__ = ["StreamReader", "shake_hands"]
+
+_LEAST: Final = 4 * 1024
+_MOST: Final = 256 * 1024
+"""How much is read at once: little while little comes, so that thousands of idle readers do not hold large buffers."""
+
+
+class StreamReader(EitherReader):
+    """What both halves of a connection know, and the half that reads. What it counts here, only the reader changes."""
+
+    _socket: socket.socket
+
+    def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
+        self._choose_reader(reader)
+        self._to = to
+        self._options = options
+        self._decoder = options.framing.decoder()
+        self._is_raw = isinstance(options.framing, Raw)
+        self._writer = Writer(
+            stall=options.idle_timeout,
+            start=self._start_on_loop,
+            changed=self._written,
+            failed=self._broken,
+            answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
+        )
+        self._secure: Secure | None = None
+        self._server: Any = None
+        """The server that accepted it."""
+        self.local: Address = ""
+        self.peer: Address = ""
+        self.tls: TLSFacts | None = None
+        self.cause: Cause | None = None
+        """Why it is ending."""
+        self.detail = ""
+        self.since = monotonic()
+        self.connected = 0.0
+        """When everything was ready, by the monotonic clock; 0 before."""
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.last_in = self.since
+        self.frame_since = 0.0
+        """When the frame that is not complete yet was begun; 0 if there is none."""
+        self._closing = False
+        self._at_end = False
+        """The peer has said its last."""
+        self._said_goodbye = False
+        """It has done so as TLS demands."""
+        self._answered = False
+        self._target: Target = ""
+        self._size = _LEAST
+        self._held: Sequence[TCPData] = ()
+        """Read by the poller, and not taken yet by a receiver that is behind."""
+
+    def _receiver(self) -> Target:
+        return self.parent if self._to is None else self._to
+
+    # -- a thread, and a task: the same steps ------------------------------------------------------------------------
+
+    def _read_in_thread(self) -> None:
+        sock, limit = self._socket, self._options.write_limit
+        to = self._target = self._receiver()
+        try:
+            if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
+                self._end(Cause.EOF, "during the TLS handshake")
+                return
+            self.send(to, self._connect())
+            data = b""
+            while True:
+                for message in self._messages(data):
+                    if not self.send(to, message) and not self._has_receiver(to):
+                        self._end(Cause.NO_RECEIVER)
+                        return
+                if self.cause is not None:
+                    return
+                if self._at_end:
+                    break
+                if self._writer.pending > limit:
+                    self._wait_in_thread(self._may_read)
+                data = sock.recv(self._size)
+                if not data:
+                    break
+                self._size = _next_size(self._size, len(data))
+        except OSError as error:
+            self._broken(error)
+            return
+        if self._heard_last():
+            self._meta.router.bridge.post(self._ask_whether_answered)
+            self._wait_in_thread(self._nothing_is_open, self._options.linger)
+
+    async def _read_in_task(self) -> None:
+        sock, limit = self._socket, self._options.write_limit
+        to = self._target = self._receiver()
+        poller: Poller | None = None if self._server is None else self._server.poller
+        try:
+            if self._secure is not None and not self._secure.ready and not await shake_hands(sock, self._secure):
+                self._end(Cause.EOF, "during the TLS handshake")
+                return
+            await self._hand_over(to, self._connect())
+            self._held = self._messages(b"")
+            while True:
+                for message in self._held:
+                    if not await self._hand_over(to, message) and not self._has_receiver(to):
+                        self._end(Cause.NO_RECEIVER)
+                        return
+                if self.cause is not None:
+                    return
+                if self._at_end:
+                    break
+                if self._writer.pending > limit:
+                    await self._wait_in_task(self._may_read)
+                if poller is None:
+                    await watch(sock, self._read_once)
+                else:
+                    await poller.watch(sock, self._read_once)
+        except OSError as error:
+            self._broken(error)
+            return
+        if self._heard_last():
+            self._ask_whether_answered()
+            await self._wait_in_task(self._nothing_is_open, self._options.linger)
+
+    def _read_once(self) -> bool:
+        """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
+        self._held = ()
+        try:
+            data = self._socket.recv(self._size)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self._broken(error)
+            return False
+        if not data:
+            self._at_end = True
+            return False
+        self._size = _next_size(self._size, len(data))
+        messages = self._messages(data)
+        for number, message in enumerate(messages):
+            if not self._hand_over_now(self._target, message):
+                self._held = messages[number:]
+                return False
+        return self.cause is None and not self._at_end and self._writer.pending <= self._options.write_limit
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> TCPConnected:
+        if self._secure is not None:
+            self.tls = self._secure.facts()
+            # What was sent too early is written now.
+            self._meta.router.bridge.post(self._write_secured)
+        self.connected = self.last_in = monotonic()
+        return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
+
+    def _messages(self, data: bytes) -> Sequence[TCPData]:
+        """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered."""
+        if data:
+            self.last_in = monotonic()
+            self.bytes_in += len(data)
+        if self._secure is not None:
+            data = self._decrypted(data)
+        if not data:
+            return ()
+        if self._is_raw:
+            self.messages_in += 1
+            self._weigh(len(data))
+            return (TCPData(self._meta.id, data),)
+        try:
+            frames = self._decoder.feed(data)
+        except FramingError as error:
+            self._end(Cause.PROTOCOL_ERROR, str(error))
+            frames = error.frames
+        if not self._decoder.unfinished:
+            self.frame_since = 0.0
+        elif frames or not self.frame_since:
+            self.frame_since = self.last_in
+        if not frames:
+            return ()
+        self.messages_in += len(frames)
+        self._weigh(len(frames[0]))
+        alias = self._meta.id
+        return [TCPData(alias, frame) for frame in frames]
+
+    def _decrypted(self, data: bytes) -> bytes:
+        secure = self._secure
+        assert secure is not None
+        try:
+            clear, self._said_goodbye = secure.decrypt(data)
+        except ssl.SSLError as error:
+            self._broken(error)
+            clear = b""
+        if self._said_goodbye:
+            self._at_end = True
+        if secure.has_output:
+            self._meta.router.bridge.post(self._write_secured)
+        return clear
+
+    def _write_secured(self) -> None:
+        raise NotImplementedError
+
+    def _written(self) -> None:
+        raise NotImplementedError
+
+    def _may_read(self) -> bool:
+        return self._writer.pending <= self._options.write_limit or self.cause is not None
+
+    def _heard_last(self) -> bool:
+        """Note that the peer has said its last. Returns whether its last questions may have to be answered yet."""
+        if self.stopping:
+            return False
+        if self._closing:
+            self._set_cause(Cause.ASKED, "")
+            return False
+        unfinished = self._decoder.unfinished
+        if unfinished:
+            detail = f"in the middle of a frame, after {unfinished} bytes of it"
+        else:
+            detail = "without the goodbye of TLS" if self._secure is not None and not self._said_goodbye else ""
+        self._set_cause(Cause.EOF, detail)
+        return True
+
+    def _ask_whether_answered(self) -> None:
+        """On the loop. Nothing is open once the receiver has served all of it, and this handler what the receiver said then."""
+
+        def answered() -> None:
+            self._answered = True
+            self._ring()
+
+        receiver = self._meta.router.resolve(self._receiver())
+        self._when_served(receiver, lambda: self._when_served(self._meta, answered))
+
+    def _nothing_is_open(self) -> bool:
+        return self._answered and not self._writer.pending
+
+    # -- causes ------------------------------------------------------------------------------------------------------
+
+    def _set_cause(self, cause: Cause, detail: str) -> bool:
+        if self.cause is not None:
+            return False
+        self.cause, self.detail = cause, detail
+        return True
+
+    def _end(self, cause: Cause, detail: str = "") -> None:
+        """End the connection, from either side. The first cause counts."""
+        if self._set_cause(cause, detail):
+            is_orderly = cause in (Cause.EOF, Cause.ASKED)
+            self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
+
+    def _broken(self, error: BaseException) -> None:
+        """End the connection because of an error of its socket; unless it is being stopped, which makes such errors."""
+        if self.stopping:
+            return
+        if isinstance(error, TimeoutError):
+            self._end(Cause.TIMEOUT, describe(error))
+        elif isinstance(error, ssl.SSLError):
+            self._end(Cause.PROTOCOL_ERROR, f"TLS: {error.reason or error}")
+        else:
+            self._end(Cause.RESET, describe(error))
+
+
+def _next_size(size: int, read: int) -> int:
+    if read == size:
+        return min(2 * size, _MOST)
+    return size if read * 4 > size else max(_LEAST, size // 2)
+
+
+def _shake_hands_in_thread(sock: socket.socket, secure: Secure) -> bool:
+    data = b""
+    while True:
+        try:
+            done = secure.handshake(data)
+        finally:
+            # Also if it failed: then this tells the peer why.
+            sock.sendall(secure.take())
+        if done:
+            return True
+        data = sock.recv(_MOST)
+        if not data:
+            return False
+
+
+async def shake_hands(sock: socket.socket, secure: Secure) -> bool:
+    """Do the TLS handshake on the loop. False if the peer closed in the middle of it.
+
+    Raises:
+        OSError: it failed; a failure of TLS is an ``ssl.SSLError``, which is one.
+    """
+    data = b""
+    while True:
+        try:
+            done = secure.handshake(data)
+        finally:
+            await _send_all(sock, secure.take())
+        if done:
+            return True
+        while True:
+            try:
+                data = sock.recv(_MOST, socket.MSG_DONTWAIT)
+                break
+            except BlockingIOError:
+                await wait_readable(sock)
+        if not data:
+            return False
+
+
+async def _send_all(sock: socket.socket, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[sock.send(view, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            await wait_writable(sock)
+    await trio.lowlevel.checkpoint()

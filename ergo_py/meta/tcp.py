@@ -1,0 +1,174 @@
+"""TCP: a server that turns connections into messages, and a client that does the same for one.
+
+The smallest server is one line in the ``init`` of an actor, ``await self.spawn_meta(TCPServer("127.0.0.1", 7777))``; the actor then
+gets ``TCPConnected``, ``TCPData`` and ``TCPDisconnected``, and sends ``TCPSend`` and ``TCPClose`` to the alias that is in them.
+"""
+
+import socket
+from typing import Any, Self, Unpack
+
+import trio
+
+from .._core.errors import BadInputError
+from .._core.ids import Target
+from .._core.options import check_number
+from .listening import Listener
+from .messages import Address
+from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
+from .readers import ReaderKind
+from .receivers import ReceiverOption, check_receiver
+from .sockets import endpoint, open_listener
+from .stream import Stream
+from .streamreading import shake_hands
+from .tls import Contexts, Secure
+
+__all__ = ["TCPConnection", "TCPServer"]
+
+
+class TCPConnection(Stream):
+    """A TCP connection. A server makes them of what it accepts; :meth:`connect` makes a client."""
+
+    kind = "tcp"
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        **options: Unpack[StreamKeywords],
+    ) -> None:
+        """Take over a socket that is connected.
+
+        Raises:
+            BadInputError: an option cannot be right.
+        """
+        self._begin(sock, check_receiver(receiver), read_stream_options("TCPConnection", options), reader)
+
+    def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
+        super().__init__(to, options, reader)
+        self._given = sock
+        self._goal = ("", 0)
+        self._connect_timeout = 0.0
+        self._peer: Any = None
+
+    @classmethod
+    def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        connect_timeout: float = 4.0,
+        **options: Unpack[StreamKeywords],
+    ) -> Self:
+        """Make a client. It connects, and shakes hands if there is TLS, before ``spawn_meta`` returns.
+
+        ``spawn_meta`` raises ``InitError`` if it cannot connect, with the cause as ``__cause__``; nothing is left then.
+
+        Raises:
+            BadInputError: an option cannot be right.
+        """
+        _check_endpoint("TCPConnection.connect", host, port, least=1)
+        check_number("connect_timeout", connect_timeout, least=0.001)
+        self = cls.__new__(cls)
+        self._begin(None, check_receiver(receiver), read_stream_options("TCPConnection.connect", options), reader)
+        self._goal = (host, port)
+        self._connect_timeout = connect_timeout
+        return self
+
+    async def _open(self) -> socket.socket:
+        if self._given is not None:
+            return self._given
+        host, port = self._goal
+        with trio.move_on_after(self._connect_timeout) as scope:
+            stream = await trio.open_tcp_stream(host, port)
+            return socket.socket(fileno=stream.socket.detach())
+        assert scope.cancelled_caught
+        raise TimeoutError(f"no connection to {host} port {port} within {self._connect_timeout:g} s")
+
+    def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
+        return endpoint(sock.getsockname()), endpoint(self._peer or sock.getpeername())
+
+    async def _secure_first(self, sock: socket.socket) -> None:
+        options = self._options
+        if self._server is not None or not options.tls:
+            return
+        context = Contexts(options.tls, server_side=False).current(lambda _: None)
+        name = options.server_name or self._goal[0] or None
+        self._secure = Secure(context, False, name if context.check_hostname or name else None)
+        with trio.move_on_after(options.handshake_timeout) as scope:
+            if not await shake_hands(sock, self._secure):
+                raise ConnectionError("the server closed the connection during the TLS handshake")
+        if scope.cancelled_caught:
+            raise TimeoutError(f"no TLS handshake within {options.handshake_timeout:g} s")
+
+
+class TCPServer(Listener):
+    """A TCP server.
+
+    Args:
+        host: the address to listen at; loopback unless said otherwise. ``"::"`` is every address of both versions.
+        port: 0 for any that is free; ``local`` of the spawned server says which.
+        receiver: who gets the messages: None for the owner, the address of a process, several of them to take turns, or a behaviour
+            (or ``functools.partial`` of one) to be spawned for each connection.
+        reader: ``"thread"`` or ``"task"``, for the server and its connections.
+        max_connections: how many may be open at once.
+        when_full: what to do with more.
+        queue: how many may wait in the operating system to be accepted.
+        reuse_port: let several servers share the port.
+        dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
+        options: those of the connections; see :class:`StreamOptions`.
+    """
+
+    kind = "tcp-accept"
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        receiver: ReceiverOption = None,
+        reader: ReaderKind = "thread",
+        max_connections: int | None = None,
+        when_full: WhenFull = WhenFull.PAUSE,
+        queue: int = 1024,
+        reuse_port: bool = False,
+        dual_stack: bool = True,
+        **options: Unpack[StreamKeywords],
+    ) -> None:
+        _check_endpoint("TCPServer", host, port, least=0)
+        checked = read_stream_options("TCPServer", options)
+        if checked.tls is True:
+            raise BadInputError("tls", True, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
+        super().__init__(receiver, checked, reader, max_connections, when_full, queue)
+        self._host = host
+        self._port = port
+        self._reuse_port = reuse_port
+        self._dual_stack = dual_stack
+
+    async def _listen(self) -> socket.socket:
+        return await open_listener(
+            self._host,
+            self._port,
+            socket.SOCK_STREAM,
+            reuse_port=self._reuse_port,
+            dual_stack=self._dual_stack,
+            buffer=self._options.receive_buffer,
+        )
+
+    def _address(self, sock: socket.socket) -> Address:
+        return endpoint(sock.getsockname())
+
+    def _make(self, sock: socket.socket, address: Any) -> Stream:
+        connection = TCPConnection.__new__(TCPConnection)
+        connection._begin(sock, self._receivers.next(), self._options, self.reader)
+        connection._peer = address
+        return connection
+
+
+def _check_endpoint(what: str, host: object, port: object, least: int) -> None:
+    if not isinstance(host, str):
+        raise BadInputError(f"{what}(host)", host, "a name or an address, such as '127.0.0.1'")
+    check_number(f"{what}(port)", port, least=least, whole=True, most=65535)

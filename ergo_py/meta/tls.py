@@ -1,0 +1,241 @@
+"""TLS over bytes in memory: a thread may decrypt what it read while the loop encrypts what it sends.
+
+One TLS object must not be used by a blocking reader and a writer at once. So it never touches a socket: it works on two buffers,
+under a lock that is held for the short steps of encrypting and decrypting only, and blocking is done
+outside of it.
+"""
+
+import os
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .._core.bridge import Lock
+from .._core.errors import BadInputError
+from .messages import TLSFacts
+
+__all__ = ["Contexts", "Secure", "TLSFiles"]
+
+_RECORDS: Final = 256 * 1024
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TLSFiles:
+    """Where certificates are. Files that change are read again for the connections that come after that.
+
+    Args:
+        certificate: the certificate of this side and those that lead to its authority; a client may have none.
+        key: its private key, if that is not in the same file.
+        password: for an encrypted key.
+        authorities: whom to trust for the other side's certificate; by default, for a client, whom the system trusts.
+        require_certificate: for a server: clients must show a certificate (mutual TLS).
+        names: for a server: other certificates for other names that clients ask for.
+        alpn: protocols to offer, the best first.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    password: str | None = None
+    authorities: Path | None = None
+    require_certificate: bool = False
+    names: "Mapping[str, TLSFiles]" = field(default_factory=dict)
+    alpn: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.require_certificate and self.authorities is None:
+            raise BadInputError(
+                "TLSFiles(require_certificate)", True, "True together with authorities to check against"
+            )
+        if self.key is not None and self.certificate is None:
+            raise BadInputError("TLSFiles(key)", self.key, "a key together with its certificate")
+
+    def paths(self) -> Iterator[Path]:
+        """All files it speaks of."""
+        yield from (path for path in (self.certificate, self.key, self.authorities) if path is not None)
+        for other in self.names.values():
+            yield from other.paths()
+
+    def context(self, server_side: bool) -> ssl.SSLContext:
+        """Read the files.
+
+        Raises:
+            OSError: one cannot be read, or is not what it should be.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key, self.password)
+        if self.authorities is not None:
+            context.load_verify_locations(self.authorities)
+        elif not server_side:
+            context.load_default_certs()
+        if server_side and self.require_certificate:
+            context.verify_mode = ssl.CERT_REQUIRED
+        if self.alpn:
+            context.set_alpn_protocols(self.alpn)
+        return context
+
+
+class Contexts:
+    """The context for the next connection."""
+
+    def __init__(self, tls: ssl.SSLContext | TLSFiles | bool, server_side: bool) -> None:
+        """Read the files, if there are any.
+
+        Raises:
+            OSError: one cannot be read, or is not what it should be.
+        """
+        self._files = tls if isinstance(tls, TLSFiles) else None
+        self._server_side = server_side
+        self._stamp: object = None
+        self._others: dict[str, ssl.SSLContext] = {}
+        if isinstance(tls, ssl.SSLContext):
+            self._context = tls
+        elif isinstance(tls, TLSFiles):
+            self._stamp = _stamp(tls)
+            self._context = self._read(tls)
+        elif server_side:
+            raise BadInputError("tls", tls, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
+        else:
+            self._context = ssl.create_default_context()
+
+    def current(self, failed: Callable[[Exception], object]) -> ssl.SSLContext:
+        """The context to use now. Files that have changed are read; if that fails, what was read before stays in use."""
+        files = self._files
+        if files is not None:
+            try:
+                stamp = _stamp(files)
+                if stamp != self._stamp:
+                    self._context = self._read(files)
+                    self._stamp = stamp
+            except (OSError, ValueError) as error:
+                failed(error)
+        return self._context
+
+    def _read(self, files: TLSFiles) -> ssl.SSLContext:
+        others = {name.lower(): other.context(self._server_side) for name, other in files.names.items()}
+        context = files.context(self._server_side)
+        if self._server_side:
+            for one in (context, *others.values()):
+                one.sni_callback = self._choose
+        self._others = others
+        return context
+
+    def _choose(self, secured: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext) -> None:
+        setattr(secured, _ASKED, name)
+        other = self._others.get((name or "").lower())
+        if other is not None:
+            secured.context = other
+
+
+_ASKED: Final = "_name_asked_for"
+
+
+def _stamp(files: TLSFiles) -> object:
+    return [(status.st_mtime_ns, status.st_size, status.st_ino) for status in map(os.stat, files.paths())]
+
+
+class Secure:
+    """One side of one TLS connection. Its methods are quick and may be used from any thread.
+
+    What is to be sent must be taken with :meth:`take` in one place only, so that records leave in the order they were made.
+    """
+
+    def __init__(self, context: ssl.SSLContext, server_side: bool, server_name: str | None = None) -> None:
+        self._lock = Lock()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
+        self._server_side = server_side
+        self.ready = False
+        """The handshake is done."""
+
+    def handshake(self, data: bytes) -> bool:
+        """Go on with the handshake, with what was read. True when it is done.
+
+        Raises:
+            ssl.SSLError: it failed. There may be something to send all the same: the other side should know why.
+        """
+        with self._lock:
+            if data:
+                self._incoming.write(data)
+            try:
+                self._object.do_handshake()
+            except ssl.SSLWantReadError:
+                return False
+            self.ready = True
+            return True
+
+    def facts(self) -> TLSFacts:
+        """What was agreed on."""
+        cipher = self._object.cipher()
+        name = getattr(self._object, _ASKED, None) if self._server_side else self._object.server_hostname
+        certificate: Any = self._object.getpeercert() or {}
+        return TLSFacts(
+            version=self._object.version() or "",
+            cipher=cipher[0] if cipher else "",
+            server_name=name,
+            alpn=self._object.selected_alpn_protocol(),
+            peer_certificate=certificate,
+        )
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        """What was read, in clear; and whether the other side has said that no more comes.
+
+        Raises:
+            ssl.SSLError: it is not what it should be.
+        """
+        clear: list[bytes] = []
+        with self._lock:
+            if data:
+                self._incoming.write(data)
+            try:
+                # An exception costs more than these questions, and would end nearly every read.
+                while self._incoming.pending or self._object.pending():
+                    some = self._object.read(_RECORDS)
+                    if not some:
+                        return b"".join(clear), True
+                    clear.append(some)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:
+                return b"".join(clear), True
+        return b"".join(clear) if len(clear) != 1 else clear[0], False
+
+    def encrypt(self, data: bytes) -> bool:
+        """Encrypt. False if the other side must be read first; then nothing has happened.
+
+        Raises:
+            ssl.SSLError: the connection is broken.
+        """
+        with self._lock, memoryview(data) as view:
+            begin = 0
+            while begin < len(view):
+                try:
+                    begin += self._object.write(view[begin : begin + _RECORDS])
+                except ssl.SSLWantReadError:
+                    if begin:
+                        raise
+                    return False
+        return True
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to take."""
+        return self._outgoing.pending > 0
+
+    def take(self) -> bytes:
+        """What is to be sent now."""
+        with self._lock:
+            return self._outgoing.read()
+
+    def say_goodbye(self) -> None:
+        """Encrypt the notice that no more comes."""
+        with self._lock:
+            try:
+                self._object.unwrap()
+            except (ssl.SSLError, ValueError):  # it has not heard the other side's goodbye, or there is nothing to end
+                pass

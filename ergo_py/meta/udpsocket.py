@@ -1,0 +1,393 @@
+"""A UDP socket: datagrams become messages and messages datagrams. What fails is told to its sender, and ends nothing."""
+
+import errno
+import ipaddress
+import os
+import socket
+from collections import Counter
+from struct import pack, unpack
+from time import monotonic
+from typing import Any, Final
+
+from trio.lowlevel import notify_closing, wait_readable, wait_writable
+
+from .._core.errors import Reject, UnhandledCallError
+from .._core.ids import PID, Alias, Target
+from .._core.options import check_number
+from .._core.reasons import Reason
+from .._core.requests import Caller
+from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of
+from .messages import Endpoint
+from .readers import EitherReader, ReaderKind
+from .sockets import describe, endpoint, resolve
+
+__all__ = ["LONGEST", "UDPSocket", "interface_of"]
+
+_DONT_WAIT: Final = socket.MSG_DONTWAIT
+_BATCH: Final = 64
+"""How many datagrams are read for one wake-up."""
+_KNOWN: Final = 1024
+"""How many peers are remembered, to make their endpoints and find the senders of what failed."""
+LONGEST: Final = 65535
+_ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
+# Linux's numbers, which the socket module does not have: tell about every datagram that the network reports as undelivered.
+_RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
+_MEMORY_INFO: Final = 55
+_PASSING: Final = frozenset(
+    {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EMSGSIZE}
+    | {
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.EPROTO,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EACCES,
+        errno.ETIMEDOUT,
+    }
+)
+
+
+class UDPSocket(EitherReader):
+    """What servers and clients have in common."""
+
+    kind = "udp"
+    local: Endpoint = Endpoint("", 0)
+    """Where it is bound; with port 0 this is how to learn the port."""
+
+    _socket: socket.socket
+
+    def __init__(
+        self,
+        to: Target | None,
+        reader: ReaderKind,
+        max_datagram: int,
+        receive_buffer: int | None,
+        send_buffer: int | None,
+    ) -> None:
+        self._choose_reader(reader)
+        check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
+        for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
+            if size is not None:
+                check_number(name, size, least=1, whole=True)
+        self._to = to
+        self._most = max_datagram
+        self._receive_buffer = receive_buffer
+        self._send_buffer = send_buffer
+        self._is_client = False
+        self._endpoints: dict[Any, Endpoint] = {}
+        self._senders: dict[Endpoint, PID | Alias] = {}
+        """Who last sent to a peer: the network says only later that nobody is there."""
+        self._numeric: set[str] = set()
+        self._since = monotonic()
+        # Changed by the reader only.
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.truncated = 0
+        # Changed on the loop only.
+        self.bytes_out = 0
+        self.messages_out = 0
+        self.faults: Counter[UDPFault] = Counter()
+
+    # -- birth -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        self._socket = sock = await self._open()
+        self.opened(sock)
+        sock.setblocking(self.reader == "thread")
+        if self._receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        if self._send_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+        try:
+            sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
+        except (OSError, KeyError):  # another system: then only clients hear of what was not delivered
+            pass
+        self._prepare(sock)
+        self._serve_in_passing(self._send_at_once)
+        self.local = endpoint(sock.getsockname())
+
+    async def _open(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _prepare(self, sock: socket.socket) -> None:
+        """Set what only some have."""
+
+    def _receiver(self) -> Target:
+        return self.parent if self._to is None else self._to
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    def _read_in_thread(self) -> None:
+        receive, most, to, send = self._socket.recvfrom, self._most + 1, self._receiver(), self.send
+        flags, left = 0, _BATCH
+        while True:
+            try:
+                data, address = receive(most, flags)
+            except BlockingIOError:
+                flags, left = 0, _BATCH
+                continue
+            except OSError as error:
+                if self.stopping:
+                    return
+                self._failed_to_read(error)
+                continue
+            if self.stopping:
+                return
+            send(to, self._datagram(data, address))
+            # What is there already is taken without going to sleep in between.
+            left -= 1
+            flags = _DONT_WAIT if left else 0
+            left = left or _BATCH
+
+    async def _read_in_task(self) -> None:
+        sock, to = self._socket, self._receiver()
+        receive, most = sock.recvfrom, self._most + 1
+        while True:
+            await wait_readable(sock)
+            for _ in range(_BATCH):
+                try:
+                    data, address = receive(most)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    self._failed_to_read(error)
+                    continue
+                message = self._datagram(data, address)
+                if not self._hand_over_now(to, message):
+                    await self._hand_over(to, message)
+
+    def _datagram(self, data: bytes, address: Any) -> UDPData:
+        peer = self._endpoints.get(address)
+        if peer is None:
+            peer = self._remember(address)
+        self.messages_in += 1
+        self.bytes_in += len(data)
+        if len(data) > self._most:
+            self.truncated += 1
+            return UDPData(self._meta.id, peer, data[: self._most], True)
+        return UDPData(self._meta.id, peer, data)
+
+    def _remember(self, address: Any) -> Endpoint:
+        if len(self._endpoints) >= _KNOWN:
+            self._endpoints.clear()
+        peer = self._endpoints[address] = endpoint(address)
+        return peer
+
+    def _failed_to_read(self, error: OSError) -> None:
+        """A read can fail because of what was sent before. Raises what has another cause, and ends the socket."""
+        if error.errno not in _PASSING:
+            raise error
+        if not self._report_undelivered() and self._is_client:
+            self._report(None, fault_of(error), describe(error), b"")
+
+    # -- datagrams that fail -----------------------------------------------------------------------------------------
+
+    def _report_undelivered(self) -> bool:
+        """Tell the senders of what the network says was not delivered. From either side; False if it says nothing."""
+        found = False
+        while True:
+            try:
+                data, facts, _, address = self._socket.recvmsg(2048, 512, _ERROR_QUEUE | _DONT_WAIT)
+            except OSError:
+                return found
+            found = True
+            number = unpack("=I", facts[0][2][:4])[0] if facts else 0
+            peer = endpoint(address) if address else None
+            error = OSError(number, errno.errorcode.get(number, ""))
+            self._report(peer, fault_of(error), os.strerror(number), data)
+
+    def _report(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes) -> None:
+        self._meta.router.bridge.do(self._tell, peer, fault, detail, data, None)
+
+    def _tell(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes, to: PID | Alias | None) -> None:
+        """On the loop: count, and tell whoever sent it."""
+        self.faults[fault] += 1
+        sender = to or self._senders.get(peer or Endpoint("", 0))
+        if sender is not None:
+            self.send(sender, UDPFailed(self.id, peer, fault, detail, data))
+
+    # -- the handler -------------------------------------------------------------------------------------------------
+
+    def _send_at_once(self, message: Any, sender: PID | Alias) -> bool:
+        if type(message) is not UDPSend:
+            return False
+        peer = message.peer
+        if peer is not None and peer[0] not in self._numeric and not self._is_numeric(peer[0]):
+            return False
+        try:
+            self._write(message.data, peer, sender)
+        except BlockingIOError:
+            return False
+        except (OSError, OverflowError, ValueError) as error:
+            self._refused(message, error, sender)
+        return True
+
+    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+        """Send, join and leave."""
+        try:
+            if not await self._do(message, sender):
+                self._meta.unhandled += 1
+                self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+        except (OSError, OverflowError, ValueError) as error:
+            if isinstance(message, UDPSend):
+                self._refused(message, error, sender)
+            else:
+                self.log.warning("cannot do this", message_type=type(message).__qualname__, error=describe(error))
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """The same, for those who want to know how it went."""
+        try:
+            if not await self._do(request, caller.pid):
+                raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+        except (OSError, OverflowError, ValueError) as error:
+            if isinstance(request, UDPSend):
+                self.faults[fault_of(error)] += 1
+            raise Reject(error) from None
+        return len(request.data) if isinstance(request, UDPSend) else None
+
+    async def _do(self, message: object, sender: PID | Alias) -> bool:
+        match message:
+            case UDPSend(data, peer):
+                if peer is not None and not self._is_numeric(peer[0]):
+                    peer = await self._look_up(peer)
+                while True:
+                    try:
+                        self._write(data, peer, sender)
+                        return True
+                    except BlockingIOError:
+                        await wait_writable(self._socket)
+            case UDPJoin(group, interface):
+                self._member(group, interface, join=True)
+            case UDPLeave(group, interface):
+                self._member(group, interface, join=False)
+            case _:
+                return False
+        return True
+
+    def _write(self, data: bytes, peer: tuple[str, int] | None, sender: PID | Alias) -> None:
+        if (peer is None) is not self._is_client:
+            raise OSError(
+                errno.EDESTADDRREQ,
+                "a client sends to its own peer only" if peer else "a server needs a peer to send to",
+            )
+        known = Endpoint(*peer) if peer is not None else Endpoint("", 0)
+        if self._senders.get(known) != sender:
+            if len(self._senders) >= _KNOWN:
+                self._senders.clear()
+            self._senders[known] = sender
+        for attempt in range(4):
+            try:
+                if peer is None:
+                    self._socket.send(data, _DONT_WAIT)
+                else:
+                    self._socket.sendto(data, _DONT_WAIT, peer)
+                break
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                # The system uses the next send to say that an earlier datagram was lost; this one is still to be sent then.
+                if attempt == 3 or error.errno == errno.EMSGSIZE or not self._was_about_another(error):
+                    raise
+        self.messages_out += 1
+        self.bytes_out += len(data)
+
+    def _was_about_another(self, error: OSError) -> bool:
+        if self._report_undelivered():
+            return True
+        # Where the network's reports cannot be read, only a client knows that it can be nothing else.
+        return self._is_client and error.errno == errno.ECONNREFUSED
+
+    def _refused(self, message: UDPSend, error: Exception, sender: PID | Alias) -> None:
+        peer = None if message.peer is None else Endpoint(*message.peer)
+        self._tell(peer, fault_of(error), describe(error), message.data, sender)
+
+    def _is_numeric(self, host: str) -> bool:
+        """Whether a host needs no looking up, which would block the loop."""
+        if host in self._numeric:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        if len(self._numeric) >= _KNOWN:
+            self._numeric.clear()
+        self._numeric.add(host)
+        return True
+
+    async def _look_up(self, peer: tuple[str, int]) -> tuple[str, int]:
+        for family, address in await resolve(*peer, socket.SOCK_DGRAM):
+            if family == self._socket.family:
+                return (address[0], address[1])
+        raise socket.gaierror(socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to")
+
+    def _member(self, group: str, interface: str | None, join: bool) -> None:
+        """Join or leave a multicast group.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        sock = self._socket
+        if sock.family == socket.AF_INET6:
+            index = 0 if interface is None else socket.if_nametoindex(interface)
+            option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
+            sock.setsockopt(socket.IPPROTO_IPV6, option, socket.inet_pton(socket.AF_INET6, group) + pack("@I", index))
+            return
+        address, index = interface_of(interface)
+        option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
+        sock.setsockopt(socket.IPPROTO_IP, option, socket.inet_aton(group) + address + pack("@i", index))
+
+    # -- the end, and looking inside ---------------------------------------------------------------------------------
+
+    async def terminate(self, reason: Reason) -> None:
+        """Give the address back."""
+        if not self._meta.abandoned:
+            if self._socket.fileno() >= 0:
+                notify_closing(self._socket)
+            self._socket.close()
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Say how it is doing."""
+        lost, waiting = self._kernel_side()
+        facts = {
+            "local": str(self.local),
+            "peer": self._peer_text(),
+            "receiver": str(self._receiver()),
+            "reader": self.reader,
+            "bytes in": str(self.bytes_in),
+            "bytes out": str(self.bytes_out),
+            "messages in": str(self.messages_in),
+            "messages out": str(self.messages_out),
+            "pending": str(waiting),
+            "drops": str(self._meta.outbox.dropped + lost),
+            "truncated": str(self.truncated),
+            "errors": str(self.faults.total()),
+            "receive buffer": str(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)),
+            "age": f"{monotonic() - self._since:.3f}",
+            "tls": "",
+        }
+        for fault, count in self.faults.items():
+            facts[f"errors: {fault.name.lower().replace('_', ' ')}"] = str(count)
+        return {item: facts[item] for item in items if item in facts} if items else facts
+
+    def _peer_text(self) -> str:
+        return ""
+
+    def _kernel_side(self) -> tuple[int, int]:
+        """How many datagrams the operating system has dropped for want of room, and how many bytes wait to be read."""
+        try:
+            numbers = unpack("@9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY_INFO, 36))
+        except (OSError, ValueError):  # another system, or an old one
+            return 0, 0
+        return numbers[8], numbers[0]
+
+
+def interface_of(interface: str | None) -> tuple[bytes, int]:
+    """Address and number of an IPv4 interface that was given as either name or address."""
+    if interface is None:
+        return bytes(4), 0
+    try:
+        return socket.inet_aton(interface), 0
+    except OSError:
+        return bytes(4), socket.if_nametoindex(interface)

@@ -1,0 +1,199 @@
+"""Unix sockets: connections between programs of one machine, with the messages and options of TCP."""
+
+import errno
+import os
+import socket
+import stat
+from typing import Any, Self, Unpack
+
+import trio
+
+from .._core.errors import BadInputError
+from .._core.ids import Target
+from .._core.options import check_number
+from .._core.reasons import Reason
+from .listening import Listener
+from .messages import Address
+from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
+from .readers import ReaderKind
+from .receivers import ReceiverOption, check_receiver
+from .stream import Stream
+
+__all__ = ["UnixConnection", "UnixServer"]
+
+
+class UnixConnection(Stream):
+    """A connection over a Unix socket. A server makes them of what it accepts; :meth:`connect` makes a client."""
+
+    kind = "unix"
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        **options: Unpack[StreamKeywords],
+    ) -> None:
+        """Take over a socket that is connected, such as one of a ``socket.socketpair``.
+
+        Raises:
+            BadInputError: an option cannot be right.
+        """
+        self._begin(sock, check_receiver(receiver), _read_options("UnixConnection", options), reader)
+
+    def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
+        super().__init__(to, options, reader)
+        self._given = sock
+        self._path = ""
+        self._connect_timeout = 0.0
+
+    @classmethod
+    def connect(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        connect_timeout: float = 4.0,
+        **options: Unpack[StreamKeywords],
+    ) -> Self:
+        """Make a client. It connects before ``spawn_meta`` returns, which raises ``InitError`` if it cannot.
+
+        Raises:
+            BadInputError: an option cannot be right.
+        """
+        check_number("connect_timeout", connect_timeout, least=0.001)
+        self = cls.__new__(cls)
+        self._begin(None, check_receiver(receiver), _read_options("UnixConnection.connect", options), reader)
+        self._path = _check_path(path)
+        self._connect_timeout = connect_timeout
+        return self
+
+    async def _open(self) -> socket.socket:
+        if self._given is not None:
+            return self._given
+        with trio.move_on_after(self._connect_timeout) as scope:
+            sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                await sock.connect(self._path)
+                return socket.socket(fileno=sock.detach())
+            finally:
+                sock.close()
+        assert scope.cancelled_caught
+        raise TimeoutError(f"no connection to {self._path} within {self._connect_timeout:g} s")
+
+    def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
+        return _shown(sock.getsockname()), self._path or _peer(sock)
+
+
+class UnixServer(Listener):
+    """A server at a Unix socket. It makes the socket's file, and removes it in the end.
+
+    Args:
+        path: where; one that begins with a zero byte is no file but a name of Linux's own.
+        mode: who may connect, as permissions of the file; by default the user's alone.
+        receiver: as for :class:`TCPServer`, and so are the other options.
+    """
+
+    kind = "unix-accept"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: int = 0o600,
+        receiver: ReceiverOption = None,
+        reader: ReaderKind = "thread",
+        max_connections: int | None = None,
+        when_full: WhenFull = WhenFull.PAUSE,
+        queue: int = 1024,
+        **options: Unpack[StreamKeywords],
+    ) -> None:
+        check_number("mode", mode, least=0, whole=True, most=0o777)
+        super().__init__(receiver, _read_options("UnixServer", options), reader, max_connections, when_full, queue)
+        self._path = _check_path(path)
+        self._mode = mode
+        self._made: tuple[int, int] | None = None
+        """Device and number of the file, so that no other's is removed in the end."""
+
+    async def _listen(self) -> socket.socket:
+        _remove_stale(self._path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(self._path)
+            if not self._path.startswith("\0"):
+                # Nobody gets in between: connections are refused until listen() is called.
+                os.chmod(self._path, self._mode)
+                self._made = _identity(self._path)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise OSError(error.errno, f"{error.strerror}: {_shown(self._path)}") from None
+            raise
+        return sock
+
+    def _address(self, sock: socket.socket) -> Address:
+        return _shown(sock.getsockname())
+
+    def _make(self, sock: socket.socket, address: object) -> Stream:
+        connection = UnixConnection.__new__(UnixConnection)
+        connection._begin(sock, self._receivers.next(), self._options, self.reader)
+        return connection
+
+    async def terminate(self, reason: Reason) -> None:
+        """Remove the file, and end as any server does."""
+        if self._made is not None and _identity(self._path) == self._made:
+            os.unlink(self._path)
+        await super().terminate(reason)
+
+
+def _read_options(what: str, options: StreamKeywords) -> StreamOptions:
+    checked = read_stream_options(what, options)
+    if checked.tls:
+        raise BadInputError("tls", checked.tls, "None: a Unix socket does not leave the machine")
+    return checked
+
+
+def _check_path(path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise BadInputError("path", path, "the path of a socket")
+    text = os.fspath(path)
+    if not isinstance(text, str) or len(os.fsencode(text)) > 107:
+        raise BadInputError("path", path, "a path of at most 107 bytes, which is all that a Unix socket can have")
+    return text
+
+
+def _shown(address: Any) -> str:
+    text = os.fsdecode(address)
+    return "@" + text[1:] if text.startswith("\0") else text
+
+
+def _peer(sock: socket.socket) -> str:
+    try:
+        return _shown(sock.getpeername())
+    except OSError:  # gone already
+        return ""
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that a server left behind when it was killed: one that nobody listens at."""
+    try:
+        if path.startswith("\0") or not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        # One of the wrong type: if somebody listens it is refused for that, and the server does not even notice.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
+    except OSError:  # not there, or not ours to look at: bind() will say what is wrong
+        return

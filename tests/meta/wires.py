@@ -1,0 +1,130 @@
+"""What the tests of sockets need: an owner that keeps what it hears, and servers and peers of each kind of stream socket."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from ergo_py import PID, Alias, Node, Reject, SpawnError
+from ergo_py.meta.messages import TCPData, TCPSend
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.stream import Stream
+from ergo_py.meta.tcp import TCPConnection, TCPServer
+from ergo_py.meta.unix import UnixConnection, UnixServer
+from tests.support import Puppet, running_node
+
+__all__ = ["Ear", "Mail", "Wire", "echo", "spawn_meta", "wired_node"]
+
+M = TypeVar("M")
+
+
+class Mail:
+    """What somebody heard, in order, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self._news = trio.Event()
+
+    def add(self, message: object) -> None:
+        self.heard.append(message)
+        self._news.set()
+        self._news = trio.Event()
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    async def wait_for(self, kind: type[M], count: int = 1) -> list[M]:
+        """The messages of a kind, as soon as there are so many."""
+        while len(self.of(kind)) < count:
+            await self._news.wait()
+        return self.of(kind)
+
+    async def first(self, kind: type[M]) -> M:
+        return (await self.wait_for(kind))[0]
+
+    async def bytes(self, count: int) -> bytes:
+        """The data of all connections together, as soon as it is so much."""
+        while sum(len(message.data) for message in self.of(TCPData)) < count:
+            await self._news.wait()
+        return b"".join(message.data for message in self.of(TCPData))
+
+
+class Ear(Puppet):
+    """Keeps what it hears in a :class:`Mail`, and may do something about it; what it is asked, it does, as any puppet."""
+
+    def __init__(self, mail: Mail, react: "Callable[[Ear, Any], object] | None" = None) -> None:
+        super().__init__()
+        self.mail = mail
+        self.react = react
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.mail.add(message)
+        if self.react is not None:
+            self.react(self, message)
+
+
+def echo(me: Ear, message: object) -> None:
+    if isinstance(message, TCPData):
+        me.send(message.connection, TCPSend(message.data))
+
+
+async def spawn_meta(node: Node, owner: PID, behaviour: Any, **options: Any) -> Alias:
+    """Have a puppet spawn a meta-process. What fails is raised here, and the puppet lives."""
+
+    async def spawn(me: Puppet) -> Alias:
+        try:
+            return await me.spawn_meta(behaviour, **options)
+        except SpawnError as error:
+            raise Reject(error) from None
+
+    def request(me: Puppet) -> Any:
+        return spawn(me)
+
+    alias = await node.call(owner, request)
+    assert isinstance(alias, Alias)
+    return alias
+
+
+@dataclass
+class Wire:
+    """One kind of stream socket with one kind of reader."""
+
+    kind: str
+    reader: ReaderKind
+    directory: Path
+    count: int = 0
+
+    def server(self, **options: Any) -> Any:
+        if self.kind == "tcp":
+            return TCPServer(reader=self.reader, **options)
+        self.count += 1
+        return UnixServer(self.directory / f"{self.count}.sock", reader=self.reader, **options)
+
+    def client(self, server: Any, **options: Any) -> Stream:
+        """A client of ours."""
+        if self.kind == "tcp":
+            return TCPConnection.connect(*server.local, reader=self.reader, **options)
+        return UnixConnection.connect(server.local, reader=self.reader, **options)
+
+    async def dial(self, server: Any) -> trio.SocketStream:
+        """A client that is not ours."""
+        if self.kind == "tcp":
+            return await trio.open_tcp_stream(*server.local)
+        return await trio.open_unix_socket(server.local)
+
+    def dial_plain(self, server: Any) -> socket.socket:
+        """One with nothing around it; connecting to a server on this machine does not block."""
+        sock = socket.socket(socket.AF_INET if self.kind == "tcp" else socket.AF_UNIX)
+        sock.connect(server.local)
+        return sock
+
+
+@asynccontextmanager
+async def wired_node(**options: Any) -> AsyncIterator[Node]:
+    """A node for tests with sockets: what hangs is ended."""
+    async with running_node(limit=30.0, **options) as node:
+        yield node
