@@ -259,7 +259,7 @@ class Poller(MetaProcess):
         interval: seconds to pause after there was nothing, if the function itself does not block.
         wake: called, from another thread, to get ``poll`` to return when the meta-process is stopped.
         close: called in the thread in the end.
-        to: who gets what it returns; the owner if not given.
+        receiver: who gets what it returns; the owner if not given.
 
     Raises:
         BadInputError: an argument can never be right.
@@ -275,7 +275,7 @@ class Poller(MetaProcess):
         interval: float = 0.0,
         wake: Callable[[], object] | None = None,
         close: Callable[[], object] | None = None,
-        to: Target | None = None,
+        receiver: Target | None = None,
     ) -> None:
         if not callable(poll):
             raise BadInputError("poll", poll, "a function without arguments")
@@ -285,7 +285,7 @@ class Poller(MetaProcess):
         self._interval = interval
         self._wake = wake
         self._close = close
-        self._receiver = to
+        self._receiver = receiver
         self._polls = self._sent = 0
 
     def start(self) -> None:

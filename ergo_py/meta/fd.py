@@ -87,13 +87,13 @@ class Descriptors(MetaProcess):
     Send or call it :class:`WatchFd` and :class:`UnwatchFd`.
 
     Args:
-        to: who is told; the owner if not given.
+        receiver: who is told; the owner if not given.
     """
 
     kind = "fd"
 
-    def __init__(self, *, to: Target | None = None) -> None:
-        self._receiver = to
+    def __init__(self, *, receiver: Target | None = None) -> None:
+        self._receiver = receiver
         self._nursery: trio.Nursery | None = None
         self._open = trio.Event()
         self._watches: dict[int, _Watch] = {}

@@ -119,7 +119,7 @@ class FileReader(MetaProcess):
         missing_ok: with ``follow``, wait for a file that does not exist yet.
         interval: seconds between two looks, with ``follow``.
         linger: seconds for which a file that was rotated away is looked at, after it last grew.
-        to: who gets the messages; the owner if not given.
+        receiver: who gets the messages; the owner if not given.
 
     Raises:
         BadInputError: an argument can never be right.
@@ -137,7 +137,7 @@ class FileReader(MetaProcess):
         missing_ok: bool = False,
         interval: float = 0.2,
         linger: float = 1.0,
-        to: Target | None = None,
+        receiver: Target | None = None,
     ) -> None:
         self._path = _check_path(path)
         check_mode("mode", mode)
@@ -151,7 +151,7 @@ class FileReader(MetaProcess):
         self._missing_ok = missing_ok
         self._interval = interval
         self._linger = linger
-        self._receiver = to
+        self._receiver = receiver
         self._files = Files()
         self._bytes = 0
         self._rotations = 0

@@ -173,7 +173,7 @@ class Port(MetaProcess):
         terminal: give it a pseudo-terminal of this size. Its error output is part of its output then.
         stop: how long each step of stopping it may take.
         check: end with :class:`ProgramFailedError` unless the program ends with status 0.
-        to: who gets the messages; the owner if not given.
+        receiver: who gets the messages; the owner if not given.
 
     Raises:
         BadInputError: an argument can never be right.
@@ -198,7 +198,7 @@ class Port(MetaProcess):
         terminal: Terminal | None = None,
         stop: StopTimes = _TIMES,
         check: bool = False,
-        to: Target | None = None,
+        receiver: Target | None = None,
     ) -> None:
         self._options = ProgramOptions(
             argv, env or {}, inherit_env, cwd, user, group, limits or {}, new_session, terminal
@@ -210,7 +210,7 @@ class Port(MetaProcess):
         self._stdout, self._stderr, self._framing = stdout, stderr, stdin
         self._times = stop
         self._check = check
-        self._receiver = to
+        self._receiver = receiver
         self._asked = trio.Event()
         self._give_up_at = inf
         self._failure: Exception | None = None

@@ -41,7 +41,7 @@ class Signals(MetaProcess):
 
     Args:
         wanted: the signals, such as ``signal.SIGHUP``.
-        to: who is told; the owner if not given.
+        receiver: who is told; the owner if not given.
 
     Raises:
         BadInputError: there is none, or one that cannot be caught.
@@ -49,12 +49,12 @@ class Signals(MetaProcess):
 
     kind = "signals"
 
-    def __init__(self, *wanted: int, to: Target | None = None) -> None:
+    def __init__(self, *wanted: int, receiver: Target | None = None) -> None:
         for number in wanted or (None,):
             if not isinstance(number, int) or number not in signal.valid_signals() or number in _REFUSED:
                 raise BadInputError("Signals(...)", number, "signals that can be caught, such as signal.SIGHUP")
         self._wanted = tuple(dict.fromkeys(map(int, wanted)))
-        self._receiver = to
+        self._receiver = receiver
         self._pending: dict[int, int] = {}
         self._came = trio.Event()
         self._told = 0

@@ -40,19 +40,19 @@ class StandardInput(MetaProcess):
     Args:
         text: how its bytes are read as lines.
         fd: another descriptor than 0.
-        to: who gets the lines; the owner if not given.
+        receiver: who gets the lines; the owner if not given.
     """
 
     kind = "stdin"
 
-    def __init__(self, *, text: Text = _TEXT, fd: int = 0, to: Target | None = None) -> None:
+    def __init__(self, *, text: Text = _TEXT, fd: int = 0, receiver: Target | None = None) -> None:
         if not isinstance(fd, int) or fd < 0:
             raise BadInputError("fd", fd, "the number of a descriptor")
         if not isinstance(text, Text):
             raise BadInputError("text", text, "Text(...)")
         self._text = text
         self._fd = fd
-        self._receiver = to
+        self._receiver = receiver
         self._lines = 0
 
     async def init(self) -> None:

@@ -47,7 +47,7 @@ class DirectoryWatch(MetaProcess):
         polling: True never, False always relies on the operating system; None does if the package is there.
         interval: seconds between two looks, when polling.
         ignore: says of a path that nothing is to be told of it or of what is below it.
-        to: who is told; the owner if not given.
+        receiver: who is told; the owner if not given.
 
     Raises:
         BadInputError: an argument can never be right.
@@ -64,7 +64,7 @@ class DirectoryWatch(MetaProcess):
         polling: bool | None = None,
         interval: float = 0.5,
         ignore: Callable[[str], bool] | None = None,
-        to: Target | None = None,
+        receiver: Target | None = None,
     ) -> None:
         if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
             raise BadInputError("path", path, "a str or a path")
@@ -74,7 +74,7 @@ class DirectoryWatch(MetaProcess):
         self._polling = polling
         self._interval = interval
         self._recursive = recursive
-        self._receiver = to
+        self._receiver = receiver
         self._tree = Tree(os.path.abspath(self._path), recursive=recursive, ignore=ignore)
         self._package: Any = None
         self._told = 0

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
-from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Alias, Down, MetaProcess, Node, Reject, SpawnError
 from tests.support import Puppet, running_node
@@ -65,9 +64,15 @@ class Owned:
         return alias
 
     async def filled(self, count: int) -> int:
-        """Wait until as many messages wait for a busy owner, and nothing moves any more; how many there are then."""
-        await eventually(lambda: self.node.process_info(self.owner).lanes["main"] >= count)
-        await wait_all_tasks_blocked(0.003)
+        """Wait until as many messages wait for a busy owner; how many there are at most in the next moments."""
+        await eventually(lambda: self._queued() >= count)
+        most = 0
+        for _ in range(10):
+            await trio.sleep(0.002)
+            most = max(most, self._queued())
+        return most
+
+    def _queued(self) -> int:
         return self.node.process_info(self.owner).lanes["main"]
 
     async def next(self) -> Any:

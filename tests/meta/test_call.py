@@ -355,7 +355,7 @@ async def test_a_slow_receiver_slows_the_polling() -> None:
     numbers = iter(range(1_000_000))
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(Poller(lambda: next(numbers), to=owned.owner), backlog=10)
+        await owned.spawn_elsewhere(Poller(lambda: next(numbers), receiver=owned.owner), backlog=10)
 
         queued = await owned.filled(10)
         go_on()

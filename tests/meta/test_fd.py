@@ -224,7 +224,7 @@ async def test_messages_go_to_whom_they_are_meant_for_and_nobody_there_is_no_flo
     with Pipe() as pipe:
         async with owning() as owned:
             owned.node.register("listener", owned.owner)
-            watcher = await owned.spawn_elsewhere(Descriptors(to="listener"))
+            watcher = await owned.spawn_elsewhere(Descriptors(receiver="listener"))
             os.write(pipe.write, b"x")
             await owned.node.call(watcher, WatchFd(pipe.read))
             assert await owned.next() == FdReadable(watcher, pipe.read)

@@ -77,7 +77,7 @@ async def test_a_large_file_waits_for_a_slow_owner_and_nothing_is_lost(tmp_path:
     path.write_text("".join(f"{n}\n" for n in range(20_000)))
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(FileReader(path, to=owned.owner), backlog=10)
+        await owned.spawn_elsewhere(FileReader(path, receiver=owned.owner), backlog=10)
 
         queued = await owned.filled(10)
         go_on()
@@ -284,7 +284,7 @@ async def test_files_that_come_and_go_while_the_owner_is_slow_are_all_read(tmp_p
     path.write_text("".join(f"0:{n}\n" for n in range(200)))
     async with owning() as owned:
         go_on = await owned.hold()
-        source = await owned.spawn_elsewhere(follower(path, to=owned.owner), backlog=5)
+        source = await owned.spawn_elsewhere(follower(path, receiver=owned.owner), backlog=5)
         await owned.filled(5)
         for generation in range(1, 5):
             path.rename(tmp_path / f"log.{generation}")

@@ -151,7 +151,7 @@ async def test_a_program_that_floods_its_error_output_loses_nothing() -> None:
 async def test_a_program_waits_for_a_slow_owner() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(Port(["seq", "1", "20000"], to=owned.owner), backlog=10)
+        await owned.spawn_elsewhere(Port(["seq", "1", "20000"], receiver=owned.owner), backlog=10)
 
         queued = await owned.filled(10)
         go_on()
@@ -506,7 +506,7 @@ async def test_the_end_of_the_owner_is_the_end_of_the_program() -> None:
 async def test_an_owner_that_never_makes_room_does_not_hold_up_the_stop() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
-        port = await owned.spawn_elsewhere(Port(["yes"], to=owned.owner, stop=QUICK), backlog=5)
+        port = await owned.spawn_elsewhere(Port(["yes"], receiver=owned.owner, stop=QUICK), backlog=5)
         await owned.filled(5)
 
         with trio.fail_after(4):

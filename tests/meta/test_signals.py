@@ -50,7 +50,7 @@ async def test_a_signal_becomes_a_message() -> None:
 async def test_signals_are_counted_while_the_receiver_is_behind() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(Signals(USR1, to=owned.owner), backlog=1)
+        await owned.spawn_elsewhere(Signals(USR1, receiver=owned.owner), backlog=1)
         me(USR1)
         await owned.filled(1)
 

@@ -102,7 +102,7 @@ async def test_a_slow_receiver_slows_the_reading(pipe: tuple[int, int]) -> None:
     os.set_blocking(write, False)
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(StandardInput(fd=read, to=owned.owner), backlog=5)
+        await owned.spawn_elsewhere(StandardInput(fd=read, receiver=owned.owner), backlog=5)
 
         os.write(write, b"x\n" * 1000)
         queued = await owned.filled(5)

@@ -140,7 +140,7 @@ async def test_stopping_takes_no_time_and_leaves_nothing_open(polling: bool, tmp
 async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(polling: bool, tmp_path: Path) -> None:
     async with owning() as owned:
         go_on = await owned.hold()
-        await owned.spawn_elsewhere(watch(tmp_path, polling, to=owned.owner), backlog=5)
+        await owned.spawn_elsewhere(watch(tmp_path, polling, receiver=owned.owner), backlog=5)
         for number in range(50):
             (tmp_path / str(number)).touch()
 
