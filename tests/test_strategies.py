@@ -19,7 +19,6 @@ from ergo_py import (
     TEMPORARY,
     TRANSIENT,
     Actor,
-    BadInputError,
     Backoff,
     Budget,
     ChildBusyError,
