@@ -638,6 +638,8 @@ async def test_a_process_that_deferred_many_calls_keeps_none_that_is_answered(
             await node.call(server, keep)
         with pytest.raises(CallTimeoutError):
             await node.call(server, keep, timeout=1)
+        with trio.move_on_after(1):
+            await node.call(server, keep, timeout=None)
 
         assert not node._router.processes[server].deferred
 
@@ -672,6 +674,22 @@ async def test_a_deferred_call_may_be_forwarded_later(autojump_clock: MockClock,
         answer = await node.call(server, keep)
 
         assert answer == "from the third"
+
+
+async def test_a_call_that_was_deferred_and_forwarded_survives_the_one_who_did_so(
+    autojump_clock: MockClock, way: Way
+) -> None:
+    async with running_node(inline_calls=way.inline_calls) as node:
+        third = await asleep(node, way.server)
+        server = await asleep(node, way.server)
+        node.send_after(1, server, lambda me: me.forward(third, keep, me.kept[0]))
+        node.send_after(2, server, lambda me: me.stop("done"))
+        node.send_after(3, third, lambda me: me.reply(me.kept[0], "from the third"))
+
+        answer = await node.call(server, keep)
+
+        assert answer == "from the third"
+        assert node.processes() == [third]
 
 
 async def test_a_call_forwarded_to_nobody_raises_target_down(autojump_clock: MockClock, way: Way) -> None:
@@ -1138,12 +1156,14 @@ async def test_while_a_call_is_served_the_callee_shows_as_running(autojump_clock
         await wait_all_tasks_blocked()
 
         info = await node.call(server, look)
+        await wait_all_tasks_blocked()
 
         assert info.state is State.RUNNING
         assert info.callback == "handle_call"
         assert info.message_type == "function"
-        assert node.process_info(server).state is State.SLEEP
-        assert node.process_info(server).messages_in == 1
+        after = node.process_info(server)
+        assert (after.state, after.callback, after.message_type) == (State.SLEEP, None, None)
+        assert after.messages_in == 1
 
 
 async def test_a_caller_in_a_loop_starves_nobody_and_sees_its_cancellation(way: Way) -> None:

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    NO_REPLY,
     PID,
     Actor,
     Alias,
@@ -27,6 +28,7 @@ from ergo_py import (
     Normal,
     Overflow,
     Priority,
+    TargetDownError,
     TargetTypeError,
     Why,
 )
@@ -77,6 +79,19 @@ async def test_a_process_is_reached_by_pid_name_and_alias_each_time_once(autojum
         assert sent == [True] * 5
         assert heard == [0, 1, 2, 3, 4]
         assert node.info().dead_letters == {}
+
+
+async def test_the_name_of_another_node_is_not_that_of_this_one(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        await node.spawn(Recorder, heard, name="known")
+
+        sent = node.send(Name("known", "elsewhere@host"), "astray")
+        await wait_all_tasks_blocked()
+
+        assert sent is False
+        assert heard == []
+        assert node.info().dead_letters == {Why.NO_NODE: 1}
 
 
 async def test_a_message_names_its_sender(autojump_clock: MockClock) -> None:
@@ -374,6 +389,28 @@ async def test_two_full_processes_that_divert_to_each_other_do_not_send_in_circl
 
         assert sent == [True, False, False]
         assert node.info().dead_letters == {Why.FULL: 2}
+
+
+async def test_what_was_diverted_once_is_not_diverted_again(autojump_clock: MockClock) -> None:
+    seen: list[Any] = []
+
+    class SendsBack(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            seen.append(message)
+            seen.append(self.send("full", message))
+
+    async with running_node() as node:
+        gate = trio.Event()
+        await node.spawn(SendsBack, name="sends back")
+        pid = await busy(node, gate, name="full", mailbox_size=1, overflow=Divert("sends back"))
+        node.send(pid, "fits")
+
+        node.send(pid, "does not fit")
+        await wait_all_tasks_blocked()
+        gate.set()
+
+        assert seen == [Diverted(pid, "", "does not fit", node.pid), False]
+        assert node.info().dead_letters == {Why.FULL: 1}
 
 
 @LANES
@@ -797,6 +834,31 @@ async def test_a_call_that_is_diverted_is_answered_by_the_other(autojump_clock: 
             "second": "second",
             "third": Diverted(pid, "calls", "third", node.pid),
         }
+
+
+async def test_a_call_that_is_diverted_ends_with_the_one_it_was_diverted_to(autojump_clock: MockClock) -> None:
+    class Keeping(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return NO_REPLY
+
+    async with running_node() as node:
+        gate = trio.Event()
+        spill = await node.spawn(Keeping, name="spill")
+        pid = await busy(node, gate, mailbox_size=1, overflow=Divert("spill"))
+        node.send(pid, "fits")
+
+        async with trio.open_nursery() as nursery:
+
+            async def call() -> None:
+                with pytest.raises(TargetDownError):
+                    await node.call(pid, "does not fit", timeout=None)
+
+            nursery.start_soon(call)
+            await wait_all_tasks_blocked()
+            node.kill(spill)
+        gate.set()
+
+        assert pid in node.processes()
 
 
 async def test_a_call_that_cannot_be_diverted_raises_mailbox_full(autojump_clock: MockClock) -> None:

@@ -175,6 +175,21 @@ async def test_a_snapshot_says_in_which_call_a_process_waits(autojump_clock: Moc
         assert node.info().calls_in_flight == 0
 
 
+@pytest.mark.parametrize("inline_calls", [True, False])
+async def test_a_snapshot_knows_of_no_call_that_is_over(autojump_clock: MockClock, inline_calls: bool) -> None:
+    async with running_node(inline_calls=inline_calls) as node:
+        server, puppet = await node.spawn(Recorder), await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+
+        async def call_and_look(me: Puppet) -> tuple[object, int]:
+            await me.call(server, None)
+            return me.node.process_info(me.pid).waits_for, me.node.info().calls_in_flight
+
+        seen = await node.call(puppet, call_and_look)
+
+        assert seen == (None, 0)
+
+
 async def test_running_time_grows_with_work_and_not_with_sleep() -> None:
     async with running_node(limit=10) as node:
         server, pid = await node.spawn(Puppet), await node.spawn(Puppet)
