@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
@@ -47,8 +47,7 @@ class Listener(EitherReader):
     """Accepts connections. They belong to it, or to their own actor, and end with it."""
 
     kind = "accept"
-    local: Address = ""
-    """Where it listens; with port 0 this is how to learn the port."""
+    _local: Any = ""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Listener(EitherReader):
         self.opened(sock)
         sock.setblocking(self.reader == "thread")
         sock.listen(self._queue)
-        self.local = self._address(sock)
+        self._local = self._address(sock)
 
     async def _listen(self) -> socket.socket:
         raise NotImplementedError
@@ -244,7 +243,7 @@ class Listener(EitherReader):
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """Say how it is doing."""
         facts = {
-            "local": str(self.local),
+            "local": str(self._local),
             "receiver": str(self._receivers),
             "reader": self.reader,
             "accepted": str(self.accepted),

@@ -13,7 +13,7 @@ from .._core.errors import BadInputError
 from .._core.ids import Target
 from .._core.options import check_number
 from .listening import Listener
-from .messages import Address
+from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .readers import ReaderKind
 from .receivers import ReceiverOption, check_receiver
@@ -158,7 +158,12 @@ class TCPServer(Listener):
             buffer=self._options.receive_buffer,
         )
 
-    def _address(self, sock: socket.socket) -> Address:
+    @property
+    def local(self) -> Endpoint:
+        """Where it listens; with port 0 this is how to learn the port. Known once it is spawned."""
+        return self._local or Endpoint(self._host, self._port)
+
+    def _address(self, sock: socket.socket) -> Endpoint:
         return endpoint(sock.getsockname())
 
     def _make(self, sock: socket.socket, address: Any) -> Stream:

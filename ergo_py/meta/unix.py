@@ -133,7 +133,12 @@ class UnixServer(Listener):
             raise
         return sock
 
-    def _address(self, sock: socket.socket) -> Address:
+    @property
+    def local(self) -> str:
+        """Where it listens."""
+        return _shown(self._path)
+
+    def _address(self, sock: socket.socket) -> str:
         return _shown(sock.getsockname())
 
     def _make(self, sock: socket.socket, address: object) -> Stream:

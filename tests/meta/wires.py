@@ -17,7 +17,7 @@ from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
-__all__ = ["Ear", "Mail", "Wire", "echo", "spawn_meta", "wired_node"]
+__all__ = ["Ear", "Mail", "Wire", "echo", "spawn_meta", "until", "wired_node"]
 
 M = TypeVar("M")
 
@@ -87,6 +87,12 @@ async def spawn_meta(node: Node, owner: PID, behaviour: Any, **options: Any) -> 
     alias = await node.call(owner, request)
     assert isinstance(alias, Alias)
     return alias
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that nobody tells of; the node's time limit bounds it."""
+    while not condition():  # noqa: ASYNC110 - there is no event
+        await trio.sleep(0.005)
 
 
 @dataclass

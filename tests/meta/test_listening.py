@@ -1,0 +1,525 @@
+"""Servers: accepting, limits, receivers, and how everything ends with them."""
+
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, Down, Node, Normal, ProcessUnknownError
+from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.options import WhenFull
+from ergo_py.meta.tcp import TCPServer
+from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
+from tests.support import Puppet
+
+
+@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
+def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
+    kind, reader = request.param.split("-")
+    return Wire(kind, reader, tmp_path)
+
+
+async def serve(node: Node, wire: Wire, **options: Any) -> tuple[Any, Mail]:
+    mail = Mail()
+    owner = await node.spawn(Ear, mail, echo)
+    server = wire.server(**options)
+    await spawn_meta(node, owner, server)
+    return server, mail
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+async def test_with_all_places_taken_a_server_pauses_and_goes_on_when_one_is_free(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, max_connections=2)
+        first, second, third = [await wire.dial(server) for _ in range(3)]
+        await third.send_all(b"patience")
+        await mail.wait_for(TCPConnected, 2)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(mail.of(TCPConnected)) == 2
+
+        await first.aclose()
+
+        assert await third.receive_some() == b"patience"
+        assert server.connections == 2
+        await second.aclose()
+        await third.aclose()
+
+
+async def test_with_all_places_taken_a_server_refuses_if_that_is_wanted(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, max_connections=1, when_full=WhenFull.REFUSE)
+        first = await wire.dial(server)
+        await mail.wait_for(TCPConnected, 1)
+
+        second = await wire.dial(server)
+        with_nothing = await second.receive_some()
+        await first.aclose()
+        await mail.wait_for(TCPDisconnected, 1)
+        third = await wire.dial(server)
+        await third.send_all(b"now?")
+
+        assert with_nothing == b""
+        assert await third.receive_some() == b"now?"
+        facts = await node.inspect_meta(server.id)
+        assert (facts["accepted"], facts["refused"], facts["open"]) == ("2", "1", "1")
+        await second.aclose()
+        await third.aclose()
+
+
+async def test_no_thread_for_a_connection_refuses_that_one_and_the_server_goes_on(tmp_path: Path) -> None:
+    wire = Wire("tcp", "thread", tmp_path)
+    async with wired_node(max_reader_threads=2) as node:
+        server, mail = await serve(node, wire)
+        first = await wire.dial(server)
+        await mail.wait_for(TCPConnected, 1)
+
+        second = await wire.dial(server)
+        with_nothing = await second.receive_some()
+        await first.aclose()
+        await mail.wait_for(TCPDisconnected, 1)
+        await until(lambda: len(node.metas()) == 1)
+        third = await wire.dial(server)
+        await third.send_all(b"now?")
+
+        assert with_nothing == b""
+        assert await third.receive_some() == b"now?"
+        assert server.refused == 1
+        await second.aclose()
+        await third.aclose()
+
+
+OUT_OF_DESCRIPTORS = """
+    import os, resource, sys, trio
+    from ergo_py import Actor, open_node
+    from ergo_py.meta.messages import TCPData, TCPSend
+    from ergo_py.meta.tcp import TCPServer
+
+    class Echo(Actor):
+        async def init(self):
+            await self.spawn_meta(server)
+
+        def handle_message(self, message, sender):
+            if isinstance(message, TCPData):
+                self.send(message.connection, TCPSend(message.data))
+
+    async def ask(stream):
+        await stream.send_all(b"?")
+        with trio.fail_after(10):
+            return await stream.receive_some()
+
+    async def main():
+        async with open_node("small@localhost", watchdog=None, log_output="none") as node:
+            await node.spawn(Echo)
+            first = await trio.open_tcp_stream(*server.local)
+            assert await ask(first) == b"?"
+            resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+            second = await trio.open_tcp_stream(*server.local)
+            hoard = []
+            try:
+                while True:
+                    hoard.append(os.open("/dev/null", os.O_RDONLY))
+            except OSError:
+                pass
+            # One descriptor for the client's end of the connection, none for the server's.
+            os.close(hoard.pop())
+            third = await trio.open_tcp_stream(*server.local)
+            while server.errors < 3:
+                await trio.sleep(0.01)
+            assert await ask(first) == b"?"
+            began = trio.current_time()
+            errors = server.errors
+            await trio.sleep(0.5)
+            assert server.errors - errors < 10, "it did not back off"
+            for fd in hoard:
+                os.close(fd)
+            assert await ask(third) == b"?"
+            print("survived", server.connections)
+
+    server = TCPServer(reader=sys.argv[1])
+    trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+def test_a_server_survives_a_lack_of_descriptors(reader: str) -> None:
+    # A program of its own, because the limit holds for a whole program.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(OUT_OF_DESCRIPTORS), reader],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "survived 3\n"
+
+
+# -- receivers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_named_process_may_receive(wire: Wire) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        await node.spawn(Ear, mail, echo, name="clerk")
+        server, owners = await serve(node, wire, receiver="clerk")
+
+        async with await wire.dial(server) as stream:
+            await stream.send_all(b"hello")
+            answer = await stream.receive_some()
+        await mail.first(TCPDisconnected)
+
+        assert answer == b"hello"
+        assert [type(message) for message in mail.heard] == [TCPConnected, TCPData, TCPDisconnected]
+        assert owners.heard == []
+
+
+async def test_several_processes_take_turns_and_keep_their_connections(wire: Wire) -> None:
+    async with wired_node() as node:
+        mails = [Mail(), Mail(), Mail()]
+        clerks = [await node.spawn(Ear, mail, echo) for mail in mails]
+        server, _ = await serve(node, wire, receiver=clerks)
+
+        streams = []
+        for number in range(6):
+            streams.append(await wire.dial(server))
+            await mails[number % 3].wait_for(TCPConnected, number // 3 + 1)
+        for stream in streams:
+            await stream.send_all(b"x")
+            await stream.receive_some()
+            await stream.aclose()
+        for mail in mails:
+            await mail.wait_for(TCPDisconnected, 2)
+
+        for mail in mails:
+            mine = {message.connection for message in mail.of(TCPConnected)}
+            assert len(mine) == 2
+            assert {message.connection for message in mail.heard} == mine
+            assert len(mail.of(TCPData)) == 2
+
+
+async def test_a_connection_whose_receiver_is_gone_ends_with_that_cause(wire: Wire) -> None:
+    async with wired_node() as node:
+        watcher = Mail()
+        mail = Mail()
+        clerk = await node.spawn(Ear, mail)
+        server, _ = await serve(node, wire, receiver=clerk)
+        stream = await wire.dial(server)
+        connection = (await mail.first(TCPConnected)).connection
+        pid = await node.spawn(Ear, watcher)
+        await node.call(pid, lambda me: me.monitor(connection))
+
+        node.kill(clerk)
+        await until(lambda: clerk not in node.processes())
+        await stream.send_all(b"anybody?")
+        down = await watcher.first(Down)
+
+        assert "receiver is gone" in str(down.reason)
+        assert await stream.receive_some() == b""
+        await stream.aclose()
+
+
+class Session(Ear):
+    """The actor of one connection."""
+
+
+async def test_each_connection_may_have_an_actor_of_its_own_that_ends_with_it(wire: Wire) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        server, owners = await serve(node, wire, receiver=partial(Session, mail, echo))
+        before = set(node.processes())
+
+        one, two = await wire.dial(server), await wire.dial(server)
+        await mail.wait_for(TCPConnected, 2)
+        sessions = [pid for pid in node.processes() if pid not in before]
+        infos = [node.process_info(pid) for pid in sessions]
+        await one.send_all(b"last words")
+        answer = await one.receive_some()
+        await one.aclose()
+        await until(lambda: len(node.processes()) == len(before) + 1)
+        await two.send_all(b"still here")
+
+        assert answer == b"last words"
+        assert await two.receive_some() == b"still here"
+        assert len(sessions) == 2
+        assert all(info.behaviour == "Session" and info.parent == server.parent for info in infos)
+        assert [type(message) for message in mail.heard if message.connection == mail.heard[0].connection] == [
+            TCPConnected,
+            TCPData,
+            TCPDisconnected,
+        ]
+        assert owners.heard == []
+        await two.aclose()
+        await until(lambda: set(node.processes()) == before)
+
+
+async def test_an_actor_that_crashes_takes_its_own_connection_along_and_no_other(wire: Wire) -> None:
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPData) and message.data == b"crash":
+            raise ValueError("as asked")
+        echo(me, message)
+
+    async with wired_node() as node:
+        mail = Mail()
+        server, _ = await serve(node, wire, receiver=partial(Session, mail, react))
+        bad, good = await wire.dial(server), await wire.dial(server)
+        await mail.wait_for(TCPConnected, 2)
+
+        await bad.send_all(b"crash")
+        ended = await bad.receive_some()
+        await good.send_all(b"fine")
+
+        assert ended == b""
+        assert await good.receive_some() == b"fine"
+        await until(lambda: server.connections == 1)
+        await bad.aclose()
+        await good.aclose()
+
+
+async def test_an_actor_may_say_goodbye_and_stop(wire: Wire) -> None:
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPData):
+            me.send(message.connection, TCPSend(b"goodbye"))
+            me.stop()
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Session, Mail(), react))
+
+        async with await wire.dial(server) as stream:
+            await stream.send_all(b"quit")
+            assert b"".join([part async for part in stream]) == b"goodbye"
+
+        await until(lambda: server.connections == 0 and len(node.processes()) == 1)
+
+
+async def test_an_actor_that_cannot_be_made_refuses_that_connection_only(wire: Wire) -> None:
+    class Picky(Ear):
+        async def init(self) -> None:
+            if len(made) == 1:
+                made.append("refused")
+                raise ValueError("not this one")
+            made.append("made")
+
+    made: list[str] = []
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Picky, Mail(), echo))
+
+        streams = [await wire.dial(server) for _ in range(3)]
+        await streams[0].send_all(b"one")
+        await streams[2].send_all(b"three")
+
+        assert await streams[0].receive_some() == b"one"
+        assert await streams[1].receive_some() == b""
+        assert await streams[2].receive_some() == b"three"
+        assert made == ["made", "refused", "made"]
+        assert server.refused == 1
+        for stream in streams:
+            await stream.aclose()
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_actor", [False, True])
+async def test_a_server_takes_its_connections_along(wire: Wire, own_actor: bool) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        receiver = partial(Session, mail, echo) if own_actor else await node.spawn(Ear, mail, echo)
+        server, _ = await serve(node, wire, receiver=receiver)
+        streams = [await wire.dial(server) for _ in range(5)]
+        await mail.wait_for(TCPConnected, 5)
+
+        node.send_exit(server.id, "enough")
+        disconnected = await mail.wait_for(TCPDisconnected, 5)
+
+        assert all(message.reason is Cause.ASKED and message.detail == "enough" for message in disconnected)
+        assert [await stream.receive_some() for stream in streams] == [b""] * 5
+        await until(lambda: node.metas() == [])
+        await until(lambda: len(node.processes()) == (1 if own_actor else 2))
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_many_connections_with_peers_that_take_nothing_end_in_no_time(wire: Wire) -> None:
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPConnected):
+            me.send(message.connection, TCPSend(bytes(8_000_000)))
+
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, react)
+        server = wire.server()
+        await spawn_meta(node, owner, server)
+        socks = [wire.dial_plain(server) for _ in range(20)]
+        await mail.wait_for(TCPConnected, 20)
+
+        began = trio.current_time()
+        node.send_exit(owner)
+        await until(lambda: node.processes() == [] and node.metas() == [])
+
+        assert trio.current_time() - began < 3
+        for sock in socks:
+            sock.close()
+
+
+async def test_an_address_is_free_again_as_soon_as_its_server_is_gone(wire: Wire) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        first = wire.server()
+        alias = await spawn_meta(node, owner, first)
+        # With connections, which the operating system remembers for a while.
+        streams = [await wire.dial(first) for _ in range(3)]
+        await until(lambda: first.connections == 3)
+        await node.call(owner, lambda me: me.monitor(alias))
+
+        for _ in range(5):
+            node.send_exit(alias)
+            await until(lambda: node.metas() == [])
+            again = (
+                TCPServer(port=first.local[1], reader=wire.reader)
+                if wire.kind == "tcp"
+                else type(first)(first.local, reader="thread")
+            )
+            alias = await spawn_meta(node, owner, again)
+            streams.append(await wire.dial(again))
+
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_a_server_whose_owner_ends_is_gone_with_everything(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        stream = await wire.dial(server)
+        await mail.first(TCPConnected)
+
+        node.send_exit(server.parent)
+        await until(lambda: node.processes() == [])
+
+        assert node.metas() == []
+        assert await stream.receive_some() == b""
+        with pytest.raises((ConnectionRefusedError, FileNotFoundError, OSError), match=r"connect|No such"):
+            await wire.dial(server)
+        await stream.aclose()
+
+
+async def test_stopping_the_node_with_many_connections_takes_a_moment(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        streams = [await wire.dial(server) for _ in range(100)]
+        await mail.wait_for(TCPConnected, 100)
+        began = trio.current_time()
+
+    assert trio.current_time() - began < 3
+    assert node.exit_report is not None
+    assert not node.exit_report.killed
+    assert not node.exit_report.abandoned
+    for stream in streams:
+        await stream.aclose()
+
+
+# -- looking inside ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, max_connections=10)
+        for number in range(1, 4):
+            async with await wire.dial(server) as stream:
+                await stream.send_all(b"12345")
+                await stream.receive_some()
+            await mail.wait_for(TCPDisconnected, number)
+        async with await wire.dial(server):
+            await mail.wait_for(TCPConnected, 4)
+
+            facts = await node.inspect_meta(server.id)
+            some = await node.inspect_meta(server.id, "open")
+
+        assert facts["local"] == str(server.local)
+        assert facts["receiver"] == "owner"
+        assert facts["reader"] == wire.reader
+        assert (facts["accepted"], facts["open"], facts["refused"], facts["failed"]) == ("4", "1", "0", "0")
+        assert (facts["bytes in"], facts["bytes out"], facts["pending"]) == ("15", "15", "0")
+        assert facts["max connections"] == "10"
+        assert some == {"open": "1"}
+
+
+async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no_threads(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        async with await wire.dial(server):
+            connection = (await mail.first(TCPConnected)).connection
+
+            info = node.meta_info(connection)
+
+        if wire.reader == "thread":
+            assert info.thread == f"ergo-{wire.kind}-{connection.number}"
+            assert "_read_in_thread" in info.stack
+        else:
+            assert info.thread is None
+        assert info.behaviour == {"tcp": "TCPConnection", "unix": "UnixConnection"}[wire.kind]
+        with pytest.raises(ProcessUnknownError):
+            node.meta_info(connection._replace(number=10**6))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"receiver": []},
+        {"receiver": 5},
+        {"receiver": Ear(Mail())},
+        {"max_connections": 0},
+        {"when_full": "pause"},
+        {"queue": 0},
+        {"reader": "fibre"},
+        {"framing": b"\n"},
+        {"tls": "certificate.pem"},
+        {"tls": True},
+        {"when_slow": "drop"},
+        {"write_limit": 0},
+        {"idle_timeout": 0},
+        {"frame_timeout": -1},
+        {"linger": -1},
+        {"keepalive": 60},
+        {"keepalive_bytes": b"x"},
+        {"keepalive_period": 1.0},
+        {"keepalive_bytes": "x", "keepalive_period": 1.0},
+        {"receive_buffer": 0},
+        {"colour": "red"},
+        {"port": 65536},
+        {"port": -1},
+        {"host": 5},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_right_is_refused_when_the_server_is_made(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError):
+        TCPServer(**options)
+
+
+async def test_normal_ends_of_connections_are_normal(wire: Wire) -> None:
+    ends: list[object] = []
+
+    class Counting(Ear):
+        def handle_child_exit(self, child: object, reason: object) -> None:
+            ends.append(reason)
+
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Counting, mail, echo)
+        server = wire.server(receiver=partial(Session, Mail(), echo))
+        await spawn_meta(node, owner, server)
+
+        async with await wire.dial(server) as stream:
+            await stream.send_all(b"x")
+            await stream.receive_some()
+        await until(lambda: ends)
+
+        assert ends == [Normal()]

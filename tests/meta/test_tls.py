@@ -1,0 +1,390 @@
+"""TLS for servers and clients, with reader threads and with reader tasks."""
+
+import shutil
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, InitError, Node
+from ergo_py.meta.framing import Delimiter
+from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.tcp import TCPConnection, TCPServer
+from ergo_py.meta.tls import Contexts, Secure, TLSFiles
+from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
+from tests.support import Puppet
+
+CERTIFICATES = Path(__file__).parent / "certificates"
+AUTHORITY = CERTIFICATES / "authority.pem"
+MEBI = 1024 * 1024
+
+
+def files(name: str, **options: Any) -> TLSFiles:
+    return TLSFiles(CERTIFICATES / f"{name}.pem", CERTIFICATES / f"{name}.key", **options)
+
+
+SERVER = files("server")
+TRUSTING = TLSFiles(authorities=AUTHORITY)
+
+
+@pytest.fixture(params=["thread", "task"])
+def reader(request: pytest.FixtureRequest) -> ReaderKind:
+    kind: ReaderKind = request.param
+    return kind
+
+
+async def serve(
+    node: Node, reader: ReaderKind, react: Callable[[Ear, Any], object] | None = echo, **options: Any
+) -> tuple[TCPServer, Mail]:
+    mail = Mail()
+    owner = await node.spawn(Ear, mail, react)
+    chosen: dict[str, Any] = {"tls": SERVER, **options}
+    server = TCPServer(reader=reader, **chosen)
+    await spawn_meta(node, owner, server)
+    return server, mail
+
+
+async def dial(server: TCPServer, name: str = "localhost", **options: Any) -> trio.SSLStream[trio.SocketStream]:
+    """A client of trio's own."""
+    context = ssl.create_default_context(cafile=AUTHORITY)
+    if "certificate" in options:
+        context.load_cert_chain(
+            CERTIFICATES / f"{options['certificate']}.pem", CERTIFICATES / f"{options['certificate']}.key"
+        )
+    if "alpn" in options:
+        context.set_alpn_protocols(options["alpn"])
+    stream = trio.SSLStream(await trio.open_tcp_stream(*server.local), context, server_hostname=name)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream
+
+
+async def client_of(node: Node, server: TCPServer, reader: ReaderKind, **options: Any) -> tuple[Any, Mail]:
+    """A client of ours."""
+    mail = Mail()
+    owner = await node.spawn(Ear, mail)
+    chosen: dict[str, Any] = {"tls": TRUSTING, **options}
+    client = TCPConnection.connect("localhost", server.local.port, reader=reader, **chosen)
+    return await spawn_meta(node, owner, client), mail
+
+
+async def test_a_peer_talks_through_tls_and_the_facts_are_told(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=files("server", alpn=("echo/1",)))
+
+        stream = await dial(server, alpn=["chat", "echo/1"])
+        await stream.send_all(b"secret")
+        answer = await stream.receive_some()
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        connected = mail.of(TCPConnected)[0]
+        assert answer == b"secret"
+        assert mail.of(TCPData)[0].data == b"secret"
+        assert connected.tls is not None
+        assert connected.tls.version == "TLSv1.3"
+        assert connected.tls.server_name == "localhost"
+        assert connected.tls.alpn == "echo/1"
+        assert connected.tls.peer_certificate == {}
+        assert disconnected.reason is Cause.EOF
+        assert disconnected.detail == ""
+        assert disconnected.bytes_in > 6
+
+
+async def test_both_sides_of_ours_talk_in_both_directions_at_once(reader: ReaderKind) -> None:
+    sent = bytes(range(256)) * (MEBI // 64)
+    async with wired_node() as node:
+        server, _ = await serve(node, reader)
+        alias, mail = await client_of(node, server, reader)
+
+        for begin in range(0, len(sent), 50_000):
+            await node.call(alias, TCPSend(sent[begin : begin + 50_000]), timeout=20)
+        got = await mail.bytes(len(sent))
+
+        assert got == sent
+        connected = mail.of(TCPConnected)[0]
+        assert connected.tls is not None
+        assert connected.tls.peer_certificate["subject"] == ((("commonName", "localhost"),),)
+        assert "TLS" in (await node.inspect_meta(alias))["tls"]
+
+
+async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader)
+
+        with pytest.raises(InitError) as untrusted:
+            await client_of(node, server, reader, tls=TLSFiles(authorities=CERTIFICATES / "stranger.pem"))
+        with pytest.raises(InitError) as wrong_name:
+            await client_of(node, server, reader, server_name="other.example")
+
+        assert isinstance(untrusted.value.__cause__, ssl.SSLCertVerificationError)
+        assert isinstance(wrong_name.value.__cause__, ssl.SSLCertVerificationError)
+        assert mail.of(TCPData) == []
+        await until(lambda: server.connections == 0)
+
+
+async def test_mutual_tls_lets_those_in_who_show_a_certificate(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True))
+
+        stream = await dial(server, certificate="client")
+        await stream.send_all(b"it is me")
+        answer = await stream.receive_some()
+        alias, ours = await client_of(node, server, reader, tls=files("client", authorities=AUTHORITY))
+        node.send(alias, TCPSend(b"me too"))
+
+        assert answer == b"it is me"
+        assert await ours.bytes(6) == b"me too"
+        subjects = [message.tls.peer_certificate["subject"] for message in mail.of(TCPConnected) if message.tls]
+        assert subjects == [((("commonName", "a client"),),)] * 2
+        await stream.aclose()
+
+
+async def test_mutual_tls_keeps_those_out_who_show_none(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True))
+
+        # With TLS 1.3 a client thinks that all is well until it hears of the server.
+        stream = await dial(server)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some()
+        await trio.aclose_forcefully(stream)
+
+        await until(lambda: server.failed == 1)
+        assert mail.heard == []
+        assert (await node.inspect_meta(server.id))["failed"] == "1"
+
+
+async def test_a_server_shows_the_certificate_for_the_name_it_is_asked_for(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=files("server", names={"other.example": files("other")}))
+
+        first = await dial(server, "localhost")
+        second = await dial(server, "other.example")
+        await mail.wait_for(TCPConnected, 2)
+
+        names = [message.tls.server_name for message in mail.of(TCPConnected) if message.tls]
+        assert sorted(map(str, names)) == ["localhost", "other.example"]
+        assert first.getpeercert()["subject"] == ((("commonName", "localhost"),),)
+        assert second.getpeercert()["subject"] == ((("commonName", "other.example"),),)
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_a_certificate_that_was_renewed_is_shown_to_new_connections(reader: ReaderKind, tmp_path: Path) -> None:
+    for suffix in ("pem", "key"):
+        shutil.copy(CERTIFICATES / f"server.{suffix}", tmp_path / f"mine.{suffix}")
+    async with wired_node() as node:
+        server, _ = await serve(node, reader, tls=TLSFiles(tmp_path / "mine.pem", tmp_path / "mine.key"))
+
+        before = await dial(server)
+        for suffix in ("pem", "key"):
+            shutil.copy(CERTIFICATES / f"renewed.{suffix}", tmp_path / f"mine.{suffix}")
+        after = await dial(server)
+        (tmp_path / "mine.pem").write_text("rubbish")
+        still = await dial(server)
+        await before.send_all(b"old ones go on")
+
+        assert await before.receive_some() == b"old ones go on"
+        serials = [stream.getpeercert()["serialNumber"] for stream in (before, after, still)]
+        assert serials[0] != serials[1] == serials[2]
+        for stream in (before, after, still):
+            await stream.aclose()
+
+
+async def test_a_peer_that_never_finishes_the_handshake_holds_nobody_up_and_is_dropped(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, handshake_timeout=0.4)
+        silent = [await trio.open_tcp_stream(*server.local) for _ in range(5)]
+        await silent[0].send_all(b"\x16\x03\x01")
+        await until(lambda: server.connections == 5)
+
+        stream = await dial(server)
+        await stream.send_all(b"hello")
+        answer = await stream.receive_some()
+        await stream.aclose()
+
+        assert answer == b"hello"
+        await until(lambda: server.failed == 5)
+        assert [await one.receive_some() for one in silent] == [b""] * 5
+        assert len(mail.of(TCPConnected)) == 1
+        for one in silent:
+            await one.aclose()
+
+
+async def test_a_peer_that_does_not_speak_tls_is_turned_away(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader)
+
+        stream = await trio.open_tcp_stream(*server.local)
+        await stream.send_all(b"GET / HTTP/1.0\r\n\r\n")
+        await until(lambda: server.failed == 1)
+
+        assert mail.heard == []
+        assert server.connections == 0
+        await stream.aclose()
+
+
+async def test_a_stream_that_is_cut_off_is_told_from_one_that_was_ended(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader)
+
+        stream = await dial(server)
+        await stream.send_all(b"half a sen")
+        await stream.receive_some()
+        await stream.transport_stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.EOF
+        assert "without the goodbye" in disconnected.detail
+
+
+async def test_garbage_in_the_middle_is_a_protocol_error(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader)
+
+        stream = await dial(server)
+        await mail.first(TCPConnected)
+        await stream.transport_stream.send_all(b"this is not a record of TLS")
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert disconnected.detail.startswith("TLS: ")
+        await stream.aclose()
+
+
+async def test_closing_says_goodbye_after_everything_was_sent(reader: ReaderKind) -> None:
+    content = bytes(2 * MEBI)
+
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPConnected):
+            me.send(message.connection, TCPSend(content))
+            me.send(message.connection, TCPClose())
+
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, react)
+
+        stream = await dial(server)
+        got = bytearray()
+        while data := await stream.receive_some():
+            got += data
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert got == content
+        assert disconnected.reason is Cause.ASKED
+
+
+async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(node, reader, framing=Delimiter(b"\n", keep=True))
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        secure = Secure(context, False, "localhost")
+        stream = await trio.open_tcp_stream(*server.local)
+        data = b""
+        while not secure.handshake(data):
+            await stream.send_all(secure.take())
+            data = await stream.receive_some()
+
+        secure.encrypt(b"question\n")
+        secure.say_goodbye()
+        await stream.send_all(secure.take())
+        answer = b""
+        while not answer:
+            answer, _ = secure.decrypt(await stream.receive_some())
+
+        assert answer == b"question\n"
+        await stream.aclose()
+
+
+async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(node, reader, None)
+        stream = await trio.open_tcp_stream(*server.local)
+        await until(lambda: len(node.metas()) == 2)
+        connection = next(alias for alias in node.metas() if alias != server.id)
+
+        node.send(connection, TCPSend(b"impatient"))
+        assert (await node.inspect_meta(connection))["state"] == "handshake"
+        secured = trio.SSLStream(
+            stream, ssl.create_default_context(cafile=AUTHORITY), server_hostname="localhost", https_compatible=True
+        )
+
+        assert await secured.receive_some() == b"impatient"
+        await secured.aclose()
+
+
+async def test_an_actor_for_each_connection_comes_only_to_know_those_that_are_secure(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        server, _ = await serve(node, reader, receiver=partial(Ear, mail, echo))
+        bad = await trio.open_tcp_stream(*server.local)
+        await bad.send_all(b"not TLS at all")
+        good = await dial(server)
+        await good.send_all(b"x")
+        await good.receive_some()
+        await good.aclose()
+
+        await until(lambda: server.connections == 0 and len(node.processes()) == 1)
+
+        assert len(mail.of(TCPConnected)) == len(mail.of(TCPDisconnected)) == 1
+        await bad.aclose()
+
+
+async def test_a_client_gives_up_on_a_server_that_does_not_shake_hands(reader: ReaderKind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with wired_node() as node:
+            owner = await node.spawn(Puppet)
+            client = TCPConnection.connect(*silent.getsockname(), tls=TRUSTING, reader=reader, handshake_timeout=0.1)
+
+            with pytest.raises(InitError) as caught:
+                await spawn_meta(node, owner, client)
+
+            assert isinstance(caught.value.__cause__, TimeoutError)
+            assert node.metas() == []
+
+
+async def test_files_that_are_not_there_are_an_error_of_spawning(reader: ReaderKind, tmp_path: Path) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(InitError) as caught:
+            await spawn_meta(node, owner, TCPServer(reader=reader, tls=TLSFiles(tmp_path / "none.pem")))
+
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+async def test_a_context_of_the_users_own_is_used_as_it_is(reader: ReaderKind) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=context)
+
+        stream = await dial(server)
+        await stream.send_all(b"old")
+
+        assert await stream.receive_some() == b"old"
+        facts = mail.of(TCPConnected)[0].tls
+        assert facts is not None
+        assert facts.version == "TLSv1.2"
+        await stream.aclose()
+
+
+def test_options_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(BadInputError):
+        TLSFiles(require_certificate=True)
+    with pytest.raises(BadInputError):
+        TLSFiles(key="mine.key")
+    with pytest.raises(BadInputError):
+        Contexts(True, server_side=True)
+    assert Contexts(True, server_side=False).current(lambda _: None).check_hostname
