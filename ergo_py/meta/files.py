@@ -153,9 +153,7 @@ class FileReader(MetaProcess):
         self._linger = linger
         self._receiver = receiver
         self._files = Files()
-        self._bytes = 0
-        self._rotations = 0
-        self._truncations = 0
+        self._sent = 0
 
     @property
     def _to(self) -> Target:
@@ -182,8 +180,7 @@ class FileReader(MetaProcess):
             if self._follow:
                 self._read_on()
             else:
-                for file, _ in self._files.in_order():
-                    self._read_to_end(file)
+                self._read_to_end(self._files.newest())
         finally:
             self._files.close()
 
@@ -208,9 +205,9 @@ class FileReader(MetaProcess):
             "path": self._path,
             "following": str(self._follow),
             "open_files": str(len(self._files)),
-            "bytes": str(self._bytes),
-            "rotations": str(self._rotations),
-            "truncations": str(self._truncations),
+            "sent": str(self._sent),
+            "rotations": str(self._files.rotations),
+            "truncations": str(self._files.truncations),
         }
 
     def _read_to_end(self, file: Followed) -> None:
@@ -218,47 +215,25 @@ class FileReader(MetaProcess):
             data = file.read()
             if not data:
                 self._send_all(file.cutter.end())
-                self.send(self._to, FileEnded(self.id, self._bytes))
+                self.send(self._to, FileEnded(self.id, file.count))
                 return
-            self._pass_on(file, data)
+            self._send_all(file.cutter.feed(data))
 
     def _read_on(self) -> None:
-        generation = 0
+        rotated, truncated = FileRotated(self.id), FileTruncated(self.id)
         while not self.stopping:
-            moved = False
-            for file, limit in self._files.in_order():
-                if file.number > generation:
-                    if generation:
-                        self._rotations += 1
-                        self.send(self._to, FileRotated(self.id))
-                    generation = file.number
-                moved |= self._read_what_is_there(file, limit)
-            for file in self._files.outlived(self._linger):
-                self._send_all(file.cutter.end())
-                self._files.drop(file)
-            if not moved:
+            if not self._send_all(self._files.read(self._linger, rotated, truncated)):
                 self.pause(self._interval)
 
-    def _read_what_is_there(self, file: Followed, limit: int) -> bool:
-        if file.was_truncated():
-            self._truncations += 1
-            self._send_all(file.cutter.end())
-            file.rewind()
-            self.send(self._to, FileTruncated(self.id))
-        moved = False
-        while not self.stopping and (data := file.read(limit)):
-            moved = True
-            self._pass_on(file, data)
-        return moved
-
-    def _pass_on(self, file: Followed, data: bytes) -> None:
-        self._bytes += len(data)
-        self._send_all(file.cutter.feed(data))
-
-    def _send_all(self, messages: Iterator[object]) -> None:
-        to = self._to
+    def _send_all(self, messages: Iterator[object]) -> bool:
+        """Send until there is no more, or the stop comes; False if there was nothing."""
+        to, before = self._to, self._sent
         for message in messages:
+            self._sent += 1
             self.send(to, message)
+            if self.stopping:
+                break
+        return self._sent > before
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 import os
 import stat
-import time
+from collections.abc import Iterator
 from errno import EISDIR
+from time import monotonic
 from typing import Final
 
 from .cutting import MessageCutter
@@ -33,7 +34,10 @@ class Followed:
         """Which of the files at its path it is, from 1."""
         self._is_regular = stat.S_ISREG(status.st_mode)
         self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._is_regular else 0
-        self._grew = time.monotonic()
+        self.count = 0
+        """Bytes that were read."""
+        self.opened = self.grew = monotonic()
+        """When it was opened, and when there was last something to read."""
 
     def size(self) -> int:
         """How many bytes there are; for a fifo nobody knows."""
@@ -56,13 +60,10 @@ class Followed:
         except BlockingIOError:
             return b""
         if data:
-            self._grew = time.monotonic()
+            self.grew = monotonic()
             self._position += len(data)
+            self.count += len(data)
         return data
-
-    def quiet_for(self) -> float:
-        """Seconds since there was something to read."""
-        return time.monotonic() - self._grew
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -70,12 +71,15 @@ class Followed:
 
 
 class Files:
-    """The file that is followed, and those before it that may still grow. One thread adds, another reads and drops."""
+    """The file that is followed, and those before it that may still grow. One thread adds, another reads."""
 
     def __init__(self) -> None:
         self._files: list[Followed] = []
         self._count = 0
+        self._reached = 0
         self._closed = False
+        self.rotations = 0
+        self.truncations = 0
 
     def __len__(self) -> int:
         return len(self._files)
@@ -97,24 +101,40 @@ class Files:
         if self._closed:
             self.close()
 
-    def in_order(self) -> list[tuple[Followed, int]]:
-        """Each file, oldest first, with how much of it to read now.
+    def read(self, linger: float, rotated: object, truncated: object) -> Iterator[object]:
+        """What there is to tell of all of them at this moment, oldest first; ``rotated`` and ``truncated`` in their places.
 
-        Who writes to a new file has written its last to the old one. So they are measured newest first, and each before
-        those that came before it are read: then no line overtakes an earlier one.
+        The oldest one is let go of when it has a successor, and has neither grown nor got that successor for ``linger`` seconds.
         """
         files = list(self._files)
+        # Who writes to a new file has written its last to the old one. So they are measured newest first, and each before those
+        # that came before it are read: then no line overtakes an earlier one.
         limits = [file.size() for file in reversed(files)][::-1]
-        return list(zip(files, [_NO_LIMIT, *limits[1:]], strict=False))
+        limits[:1] = [_NO_LIMIT] * len(files[:1])
+        for index, (file, limit) in enumerate(zip(files, limits, strict=True)):
+            if file.number > self._reached:
+                if self._reached:
+                    self.rotations += 1
+                    yield rotated
+                self._reached = file.number
+            if file.was_truncated():
+                yield from file.cutter.end()
+                self.truncations += 1
+                file.rewind()
+                yield truncated
+            while data := file.read(limit):
+                yield from file.cutter.feed(data)
+            # At once after the last read, which found nothing: who knows how long what follows takes.
+            if index == 0 and len(self._files) > 1:
+                successor = self._files[1]
+                if monotonic() - max(file.grew, successor.opened) > linger:
+                    yield from file.cutter.end()
+                    self._files.remove(file)
+                    file.close()
 
-    def outlived(self, seconds: float) -> list[Followed]:
-        """Those that have a successor and have not grown for some time."""
-        return [file for file in self._files[:-1] if file.quiet_for() > seconds]
-
-    def drop(self, file: Followed) -> None:
-        """Close one of them."""
-        self._files.remove(file)
-        file.close()
+    def newest(self) -> Followed:
+        """The one that was added last."""
+        return self._files[-1]
 
     def close(self) -> None:
         """Close all of them, and what is added later."""

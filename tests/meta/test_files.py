@@ -167,7 +167,7 @@ async def test_what_is_appended_comes_and_half_a_line_waits_for_its_end(tmp_path
             await heard_lines(owned, "half")
 
         shown = await owned.node.inspect_meta(source)
-        assert (shown["following"], shown["open_files"], shown["bytes"]) == ("True", "1", "13")
+        assert (shown["following"], shown["open_files"], shown["sent"]) == ("True", "1", "3")
 
 
 async def test_from_the_end_only_what_is_appended_comes(tmp_path: Path) -> None:
