@@ -20,10 +20,11 @@ from ._core.errors import (
 )
 from ._core.ids import PID
 from ._core.kernel import Kernel
-from ._core.mailbox import Priority
+from ._core.mailbox import MESSAGE, Overflow, Priority
 from ._core.messages import Request, Why
 from ._core.process import Process
 from ._core.reasons import Reason
+from ._core.receiver import Receiver
 from ._core.requests import Caller
 from ._core.router import LANES
 from ._core.seats import Claim, Seat
@@ -131,26 +132,20 @@ class Service:
         check_priority(priority)
         if self._process is not None:
             self._process.sent += 1
-        deadline = math.inf if timeout is None else trio.current_time() + timeout
         seat = self._present(message)
-        if seat.pid is None:
-            self._refuse_ring(seat, message)
-            waiting = _Sending(self, message, priority)
-            waiting.told = trio.Event()
-            self._join(seat, waiting, message)
-            try:
-                with trio.move_on_at(deadline):
-                    await waiting.told.wait()
-            finally:
-                seat.line.pop(waiting, None)
-            if waiting.error is not None:
-                raise waiting.error
-            if waiting.sent is not None:
-                return waiting.sent
-            if seat.pid is None or trio.current_time() >= deadline:
-                raise ServiceTimeoutError(self.name, message, timeout or 0.0)
-        left = None if timeout is None else max(0.0, deadline - trio.current_time())
-        return await self._router.send_wait(self._sender, seat.pid, message, priority, left)
+        if seat.pid is not None:
+            return await self._router.send_wait(self._sender, seat.pid, message, priority, timeout)
+        self._refuse_ring(seat, message)
+        waiting = _Sending(self, message, priority)
+        waiting.told = trio.Event()
+        self._join(seat, waiting, message)
+        try:
+            with trio.move_on_after(math.inf if timeout is None else timeout):
+                await waiting.told.wait()
+        finally:
+            seat.line.pop(waiting, None)
+            waiting.give_up()
+        return waiting.result(timeout or 0.0)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -299,9 +294,9 @@ class Service:
 
 
 class _Sending:
-    """A message that waits for the next process."""
+    """A message that waits for the next process, and then perhaps for room in its mailbox."""
 
-    __slots__ = ("error", "message", "priority", "sent", "service", "told")
+    __slots__ = ("error", "message", "priority", "receiver", "sent", "service", "told")
 
     def __init__(self, service: Service, message: object, priority: Priority) -> None:
         self.service = service
@@ -309,29 +304,63 @@ class _Sending:
         self.priority = priority
         self.told: trio.Event | None = None
         """Set for a sender that waits itself; otherwise what cannot be sent becomes a dead letter."""
+        self.receiver: Receiver | None = None
+        """Where it waits for room."""
         self.sent: bool | None = None
         self.error: BaseException | None = None
 
     def admit(self, pid: PID, /) -> None:
-        router, sender = self.service._router, self.service._sender
-        if self.told is not None:
-            self.told.set()
-            receiver = router.resolve(pid)
-            if receiver is not None and not receiver.mailbox.has_room(LANES[self.priority]):
-                # The sender is woken and does what it would have done at a full mailbox.
-                return
+        router, sender, lane = self.service._router, self.service._sender, LANES[self.priority]
+        receiver = router.resolve(pid)
+        assert receiver is not None
+        box = receiver.mailbox
+        if self.told is not None and box.overflow is Overflow.WAIT and not box.has_room(lane):
+            # In the order of the line, which would be lost if each sender were woken and tried again.
+            self.receiver = receiver
+            box.wait_for_room(lane, (MESSAGE, sender, pid, self.message), self)
+            return
         try:
             self.sent = router.send(sender, pid, self.message, self.priority)
         except MailboxFullError as error:
             self.error = error
+        if self.told is not None:
+            self.told.set()
 
     def refuse(self, reason: Reason, /) -> None:
-        service = self.service
         if self.told is None:
-            service._router.dead_letters.add(service._sender, service.name, self.message, Why.NO_PROCESS)
+            self._bury(Why.NO_PROCESS)
         else:
-            self.error = ServiceGoneError(service.name, self.message, reason)
+            self.error = ServiceGoneError(self.service.name, self.message, reason)
             self.told.set()
+
+    def settle(self, admitted: bool, /) -> None:
+        """There is room, and the message is in; or the process has ended meanwhile."""
+        self.sent = admitted
+        if not admitted:
+            self._bury(Why.STOPPING)
+        if self.told is not None:
+            self.told.set()
+
+    def give_up(self) -> None:
+        """Wait for room no longer."""
+        if self.receiver is not None and self.sent is None:
+            self.receiver.mailbox.stop_waiting(LANES[self.priority], self)
+
+    def result(self, timeout: float) -> bool:
+        """What became of it. Time ran out if nothing did."""
+        if self.error is not None:
+            raise self.error
+        if self.sent is not None:
+            return self.sent
+        if self.receiver is None:
+            raise ServiceTimeoutError(self.service.name, self.message, timeout)
+        self.receiver.mailbox.dropped += 1
+        self._bury(Why.FULL)
+        raise MailboxFullError(self.receiver.id, self.message, self.receiver.mailbox.limit)
+
+    def _bury(self, why: Why) -> None:
+        service = self.service
+        service._router.dead_letters.add(service._sender, service.name, self.message, why)
 
 
 class _Asking:

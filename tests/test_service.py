@@ -1,0 +1,630 @@
+"""Services: addresses that survive restarts, for those who wait, those who give up, and those who come too late."""
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    ALL_FOR_ONE,
+    KEEP,
+    TEMPORARY,
+    Actor,
+    Backoff,
+    CallTimeoutError,
+    ChildSpec,
+    ChildUnknownError,
+    Crashed,
+    DeadlockError,
+    MailboxFullError,
+    Node,
+    Overflow,
+    Priority,
+    Reject,
+    Request,
+    Service,
+    ServiceBusyError,
+    ServiceGoneError,
+    ServiceTimeoutError,
+    Shutdown,
+    Supervisor,
+    SupervisorSpec,
+    TargetDownError,
+    Why,
+)
+from tests.supervised import Child, Log, crash
+from tests.support import Failed, Puppet, running_node
+
+BACK_IN_A_SECOND = Backoff(1.0, 1.0)
+
+
+class Echo(Actor):
+    """Notes what it hears in a list that the test holds, and answers with what it was asked."""
+
+    def __init__(self, heard: Log) -> None:
+        self.heard = heard
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, Exception):
+            raise message
+        self.heard.append(message)
+
+    async def handle_call(self, request: Any, caller: Any) -> Any:
+        if isinstance(request, Exception):
+            raise request
+        if request == "hang":
+            await trio.sleep_forever()
+        self.heard.append(request)
+        return request
+
+
+async def down(node: Node, name: str = "echo") -> None:
+    """Have the child fail, so that it is coming back."""
+    node.send(name, Failed(name))
+    await wait_all_tasks_blocked()
+    assert node.whereis(name) is None
+
+
+# -- while the child runs --------------------------------------------------------------------------------------------
+
+
+async def test_a_service_sends_to_and_calls_the_process_of_the_moment() -> None:
+    heard: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("echo", Echo, heard)])
+        service = node.service("echo")
+
+        for number in range(3):
+            assert service.pid == node.whereis("echo")
+            assert service.send(number)
+            assert await service.send_wait(-number)
+            assert await service.call(f"call {number}") == f"call {number}"
+            await tree.restart_child("echo")
+
+        assert heard == [0, 0, "call 0", 1, -1, "call 1", 2, -2, "call 2"]
+
+
+async def test_what_goes_through_the_service_of_an_actor_comes_from_that_actor() -> None:
+    class Asked(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            self.send(sender, message)
+
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return caller.pid
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("asked", Asked)])
+        actor = await node.spawn(Puppet)
+
+        async def ask(me: Puppet) -> Any:
+            me.service("asked").send("come back")
+            return await me.service("asked").call("who")
+
+        assert await node.call(actor, ask) == actor
+        assert await node.call(actor, "what did you hear") == ["come back"]
+        assert node.process_info(actor).messages_out == 2
+
+
+async def test_a_supervisor_knows_the_services_of_its_own_children_also_of_unregistered_ones() -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec("echo", Echo, [], register=False)]
+
+        async def handle_call(self, request: Any, caller: Any) -> Any:
+            return await self.service("echo").call(request)
+
+    async with running_node() as node:
+        await node.spawn(Root, name="root")
+
+        assert await node.call("root", "this") == "this"
+        assert await node.supervisor("root").service("echo").call("that") == "that"
+        with pytest.raises(ChildUnknownError):
+            node.service("echo")
+        with pytest.raises(ChildUnknownError):
+            node.supervisor("root").service("other")
+
+
+async def test_the_type_of_a_request_is_the_type_of_its_answer() -> None:
+    class Count(Request[int]):
+        pass
+
+    class Counter(Actor):
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return 5
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("counter", Counter)])
+
+        answer = await node.service("counter").call(Count())
+
+        assert answer + 1 == 6
+
+
+async def test_a_refusal_passes_through() -> None:
+    class Refusing(Actor):
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            raise Reject(LookupError(request))
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("refusing", Refusing)])
+
+        with pytest.raises(LookupError):
+            await node.service("refusing").call("this")
+
+
+# -- while the child is coming back ----------------------------------------------------------------------------------
+
+
+async def test_what_is_sent_and_asked_meanwhile_goes_on_with_the_successor_in_order(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    heard: Log = []
+    answers: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND)])
+        service = node.service("echo")
+        await down(node)
+
+        async def call(what: str) -> None:
+            answers.append(await service.call(what))
+
+        async def send(what: str) -> None:
+            assert await service.send_wait(what)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                service.send(f"sent {number}")
+                nursery.start_soon(call, f"asked {number}")
+                await wait_all_tasks_blocked()
+                nursery.start_soon(send, f"waited {number}")
+                await wait_all_tasks_blocked()
+
+        assert heard == [f"{what} {number}" for number in range(3) for what in ("sent", "asked", "waited")]
+        assert sorted(answers) == ["asked 0", "asked 1", "asked 2"]
+
+
+async def test_what_waits_comes_after_what_was_kept_and_before_what_is_new(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    heard: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, mailbox=KEEP)])
+        service = node.service("echo")
+        node.send("echo", Failed("x"))
+        node.send("echo", "kept")
+        await wait_all_tasks_blocked()
+        service.send("waited")
+
+        await trio.sleep(1)
+        service.send("new")
+        await wait_all_tasks_blocked()
+
+        assert heard == ["kept", "waited", "new"]
+
+
+async def test_from_the_moment_a_child_begins_to_end_its_service_waits(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+
+    class Lingering(Echo):
+        async def terminate(self, reason: Any) -> None:
+            await trio.sleep(2)
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Lingering, heard)])
+        service = node.service("echo")
+        node.send("echo", Failed("x"))
+        await wait_all_tasks_blocked()
+
+        assert await service.call("while it terminates") == "while it terminates"
+
+        assert heard == ["while it terminates"]
+        assert node.dead_letters() == []
+
+
+async def test_a_call_never_outlives_its_timeout(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=Backoff(10.0, 10.0))])
+        service = node.service("echo")
+        await down(node)
+        began = trio.current_time()
+
+        with pytest.raises(CallTimeoutError):
+            await service.call("too late", timeout=2.0)
+        with pytest.raises(ServiceTimeoutError):
+            await service.send_wait("too late", timeout=1.0)
+        assert trio.current_time() - began == pytest.approx(3.0)
+        await trio.sleep(10)
+
+        assert heard == []
+        assert service._seat.line == {}
+
+
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+
+    class Token:
+        pass
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND)])
+        service = node.service("echo")
+        await down(node)
+        gone: list[weakref.ref[Any]] = []
+
+        async def wait(use: Callable[[Any], Awaitable[Any]]) -> None:
+            token = Token()
+            gone.append(weakref.ref(token))
+            await use(token)
+
+        async with trio.open_nursery() as nursery:
+            for use in (service.call, service.send_wait):
+                nursery.start_soon(wait, use)
+            await wait_all_tasks_blocked()
+            assert len(service._seat.line) == 2
+            nursery.cancel_scope.cancel()
+        gc.collect()
+
+        assert service._seat.line == {}
+        await trio.sleep(2)
+        gc.collect()
+        assert heard == []
+        assert [reference() for reference in gone] == [None, None]
+
+
+async def test_only_so_many_may_wait_and_the_next_is_refused_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, max_waiters=2)])
+        service = node.service("echo")
+        await down(node)
+        service.send(1)
+        service.send(2)
+
+        with pytest.raises(ServiceBusyError):
+            service.send(3)
+        with pytest.raises(ServiceBusyError):
+            await service.send_wait(3)
+        with pytest.raises(ServiceBusyError):
+            await service.call(3)
+        await trio.sleep(1.5)
+
+        assert heard == [1, 2]
+
+
+async def test_what_finds_the_successor_full_is_treated_as_by_its_mailbox(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Slow(Actor):
+        def __init__(self, heard: Log) -> None:
+            self.heard = heard
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.sleep(1)
+            if isinstance(message, Exception):
+                raise message
+            self.heard.append(message)
+
+    heard: Log = []
+    async with running_node() as node:
+        spec = ChildSpec("echo", Slow, heard, backoff=BACK_IN_A_SECOND, mailbox_size=1, overflow=Overflow.WAIT)
+        await node.supervise([spec])
+        service = node.service("echo")
+        node.send("echo", Failed("x"))
+        await trio.sleep(1.5)
+        service.send(1)
+
+        async def send(what: int) -> None:
+            await service.send_wait(what, timeout=20.0)
+
+        async with trio.open_nursery() as nursery:
+            for number in (2, 3):
+                nursery.start_soon(send, number)
+                await wait_all_tasks_blocked()
+        await trio.sleep(5)
+
+        assert heard == [1, 2, 3]
+
+
+async def test_a_full_successor_that_refuses_refuses_who_waited(autojump_clock: trio.testing.MockClock) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND, mailbox_size=1)])
+        service = node.service("echo")
+        await down(node)
+        service.send(1)
+        service.send(2)
+
+        with pytest.raises(MailboxFullError):
+            await service.send_wait(3)
+
+        assert [letter.why for letter in node.dead_letters()].count(Why.FULL) == 2
+
+
+async def test_a_child_that_dies_again_and_again_keeps_those_waiting_who_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    heard: Log = []
+    successes = [True, False, False, True]
+
+    class Unlucky(Echo):
+        def init(self) -> None:
+            if not successes.pop(0):
+                raise Failed
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=9)
+        service = node.service("echo")
+        await down(node)
+
+        assert await service.call("patient", timeout=10.0) == "patient"
+
+        assert trio.current_time() == pytest.approx(3.0, abs=0.1)
+
+
+async def test_a_service_goes_through_the_restart_of_the_supervisor_too(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+    async with running_node() as node:
+        inner = SupervisorSpec([ChildSpec("echo", Echo, heard)], intensity=0)
+        await node.supervise([ChildSpec("inner", Supervisor, inner, backoff=BACK_IN_A_SECOND)])
+        service = node.service("echo")
+        await down(node)
+        assert node.whereis("inner") is None
+
+        assert await service.call("patient") == "patient"
+
+        assert service.pid == node.whereis("echo")
+
+
+# -- requests that the child had when it ended -----------------------------------------------------------------------
+
+
+async def test_a_request_that_the_child_had_is_not_asked_again() -> None:
+    heard: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard)])
+        service = node.service("echo")
+
+        with pytest.raises(TargetDownError) as caught:
+            await service.call(Failed("on this"))
+
+        assert isinstance(caught.value.__cause__, Failed)
+        assert await service.call("next") == "next"
+
+
+async def test_a_request_that_may_be_asked_twice_goes_to_the_successor(autojump_clock: trio.testing.MockClock) -> None:
+    heard: Log = []
+    failures = [True, True, False]
+
+    class Moody(Echo):
+        async def handle_call(self, request: Any, caller: Any) -> Any:
+            if failures.pop(0):
+                raise Failed
+            return await super().handle_call(request, caller)
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Moody, heard, backoff=BACK_IN_A_SECOND)])
+
+        assert await node.service("echo").call("idempotent", retry=True, timeout=5.0) == "idempotent"
+
+        assert failures == []
+
+
+async def test_asking_again_does_not_outlive_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND)], intensity=100)
+
+        with pytest.raises(CallTimeoutError):
+            await node.service("echo").call(Failed("always"), retry=True, timeout=3.5)
+
+        assert trio.current_time() == pytest.approx(3.5)
+
+
+async def test_an_answer_that_is_the_end_of_somebody_else_is_not_asked_again() -> None:
+    calls: Log = []
+
+    class Forwarding(Actor):
+        async def handle_call(self, request: Any, caller: Any) -> Any:
+            calls.append(request)
+            try:
+                return await self.call("nobody", request)
+            except TargetDownError as error:
+                raise Reject(error) from None
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("forwarding", Forwarding)])
+
+        with pytest.raises(TargetDownError):
+            await node.service("forwarding").call("this", retry=True)
+
+        assert calls == ["this"]
+
+
+# -- when it never comes back ----------------------------------------------------------------------------------------
+
+
+async def test_everybody_who_waits_and_everybody_later_is_told_at_once_why(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    heard: Log = []
+    told: list[ServiceGoneError] = []
+    successes = [True, False]
+
+    class Unlucky(Echo):
+        def init(self) -> None:
+            if not successes.pop(0):
+                raise Failed("for good")
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=1)
+        service = node.service("echo")
+        await down(node)
+
+        async def wait(use: Callable[[Any], Awaitable[Any]]) -> None:
+            with pytest.raises(ServiceGoneError) as caught:
+                await use("patient")
+            told.append(caught.value)
+
+        service.send("a letter")
+        async with trio.open_nursery() as nursery:
+            for use in (service.call, service.send_wait):
+                nursery.start_soon(wait, use)
+        assert trio.current_time() == pytest.approx(1.0)
+        for use in (service.call, service.send_wait):
+            await wait(use)
+        with pytest.raises(ServiceGoneError):
+            service.send("late")
+
+        assert trio.current_time() == pytest.approx(1.0)
+        assert {str(error.__cause__) for error in told} == {"for good"}
+        assert [letter.message_type for letter in node.dead_letters()] == ["str"]
+
+
+async def test_a_child_that_ended_for_good_is_gone_although_its_supervisor_is_not() -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, [], restart=TEMPORARY), ChildSpec("other", Child, [])])
+        service = node.service("echo")
+
+        await crash(node, "echo")
+
+        with pytest.raises(ServiceGoneError) as caught:
+            await service.call("this")
+        assert caught.value.reason == Crashed(Failed("echo"))
+        assert "gone" in repr(service)
+
+
+async def test_a_service_comes_back_with_a_child_that_is_started_enabled_or_added_again() -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("echo", Echo, []), ChildSpec("other", Child, [])])
+        service = node.service("echo")
+
+        for end, begin in (("stop_child", "start_child"), ("disable_child", "enable_child")):
+            await getattr(tree, end)("echo")
+            with pytest.raises(ServiceGoneError):
+                await service.call("gone")
+            await getattr(tree, begin)("echo")
+            assert await service.call("back") == "back"
+        await tree.remove_child("echo")
+        with pytest.raises(ServiceGoneError):
+            service.send("gone")
+        await tree.add_child(ChildSpec("echo", Echo, []))
+
+        assert await service.call("back") == "back"
+
+
+async def test_when_the_node_stops_who_waits_is_told() -> None:
+    told: Log = []
+
+    async def wait(service: Service) -> None:
+        with pytest.raises(ServiceGoneError) as caught:
+            await service.call("patient", timeout=None)
+        told.append(caught.value.reason)
+
+    async with trio.open_nursery() as nursery, running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, [], backoff=Backoff(99.0, 99.0))])
+        await down(node)
+        nursery.start_soon(wait, node.service("echo"))
+        await wait_all_tasks_blocked()
+
+    assert told == [Shutdown()]
+
+
+async def test_a_child_that_waits_for_a_sibling_in_its_init_is_told_that_nobody_can_start_it() -> None:
+    errors: Log = []
+
+    class Impatient(Actor):
+        async def init(self) -> None:
+            for use in (self.service("echo").call, self.service("echo").send_wait):
+                try:
+                    await use("now")
+                except DeadlockError as error:
+                    errors.append(error)
+
+    async with running_node() as node:
+        specs = [ChildSpec("impatient", Impatient), ChildSpec("echo", Echo, [])]
+        await node.supervise(specs, strategy=ALL_FOR_ONE)
+
+        assert len(errors) == 2
+        assert "→ echo →" in str(errors[0])
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+async def test_threads_may_use_a_service_while_it_runs_and_while_it_is_coming_back() -> None:
+    heard: Log = []
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, heard, backoff=Backoff(0.2, 0.2))])
+        service = node.service("echo")
+
+        def use() -> Any:
+            service.send(1)
+            first = service.call_from_thread(2)
+            service.send(Failed("x"))
+            while service.pid is not None:
+                pass
+            service.send(3)
+            return first, service.call_from_thread(4)
+
+        assert await trio.to_thread.run_sync(use) == (2, 4)
+
+        assert heard == [1, 2, 3, 4]
+
+
+async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> None:
+    async with running_node() as node:
+        specs = [
+            ChildSpec("gone", Echo, []),
+            ChildSpec("busy", Echo, [], backoff=Backoff(99.0, 99.0), max_waiters=0),
+            ChildSpec("slow", Echo, [], backoff=Backoff(99.0, 99.0)),
+        ]
+        tree = await node.supervise(specs)
+        await tree.stop_child("gone")
+        await down(node, "busy")
+        await down(node, "slow")
+        gone, busy, slow = (node.service(name) for name in ("gone", "busy", "slow"))
+
+        def use() -> None:
+            with pytest.raises(ServiceGoneError):
+                gone.send(1)
+            with pytest.raises(ServiceGoneError):
+                gone.call_from_thread(1)
+            busy.send("becomes a dead letter")
+            with pytest.raises(ServiceBusyError):
+                busy.call_from_thread(1)
+            with pytest.raises(CallTimeoutError):
+                slow.call_from_thread(1, timeout=0.01)
+
+        await trio.to_thread.run_sync(use)
+        await wait_all_tasks_blocked()
+
+        assert slow._seat.line == {}
+        assert [letter.target for letter in node.dead_letters()] == ["busy"]
+
+
+# -- what it costs ---------------------------------------------------------------------------------------------------
+
+
+async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
+    """Nothing is looked up but the PID: the router is handed the same four things as by any other send."""
+    handed: Log = []
+
+    class Watching:
+        def __init__(self, router: Any) -> None:
+            self.router = router
+
+        def send(self, *args: Any) -> bool:
+            handed.append(args)
+            return bool(self.router.send(*args))
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Echo, [])])
+        service = node.service("echo")
+        service._router = Watching(node._kernel.router)  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+
+        service.send("this", priority=Priority.HIGH)
+
+        assert handed == [(node.pid, node.whereis("echo"), "this", Priority.HIGH)]
