@@ -29,6 +29,8 @@ _BATCH: Final = 64
 _KNOWN: Final = 1024
 """How many peers are remembered, to make their endpoints and find the senders of what failed."""
 LONGEST: Final = 65535
+_ONLY_PEER: Final = Endpoint("", 0)
+"""Stands for the peer of a client."""
 _ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
 # Linux's numbers, which the socket module does not have: tell about every datagram that the network reports as undelivered.
 _RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
@@ -204,7 +206,7 @@ class UDPSocket(EitherReader):
     def _tell(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes, to: PID | Alias | None) -> None:
         """On the loop: count, and tell whoever sent it."""
         self.faults[fault] += 1
-        sender = to or self._senders.get(peer or Endpoint("", 0))
+        sender = to or self._senders.get(_ONLY_PEER if self._is_client or peer is None else peer)
         if sender is not None:
             self.send(sender, UDPFailed(self.id, peer, fault, detail, data))
 
@@ -272,7 +274,7 @@ class UDPSocket(EitherReader):
                 errno.EDESTADDRREQ,
                 "a client sends to its own peer only" if peer else "a server needs a peer to send to",
             )
-        known = Endpoint(*peer) if peer is not None else Endpoint("", 0)
+        known = Endpoint(*peer) if peer is not None else _ONLY_PEER
         if self._senders.get(known) != sender:
             if len(self._senders) >= _KNOWN:
                 self._senders.clear()
