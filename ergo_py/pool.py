@@ -230,6 +230,9 @@ class Pool(Supervisor):
         self._share.leaving.discard(name)
         self._share_out()
 
+    def _has_order(self) -> bool:
+        return False
+
     def _share_out(self) -> None:
         self._share.arrange()
 

@@ -248,10 +248,13 @@ class Supervisor(Actor):
     # -- performing --------------------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Start the children. Each has a time limit of its own, and all together may take longer than one."""
+        """Start the children. Each has time limits of its own, and all together may take longer than one."""
         process = self._process
-        if process._scope is not None and process.options.init_timeout == DEFAULTS.init_timeout:
+        options = process.options
+        if process._scope is not None and options.init_timeout == DEFAULTS.init_timeout:
             process._scope.deadline = inf
+        if options.shutdown == DEFAULTS.shutdown:
+            process.options = replace(options, shutdown=inf)
         given = self.children()
         spec = read_spec(await given if inspect.isawaitable(given) else given)
         self._plan = Supervision(spec, random.random)
@@ -444,13 +447,16 @@ class Supervisor(Actor):
             self._process.log.error("supervisor gives up", reason=str(reason))
         self._process.end(STOP, reason)
 
+    def _has_order(self) -> bool:
+        return self._plan.spec.strategy is not Strategy.SIMPLE_ONE_FOR_ONE
+
     async def _wind_down(self, reason: Reason) -> None:
         """Called by the kernel before the children are stopped: they are to go in the reverse of the order of the spec."""
         owned = self._process.owned
         if not owned:
             return
-        if self._plan.spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE:
-            # There is no order among them, and there may be many: all at once.
+        if not self._has_order():
+            # There may be many: all at once.
             async with trio.open_nursery() as nursery:
                 for child in list(owned.values()):
                     nursery.start_soon(child.shut, reason)
