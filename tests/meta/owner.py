@@ -54,6 +54,18 @@ class Owned:
         alias: Alias = await self.node.call(self.owner, spawn, timeout=20)
         return alias
 
+    async def spawn_for(self, make: Callable[[Any], MetaProcess], **options: Any) -> Alias:
+        """Have another process, the ``spawner``, spawn what sends to the owner; the owner monitors it."""
+        self.spawner = await self.node.spawn(Puppet)
+        meta = make(self.owner)
+
+        async def spawn(other: Puppet) -> Alias:
+            return await other.spawn_meta(meta, **options)
+
+        alias: Alias = await self.node.call(self.spawner, spawn, timeout=20)
+        await self.node.call(self.owner, lambda owner: owner.monitor(alias))
+        return alias
+
     async def spawn_elsewhere(self, meta: MetaProcess, **options: Any) -> Alias:
         """Have another process spawn it, so that the owner may be busy and still be who it sends to."""
 

@@ -1,0 +1,192 @@
+"""One suite for every bridge: whatever it bridges to, it starts, works, waits, stops and ends alike, and leaves nothing behind."""
+
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Alias, Crashed, Custom, Killed, Normal
+from tests.meta.owner import Owned, eventually, open_descriptors, owning
+from tests.meta.rigs import RIGS, Rig, WatchRig
+
+BACKLOG = 8
+
+
+@pytest.fixture(params=RIGS, ids=lambda rig: rig.__name__)
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
+    if request.param is WatchRig and find_spec("watchfiles") is None:
+        pytest.skip("the extra watch is not installed")
+    made: Rig = request.param(tmp_path)
+    return made
+
+
+# -- what may not be left ----------------------------------------------------------------------------------------------
+
+
+def children() -> set[int]:
+    """The programs that this one has started, those included that have ended and were not asked for their status."""
+    found = set()
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                    found.add(int(name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def threads() -> set[str]:
+    # trio keeps a worker thread for ten seconds after its last job, and calls it by this name then.
+    return {thread.name for thread in threading.enumerate() if not thread.name.startswith("Trio thread ")}
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+def everything() -> tuple[object, ...]:
+    return threads(), tasks(), open_descriptors(), children()
+
+
+@asynccontextmanager
+async def bridged(rig: Rig, **options: Any) -> AsyncIterator[tuple[Owned, Alias]]:
+    """A bridge that runs; when everything is over nothing of it is left: no thread, no task, no descriptor, no child."""
+    before = everything()
+    async with owning(limit=20) as owned:
+        rig.node = owned.node
+        try:
+            rig.alias = await owned.spawn_for(rig.make, **options)
+            await rig.started()
+            yield owned, rig.alias
+        except BaseException:
+            rig.close()
+            raise
+    report = owned.node.exit_report
+    rig.close()
+    assert report is not None
+    assert report.abandoned == ()
+    with trio.move_on_after(3):
+        await eventually(lambda: everything() == before)
+    assert everything() == before
+
+
+async def heard(owned: Owned, rig: Rig, count: int) -> None:
+    if rig.traffic is not None:
+        for _ in range(count):
+            await owned.until(rig.traffic)
+
+
+# -- the suite ---------------------------------------------------------------------------------------------------------
+
+
+async def test_it_starts_and_says_what_it_is(rig: Rig) -> None:
+    async with bridged(rig) as (owned, alias):
+        shown = await owned.node.inspect_meta(alias)
+        info = owned.node.meta_info(alias)
+
+        assert shown
+        assert all(isinstance(key, str) and isinstance(value, str) for key, value in shown.items())
+        assert (info.reader == "thread") == (info.thread is not None)
+        assert alias in owned.node.metas()
+
+
+async def test_what_happens_on_its_other_side_is_told(rig: Rig) -> None:
+    async with bridged(rig) as (owned, alias):
+        for _ in range(3):
+            await heard(owned, rig, await rig.stir(20))
+
+        assert alias in owned.node.metas()
+
+
+async def test_it_waits_for_a_slow_receiver_and_still_answers(rig: Rig) -> None:
+    async with bridged(rig, backlog=BACKLOG) as (owned, alias):
+        if rig.traffic is None:
+            pytest.skip("it only answers, and whoever asks waits")
+        go_on = await owned.hold()
+        count = await rig.stir(200)
+        await trio.sleep(0.05)
+        queued = await owned.filled(1)
+        shown = await owned.node.inspect_meta(alias)
+        go_on()
+        await heard(owned, rig, count if rig.is_lossless else 1)
+
+        # One more may be the mark that says when a message was handled.
+        assert queued <= BACKLOG + 1
+        assert shown
+        assert owned.node.meta_info(alias).backlog_dropped == 0
+
+
+async def test_asked_to_exit_it_ends_with_that_reason(rig: Rig) -> None:
+    async with bridged(rig) as (owned, alias):
+        await rig.stir(5)
+
+        with trio.fail_after(4):
+            owned.node.send_exit(alias, "enough")
+            assert await owned.down() == Custom("enough")
+
+        assert owned.node.metas() == []
+
+
+async def test_asked_to_exit_while_its_receiver_does_not_take_anything_it_ends(rig: Rig) -> None:
+    async with bridged(rig, backlog=BACKLOG, stop_timeout=5.0) as (owned, alias):
+        go_on = await owned.hold()
+        if rig.traffic is not None:
+            await rig.stir(200)
+
+        with trio.fail_after(12):
+            owned.node.send_exit(alias, "enough")
+            await eventually(lambda: owned.node.metas() == [])
+        go_on()
+
+
+async def test_it_ends_with_its_owner(rig: Rig) -> None:
+    async with bridged(rig) as (owned, _alias):
+        await rig.stir(5)
+
+        with trio.fail_after(8):
+            owned.node.send_exit(owned.spawner, "the owner goes")
+            await owned.node.wait_ended(owned.spawner)
+
+        assert owned.node.metas() == []
+
+
+async def test_killed_it_ends_at_once(rig: Rig) -> None:
+    async with bridged(rig) as (owned, alias):
+        await rig.stir(5)
+
+        with trio.fail_after(4):
+            owned.node.kill(alias)
+            assert await owned.down() == Killed()
+
+
+async def test_it_does_not_hold_up_the_stop_of_its_node(rig: Rig) -> None:
+    async with bridged(rig) as (owned, _alias):
+        await rig.stir(5)
+
+    report = owned.node.exit_report
+    assert report is not None
+    assert report.killed == ()
+    assert report.seconds < 6
+
+
+async def test_when_its_other_side_is_gone_it_ends_or_lives_on_as_it_should(rig: Rig) -> None:
+    async with bridged(rig) as (owned, alias):
+        await heard(owned, rig, min(1, await rig.stir(1)))
+
+        rig.lose()
+
+        if rig.ends_when_lost:
+            assert isinstance(await owned.down(), Normal | Crashed)
+            assert owned.node.metas() == []
+        else:
+            await trio.sleep(0.02)
+            assert await owned.node.inspect_meta(alias)
+            owned.node.send_exit(alias)
+            await owned.down()
