@@ -16,9 +16,10 @@ from .._core.mailbox import FENCE, MESSAGE, Envelope, Lane, Verdict
 from .._core.meta import MetaProcess
 from .._core.metabox import TwoLanes
 from .._core.metalife import Meta
+from .._core.process import Process
 from .._core.receiver import Receiver
 from .._core.requests import Caller
-from .._core.states import MetaState
+from .._core.states import MetaState, State
 
 __all__ = ["EitherReader", "ReaderKind"]
 
@@ -175,7 +176,7 @@ class EitherReader(MetaProcess):
 
     def _when_served(self, receiver: Receiver | None, then: Callable[[], None]) -> None:
         """Have ``then`` called when ``receiver`` has dealt with everything it has been sent by now, or is gone. On the loop."""
-        if receiver is None or not receiver.accepting:
+        if receiver is None or not receiver.accepting or _is_at_rest(receiver):
             then()
         else:
             fence = _Fence(self._meta.id, receiver, then)
@@ -191,6 +192,11 @@ class EitherReader(MetaProcess):
         self._meta.mailbox = box = _PassingBox(self._meta, serve)
         for envelope in before.drain():
             box.push(Lane.MAIN, envelope)
+
+
+def _is_at_rest(receiver: Receiver) -> bool:
+    state = receiver.state if isinstance(receiver, Process | Meta) else None
+    return state in (State.SLEEP, MetaState.SLEEP) and not len(receiver.mailbox)
 
 
 class _PassingBox(TwoLanes):

@@ -139,7 +139,8 @@ class StreamReader(EitherReader):
             return
         if self._heard_last():
             self._ask_whether_answered()
-            await self._wait_in_task(self._nothing_is_open, self._options.linger)
+            if not self._nothing_is_open():
+                await self._wait_in_task(self._nothing_is_open, self._options.linger)
 
     def _read_once(self) -> bool:
         """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
