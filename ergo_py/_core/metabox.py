@@ -68,7 +68,7 @@ class TwoLanes(Mailbox):
         oldest: Envelope | None = None
         try:
             while (oldest := self.main.popleft())[0] > EVENT:
-                # The answer to a request is no message that may be displaced.
+                # Not a user's message, so it is not displaced.
                 kept.append(oldest)
         except IndexError:  # the worker thread was faster: then there is room
             oldest = None
@@ -90,5 +90,6 @@ class RequestCaller(Caller):
         meta = self.meta
         meta.requests.pop(self.number, None)
         if meta.reason is None:
-            meta.mailbox.push(Lane.MAIN, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error)))
+            # As the answer to a call does, it comes before the messages that wait.
+            meta.mailbox.push(Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error)))
             meta.wake()

@@ -345,8 +345,9 @@ class Meta:
 
     def retire(self) -> None:
         """Let a handler go that had nothing to do for a while."""
-        self._retired = True
-        self.wake()
+        if self.handler is not None:
+            self._retired = True
+            self.wake()
 
     def has_retired(self) -> bool:
         """Whether the handler is to go, now that there is nothing to do."""

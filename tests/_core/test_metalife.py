@@ -1,0 +1,1017 @@
+"""The life of a meta-process: however thread and loop meet, it ends once, in order, and leaves nothing."""
+
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    Alias,
+    BadInputError,
+    BehaviourError,
+    Caller,
+    CallTimeoutError,
+    Crashed,
+    Custom,
+    Down,
+    Exit,
+    InitError,
+    InitTimeoutError,
+    Killed,
+    MetaProcess,
+    MetaState,
+    NodeStoppedError,
+    NoProcess,
+    Normal,
+    Overflow,
+    Priority,
+    ProcessUnknownError,
+    Reason,
+    Shutdown,
+    SpawnError,
+    TargetDownError,
+    TooManyReadersError,
+    Why,
+)
+from ergo_py._core import metaending, metalife, metareading, metaserving
+from ergo_py._core.lingering import Lingering
+from ergo_py._core.metalife import Meta
+from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
+from tests.support import Failed, Puppet, Recorder, running_node
+
+# -- every event at every point where threads and loop meet ------------------------------------------------------------
+#
+# The points are entered by wrapping the functions that lie on both sides of each meeting. Whoever reaches one for the first
+# time, thread or loop, makes the event happen right there, and only then goes on.
+
+POINTS: dict[str, tuple[Any, str, str]] = {
+    "the reader's start is called": (metareading, "_start", "before"),
+    "the reader has returned and not told": (metareading, "_start", "after"),
+    "the reader's end arrives": (metareading, "_thread_ended", "before"),
+    "the reader's end has arrived": (metareading, "_thread_ended", "after"),
+    "a handler begins": (metalife, "serve", "before"),
+    "a handler goes": (metalife, "serve", "after"),
+    "a worker thread begins": (metaserving, "_serve_in_thread", "before"),
+    "a worker thread is done": (metaserving, "_serve_in_thread", "after"),
+    "the mailbox is empty": (Lingering, "add", "before"),
+    "the handler has been idle": (Meta, "retire", "before"),
+    "the end is decided": (Meta, "finish", "before"),
+    "the ending begins": (metaending, "_end_reader", "before"),
+    "the reader has ended": (metaending, "_end_handler", "before"),
+    "the handler has ended": (metaending, "_end_children", "before"),
+    "the children have ended": (metaending, "_deliver_rest", "before"),
+    "terminate is next": (metaending, "_terminate", "before"),
+    "terminate has run": (metaending, "release", "before"),
+}
+
+EVENTS = (
+    "start returns",
+    "start raises",
+    "handler raises",
+    "exit asked",
+    "owner dies",
+    "owner is killed",
+    "kill",
+    "message arrives",
+    "call arrives",
+    "inspect",
+    "request",
+    "node stops",
+)
+
+CAUSES: dict[str, list[Reason]] = {
+    "start returns": [Normal()],
+    "start raises": [Crashed(Failed("start"))],
+    "handler raises": [Crashed(Failed("handler"))],
+    "exit asked": [Custom("asked")],
+    "owner dies": [Custom("owner")],
+    "owner is killed": [Killed()],
+    "kill": [Killed()],
+    "node stops": [Shutdown()],
+}
+"""The reasons that each event may be the cause of."""
+
+
+def fail(text: str, _me: Any) -> None:
+    raise Failed(text)
+
+
+@dataclass
+class Run:
+    """One life, with events at some of its points."""
+
+    colour: type[Any]
+    plan: dict[str, list[str]]
+    notes: list[Any] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def live(self) -> None:
+        self.meta = self.colour(self.notes)
+        async with trio.open_nursery() as self.nursery, running_node() as self.node:
+            self.token = trio.lowlevel.current_trio_token()
+            self.owner = await self.node.spawn(Puppet)
+            try:
+                await self.node.call(self.owner, lambda owner: owner.spawn_meta(self.meta, stop_timeout=2.0))
+            except TargetDownError:
+                # The owner was killed while it spawned.
+                await self.until_over()
+                return
+            await self.watch()
+            for _ in range(2):
+                self.node.send(self.meta.id, "work")
+                await self.until_quiet()
+            # A handler that lingers has to be let go before its time, or this would take seconds.
+            handler = self.kernel_side()
+            if handler is not None:
+                handler.retire()
+                await self.until_quiet()
+            self.meta.give(None)
+            await self.until_over()
+            assert self.node.metas() == []
+            assert self.node.info().relations == 0
+            await self.until(lambda: len(self.node._kernel.nursery.child_tasks) <= 2 + len(self.node.processes()))
+        self.check()
+
+    async def watch(self) -> None:
+        self.watched = self.kernel_side() is not None
+        await self.node.spawn(Watching, self.notes, self.meta.id)
+
+    def kernel_side(self) -> Meta | None:
+        return None if self.meta._meta.gone.is_set() else self.meta._meta
+
+    async def until_quiet(self) -> None:
+        """Until the loop has nothing to do, with threads given the time they need."""
+        while self.kernel_side() is not None and self.meta._meta.hop is not None:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        await wait_all_tasks_blocked()
+
+    async def until_over(self) -> None:
+        await self.until(lambda: self.kernel_side() is None)
+        await wait_all_tasks_blocked()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 - a thread sets no event of trio's
+            await trio.sleep(0.001)
+
+    def reach(self, point: str) -> None:
+        with self.lock:
+            events = self.plan.pop(point, [])
+        for event in events:
+            self.done.append(event)
+            try:
+                self.happen(event)
+            except (NodeStoppedError, ProcessUnknownError):
+                # It came too late to matter.
+                continue
+
+    def happen(self, event: str) -> None:
+        node, alias = self.node, self.meta.id
+        match event:
+            case "start returns":
+                self.token.run_sync_soon(self.meta.give, None)
+            case "start raises":
+                self.token.run_sync_soon(self.meta.give, partial(fail, "start"))
+            case "handler raises":
+                node.send(alias, partial(fail, "handler"))
+            case "exit asked":
+                node.send_exit(alias, "asked")
+            case "owner dies":
+                node.send_exit(self.owner, "owner")
+            case "owner is killed":
+                node.kill(self.owner)
+            case "kill":
+                node.kill(alias)
+            case "message arrives":
+                node.send(alias, "more")
+            case "call arrives":
+                self.token.run_sync_soon(self.nursery.start_soon, self.call, alias)
+            case "inspect":
+                self.token.run_sync_soon(self.nursery.start_soon, self.inspect, alias)
+            case "request":
+                node.send(alias, lambda me: me.request(self.owner, "question") and None)
+            case "node stops":
+                node.stop()
+
+    async def call(self, alias: Alias) -> None:
+        try:
+            await self.node.call(alias, "anything", timeout=None)
+            self.answered.append("reply")
+        except (TargetDownError, NodeStoppedError):
+            self.answered.append("down")
+
+    async def inspect(self, alias: Alias) -> None:
+        try:
+            await self.node.inspect_meta(alias, timeout=20)
+            self.answered.append("told")
+        except (TargetDownError, ProcessUnknownError, NodeStoppedError):
+            self.answered.append("gone")
+
+    def check(self) -> None:
+        last = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "terminate"]
+        down = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "down"]
+        began = "start" in self.notes
+        assert len(last) == (1 if self.meta._meta.initialised else 0), "terminate runs exactly once"
+        assert not self.meta.reading
+        assert self.meta.serving == 0
+        if last:
+            assert began or not self.meta._meta.has_thread
+            assert last[0] == self.meta._meta.reason
+            causes = [reason for event in self.done for reason in CAUSES.get(event, [])] + [Normal(), Shutdown()]
+            assert last[0] in causes
+            assert not down or self.notes.index(("down", down[0])) > self.notes.index(("terminate", last[0]))
+            after = self.notes[self.notes.index(("terminate", last[0])) + 1 :]
+            assert [note for note in after if isinstance(note, str)] == [], "nothing is served after terminate"
+        if down and last:
+            assert down == last
+        assert len(self.answered) == sum(event in ("inspect", "call arrives") for event in self.done)
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-")]
+
+
+@contextmanager
+def entered(run: Run) -> Iterator[None]:
+    """Have ``run.reach(point)`` called at every point."""
+    with pytest.MonkeyPatch.context() as patch:
+        for home, name, _ in POINTS.values():
+            original = getattr(home, name)
+            wrapped = _wrapped(run, original, home, name)
+            patch.setattr(home, name, wrapped)
+            for other in (metaending, metalife, metareading, metaserving):
+                if other is not home and getattr(other, name, None) is original:
+                    patch.setattr(other, name, wrapped)
+        yield
+
+
+def _wrapped(run: Run, original: Any, home: Any, name: str) -> Any:
+    points = {when: point for point, (where, what, when) in POINTS.items() if where is home and what == name}
+
+    def enter(when: str) -> None:
+        if when in points:
+            run.reach(points[when])
+
+    if inspect.iscoroutinefunction(original):
+
+        async def wait(*args: Any) -> Any:
+            enter("before")
+            try:
+                return await original(*args)
+            finally:
+                enter("after")
+
+        return wait
+
+    def call(*args: Any) -> Any:
+        enter("before")
+        try:
+            return original(*args)
+        finally:
+            enter("after")
+
+    return call
+
+
+def live(colour: type[Any], plan: dict[str, list[str]]) -> Run:
+    run = Run(colour, plan)
+    with entered(run):
+        trio.run(run.live)
+    return run
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("point", POINTS)
+def test_every_event_may_come_at_every_point_and_the_end_is_in_order(colour: type[Any], point: str) -> None:
+    for event in EVENTS:
+        live(colour, {point: [event]})
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_without_any_event_a_life_ends_normally(colour: type[Any]) -> None:
+    run = live(colour, {})
+
+    assert sorted(run.notes[:3]) == ["message", "message", "start"]
+    assert run.notes[3:] == [("terminate", Normal()), ("down", Normal())]
+
+
+plans = st.dictionaries(
+    st.sampled_from(sorted(POINTS)), st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2), max_size=4
+)
+
+
+@given(st.sampled_from(COLOURS), plans)
+def test_several_events_may_come_at_several_points(colour: type[Any], plan: dict[str, list[str]]) -> None:
+    live(colour, plan)
+
+
+# -- birth -------------------------------------------------------------------------------------------------------------
+
+
+class Initialised(InThread):
+    """Runs a function as its ``init``, in a worker thread."""
+
+    def __init__(self, function: Callable[[Any], Any], notes: list[Any] | None = None) -> None:
+        super().__init__(notes)
+        self.function = function
+
+    def init(self) -> None:
+        self.function(self)
+
+
+class InitialisedOnLoop(InThread):
+    """Runs a function as its ``init``, on the loop."""
+
+    def __init__(self, function: Callable[[Any], Any], notes: list[Any] | None = None) -> None:
+        super().__init__(notes)
+        self.function = function
+
+    async def init(self) -> None:
+        result = self.function(self)
+        if inspect.isawaitable(result):
+            await result
+
+
+INITS: list[type[Any]] = [Initialised, InitialisedOnLoop]
+
+
+async def spawn_and_fail(owned: Owned, meta: MetaProcess, error: type[BaseException], **options: Any) -> Any:
+    """Have the owner spawn something that fails, and give back the error."""
+
+    async def spawn(owner: Puppet) -> BaseException:
+        with pytest.raises(error) as caught:
+            await owner.spawn_meta(meta, **options)
+        return caught.value
+
+    return await owned.ask_owner(spawn)
+
+
+async def nap(seconds: float) -> None:
+    await trio.sleep(seconds)
+
+
+def assert_nothing_is_left(owned: Owned) -> None:
+    info = owned.node.info()
+    assert owned.node.metas() == []
+    assert (info.metas, info.aliases, info.reader_threads) == (0, 0, 0)
+    assert owned.node.process_info(owned.owner).children == ()
+    assert owned.readers() == []
+
+
+@pytest.mark.parametrize("kind", INITS)
+async def test_spawn_meta_returns_when_init_is_done_and_the_reader_begins_after_it(kind: type[Any]) -> None:
+    meta = kind(lambda me: me.notes.append("init"))
+    async with owning() as owned:
+        alias = await owned.spawn(meta)
+        initialised = list(meta.notes)
+        await owned.until(lambda: "start" in meta.notes)
+
+        assert alias == meta.id
+        assert initialised[0] == "init"
+        assert meta.notes == ["init", "start"]
+
+
+@pytest.mark.parametrize("kind", INITS)
+async def test_an_init_that_raises_leaves_nothing_and_its_error_is_the_cause(kind: type[Any]) -> None:
+    meta = kind(partial(fail, "no"))
+    async with owning() as owned:
+        error = await spawn_and_fail(owned, meta, InitError)
+
+        assert isinstance(error.__cause__, Failed)
+        assert meta.notes == []
+        assert_nothing_is_left(owned)
+
+
+@pytest.mark.parametrize("kind", INITS)
+async def test_an_init_that_takes_too_long_leaves_nothing(kind: type[Any]) -> None:
+    held = threading.Event()
+    meta = kind(lambda me: held.wait(20) if kind is Initialised else nap(20))
+    async with owning() as owned:
+        await spawn_and_fail(owned, meta, InitTimeoutError, init_timeout=0.02)
+        held.set()
+
+        assert meta.notes == []
+        assert_nothing_is_left(owned)
+
+
+async def test_an_init_that_swallows_its_timeout_has_failed_all_the_same() -> None:
+    async def swallow() -> None:
+        try:
+            await trio.sleep(20)
+        except trio.Cancelled:
+            pass
+
+    async with owning() as owned:
+        await spawn_and_fail(owned, InitialisedOnLoop(lambda _: swallow()), InitTimeoutError, init_timeout=0.02)
+
+        assert_nothing_is_left(owned)
+
+
+@pytest.mark.parametrize("kind", INITS)
+async def test_what_a_failing_init_had_spawned_and_opened_ends_with_it(kind: type[Any]) -> None:
+    child = InThread()
+    read, write = os.pipe()
+    file = os.fdopen(read, "rb")
+
+    def spawn_then_fail(me: Any) -> Any:
+        me.opened(file)
+        if kind is Initialised:
+            me.spawn(child)
+            raise Failed
+        return spawn_on_loop(me)
+
+    async def spawn_on_loop(me: Any) -> None:
+        await me.spawn_meta(child)
+        raise Failed
+
+    async with owning() as owned:
+        await spawn_and_fail(owned, kind(spawn_then_fail), InitError)
+
+        assert child.notes[-1][0] == "terminate"
+        assert file.closed
+        assert_nothing_is_left(owned)
+    os.close(write)
+
+
+async def test_messages_for_one_that_is_still_in_its_init_are_served_after_it() -> None:
+    meta = InitialisedOnLoop(lambda me: me.send(me.id, "early") and None)
+    async with owning() as owned:
+        await owned.spawn(meta)
+        await owned.until(lambda: meta.heard == [("early", meta.id)])
+
+
+async def test_messages_and_calls_for_one_whose_init_fails_are_not_lost_in_silence() -> None:
+    async def send_then_fail(me: Any) -> None:
+        me.send(me.id, "early")
+        raise Failed
+
+    async with owning() as owned:
+        await spawn_and_fail(owned, InitialisedOnLoop(send_then_fail), InitError)
+
+        assert [letter.message_type for letter in owned.node.dead_letters()] == ["str"]
+        assert owned.node.info().dead_letters[Why.UNHANDLED_AT_EXIT] == 1
+
+
+@pytest.mark.parametrize("kind", INITS)
+@pytest.mark.parametrize("end", ["stop", "kill", "exit"])
+async def test_one_that_is_ended_during_its_init_is_never_born(kind: type[Any], end: str) -> None:
+    inside, released = threading.Event(), threading.Event()
+
+    def stay(me: Any) -> Any:
+        inside.set()
+        if kind is Initialised:
+            released.wait(20)
+            return None
+        return nap(20)
+
+    meta = kind(stay)
+    async with owning() as owned, trio.open_nursery() as nursery:
+
+        async def end_it() -> None:
+            await owned.until(inside.is_set)
+            if end == "stop":
+                meta.stop("enough")
+            elif end == "kill":
+                owned.node.kill(meta.id)
+            else:
+                owned.node.send_exit(meta.id, "enough")
+
+        nursery.start_soon(end_it)
+        with trio.fail_after(10):
+            error = await spawn_and_fail(owned, meta, SpawnError)
+        released.set()
+
+        assert "was stopped during its init" in str(error)
+        assert meta.notes == []
+        assert_nothing_is_left(owned)
+
+
+async def test_an_owner_that_is_killed_during_an_init_leaves_nothing() -> None:
+    inside = trio.Event()
+
+    async def stay() -> None:
+        inside.set()
+        await trio.sleep_forever()
+
+    meta = InitialisedOnLoop(lambda _: stay())
+    async with owning() as owned, trio.open_nursery() as nursery:
+
+        async def spawn() -> None:
+            with pytest.raises(TargetDownError):
+                await owned.spawn(meta)
+
+        nursery.start_soon(spawn)
+        await inside.wait()
+        owned.node.kill(owned.owner)
+        await owned.node.wait_ended(owned.owner)
+
+        assert owned.node.metas() == []
+        assert meta.notes == []
+
+
+async def test_a_thread_that_the_system_has_not_got_is_an_error_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with owning() as owned:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_more)
+            error = await spawn_and_fail(owned, InThread(), SpawnError)
+
+        assert "no thread" in str(error)
+        assert_nothing_is_left(owned)
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_limit_of_reader_threads_is_an_error_and_nothing_is_half_made() -> None:
+    async with owning(max_reader_threads=2) as owned:
+        first, second = InThread(), InThread()
+        await owned.spawn(first)
+        await owned.spawn(second)
+
+        error = await spawn_and_fail(owned, InThread(), TooManyReadersError)
+        await owned.spawn(InTask())
+        await owned.end(first.id)
+        await owned.spawn(InThread())
+
+        assert "2" in str(error)
+        assert owned.node.info().reader_threads == 2
+        assert owned.node.info().max_reader_threads == 2
+
+
+async def test_those_who_spawn_at_the_same_time_do_not_share_the_last_place() -> None:
+    async with owning(max_reader_threads=1) as owned:
+        outcomes: list[str] = []
+
+        async def spawn_both(owner: Puppet) -> None:
+            async def spawn_one() -> None:
+                try:
+                    await owner.spawn_meta(InitialisedOnLoop(lambda _: nap(0.01)))
+                    outcomes.append("spawned")
+                except TooManyReadersError:
+                    outcomes.append("refused")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(spawn_one)
+                nursery.start_soon(spawn_one)
+
+        await owned.ask_owner(spawn_both)
+
+        assert sorted(outcomes) == ["refused", "spawned"]
+
+
+def name_in_system(thread: int | None) -> str:
+    return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+
+
+async def test_the_system_shows_the_kind_and_the_number_of_a_reader() -> None:
+    class Short(InThread):
+        kind = "tick"
+
+    class AnExtremelyLongNameOfAClass(InThread):
+        pass
+
+    async with owning() as owned:
+        metas = [Short(), AnExtremelyLongNameOfAClass()]
+        for meta in metas:
+            await owned.spawn(meta)
+            await owned.until(lambda meta=meta: "start" in meta.notes)  # type: ignore[misc]
+        infos = [owned.node.meta_info(meta.id) for meta in metas]
+
+        shown = [name_in_system(info.thread_id) for info in infos]
+        assert infos[0].thread == f"ergo-tick-{metas[0].id.number}" == shown[0]
+        assert infos[1].thread == f"ergo-anextremelylongnameofaclass-{metas[1].id.number}"
+        assert shown[1].startswith("ergo-anextrem")
+        assert shown[1].endswith(f"-{metas[1].id.number}")
+
+
+async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else() -> None:
+    limiter = trio.to_thread.current_default_thread_limiter()
+    inside, released = threading.Barrier(51), threading.Event()
+
+    def block(_me: Any) -> None:
+        inside.wait(20)
+        released.wait(20)
+
+    async with owning() as owned:
+        metas = [InThread() for _ in range(50)]
+        for meta in metas:
+            await owned.spawn(meta)
+            owned.node.send(meta.id, block)
+        await in_thread(lambda: inside.wait(20))
+
+        # Fifty readers and fifty plain handlers block, and none of them sits in one of the forty places.
+        assert limiter.borrowed_tokens == 0
+        await trio.to_thread.run_sync(time.sleep, 0)
+        released.set()
+
+
+async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_programs() -> None:
+    count = 2_000
+    async with owning(limit=100) as owned:
+        metas = [InThread() for _ in range(count)]
+
+        async def spawn_all(owner: Puppet) -> None:
+            for meta in metas:
+                await owner.spawn_meta(meta)
+
+        await owned.node.call(owned.owner, spawn_all, timeout=60)
+        await owned.until(lambda: owned.node.info().reader_threads == count)
+
+        began = time.perf_counter()
+        async with await trio.open_file(__file__) as file:
+            assert await file.readline()
+        assert await trio.socket.getaddrinfo("localhost", 80)
+        done = await trio.run_process(["true"])
+        others = time.perf_counter() - began
+        began = time.perf_counter()
+        owned.node.send_exit(owned.owner)
+        await owned.node.wait_ended(owned.owner)
+        stopping = time.perf_counter() - began
+
+        assert done.returncode == 0
+        assert others < 5
+        assert stopping < 20
+        assert all(meta.notes[-1][0] == "terminate" for meta in metas)
+    assert owned.readers() == []
+
+
+# -- reasons -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_start_that_returns_is_a_normal_end(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        await owned.spawn(meta)
+
+        meta.give(None)
+
+        assert await owned.ended(meta.id) == Normal()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_start_that_raises_is_a_crash_with_its_traceback(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        await owned.spawn(meta)
+
+        meta.give(partial(fail, "in start"))
+        reason = await owned.ended(meta.id)
+
+        assert reason == Crashed(Failed("in start"))
+        assert isinstance(reason, Crashed)
+        assert "in fail" in reason.traceback
+        assert owned.node.info().crashed == 1
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_handler_that_raises_is_a_crash_and_its_caller_learns_at_once(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        await owned.spawn(meta)
+
+        with pytest.raises(TargetDownError) as caught:
+            await owned.in_handler(meta, partial(fail, "in handler"))
+        await owned.until(lambda: owned.node.metas() == [])
+
+        assert caught.value.reason == Crashed(Failed("in handler"))
+        assert meta.notes[-1] == ("terminate", Crashed(Failed("in handler")))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_the_end_of_the_owner_is_the_end_and_its_reason_the_reason(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        await owned.spawn(meta)
+
+        owned.node.send_exit(owned.owner, "tired")
+        await owned.node.wait_ended(owned.owner)
+
+        assert meta.notes[-1] == ("terminate", Custom("tired"))
+        assert owned.node.metas() == []
+
+
+async def test_a_reader_that_fails_because_it_was_told_to_end_has_not_crashed() -> None:
+    class FailsInThread(InThread):
+        def start(self) -> None:
+            super().start()
+            raise Failed("late")
+
+    class FailsInTask(InTask):
+        async def start(self) -> None:
+            try:
+                await super().start()
+            finally:
+                raise Failed("late")
+
+    async with owning() as owned:
+        for meta in (FailsInThread(), FailsInTask()):
+            await owned.spawn(meta)
+
+            assert await owned.end(meta.id, "asked") == Custom("asked")
+        assert owned.node.info().crashed == 0
+
+
+async def test_a_plain_start_that_returns_a_coroutine_says_what_to_write() -> None:
+    class Forgot(MetaProcess):
+        def start(self) -> Any:
+            return nap(0)
+
+    class ForgotInHandler(InThread):
+        def handle_message(self, message: Any, sender: Any) -> Any:
+            return nap(0)
+
+    async with owning() as owned:
+        for meta in (Forgot(), ForgotInHandler()):
+            watched: list[Any] = []
+            alias = await owned.spawn(meta)
+            await owned.node.spawn(Watching, watched, alias)
+            owned.node.send(alias, "hello")
+            await owned.until(lambda watched=watched: bool(watched))  # type: ignore[misc]
+            reason = watched[0][1]
+
+            # One that ended before it was watched is told as gone.
+            if not isinstance(reason, NoProcess):
+                assert isinstance(reason, Crashed)
+                assert "write `async def" in str(reason)
+
+
+@pytest.mark.parametrize("colour", [InTask, InThreadServedOnLoop])
+async def test_what_is_meant_for_the_whole_program_is_passed_on_to_it(colour: type[Any]) -> None:
+    def interrupt(_me: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        async with owning() as owned:
+            meta = colour()
+            await owned.spawn(meta)
+            if colour is InTask:
+                meta.give(interrupt)
+            else:
+                owned.node.send(meta.id, interrupt)
+            await trio.sleep_forever()
+
+
+# -- others --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_links_monitors_and_the_owner_are_told_after_terminate(colour: type[Any]) -> None:
+    told: list[Any] = []
+
+    class Owner(Actor):
+        async def init(self) -> None:
+            self.trap_exit = True
+            self.alias = await self.spawn_meta(meta)
+            self.link(self.alias)
+            self.monitor(self.alias)
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            told.append((message, list(meta.notes)))
+
+        def handle_child_exit(self, child: Any, reason: Reason) -> None:
+            told.append(((child, reason), list(meta.notes)))
+
+    meta = colour()
+    async with owning() as owned:
+        await owned.node.spawn(Owner)
+        owned.node.send_exit(meta.id, "asked")
+        await owned.until(lambda: len(told) == 3)
+
+        reason = Custom("asked")
+        assert {message for message, _ in told} == {
+            Exit(meta.id, reason),
+            Down(meta.id, reason),
+            (meta.id, reason),
+        }
+        assert all(notes[-1] == ("terminate", reason) for _, notes in told)
+
+
+async def test_watching_one_that_is_gone_is_told_at_once() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        await owned.spawn(meta)
+        await owned.end(meta.id)
+        notes: list[Any] = []
+        await owned.node.spawn(Watching, notes, meta.id)
+        await owned.until(lambda: bool(notes))
+
+        assert notes == [("down", NoProcess())]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_calls_and_messages_to_an_alias_are_served_in_order(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        await owned.spawn(meta)
+
+        for number in range(200):
+            owned.node.send(meta.id, number)
+        heard = await owned.node.call(meta.id, "what?", timeout=20)
+
+        assert heard == [(number, owned.node.pid) for number in range(200)]
+
+
+async def test_priorities_overtake_and_an_inspect_overtakes_everything() -> None:
+    order: list[Any] = []
+    hold = trio.Event()
+
+    class Ordered(InThreadServedOnLoop):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if message == "hold":
+                await hold.wait()
+            order.append(message)
+
+        def handle_inspect(self, *items: str) -> dict[str, str]:
+            order.append("inspect")
+            return {}
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = Ordered()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, "hold")
+        await wait_all_tasks_blocked()
+        owned.node.send(alias, "normal")
+        owned.node.send(alias, "max", priority=Priority.MAX)
+        owned.node.send(alias, "high", priority=Priority.HIGH)
+        # From a thread, too, where a bounded receiver promises room by lane.
+        await in_thread(lambda: owned.node.send(alias, "late max", priority=Priority.MAX))
+        nursery.start_soon(owned.node.inspect_meta, alias)
+        await wait_all_tasks_blocked()
+        lanes = owned.node.meta_info(alias).lanes
+        hold.set()
+        await owned.until(lambda: len(order) == 6)
+
+        assert lanes == {"system": 4, "main": 1}
+        assert order == ["hold", "inspect", "max", "high", "late max", "normal"]
+
+
+async def test_calls_and_messages_that_are_left_at_the_end_are_answered_and_accounted_for() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThreadServedOnLoop()
+        alias = await owned.spawn(meta, stop_timeout=0.05)
+        errors: list[BaseException] = []
+
+        async def call(request: Any) -> None:
+            with pytest.raises(TargetDownError) as caught:
+                await owned.node.call(alias, request, timeout=None)
+            errors.append(caught.value)
+
+        async def stay(_me: Any, _caller: Caller) -> None:
+            await trio.sleep_forever()
+
+        nursery.start_soon(call, stay)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(call, "queued")
+        await wait_all_tasks_blocked()
+        owned.node.send(alias, "left")
+        await owned.end(alias, "asked")
+        await owned.until(lambda: len(errors) == 2)
+
+        assert {error.reason for error in errors if isinstance(error, TargetDownError)} == {Custom("asked")}
+        assert owned.node.info().dead_letters[Why.UNHANDLED_AT_EXIT] == 1
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_deferred_call_ends_with_the_one_that_promised_an_answer(colour: type[Any]) -> None:
+    callers: list[Caller] = []
+
+    def defer(_me: Any, caller: Caller) -> object:
+        callers.append(caller)
+        return NO_REPLY
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = colour()
+        alias = await owned.spawn(meta)
+        results: list[Any] = []
+
+        async def call() -> None:
+            try:
+                results.append(await owned.node.call(alias, defer, timeout=None))
+            except TargetDownError as error:
+                results.append(error.reason)
+
+        nursery.start_soon(call)
+        await owned.until(lambda: len(callers) == 1)
+        await owned.in_handler(meta, lambda me: me.reply(callers[0], "late"))
+        await owned.until(lambda: len(results) == 1)
+        nursery.start_soon(call)
+        await owned.until(lambda: len(callers) == 2)
+        await owned.end(alias, "asked")
+        await owned.until(lambda: len(results) == 2)
+
+        assert results == ["late", Custom("asked")]
+
+
+# -- looking inside ------------------------------------------------------------------------------------------------------
+
+
+async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
+    held = threading.Event()
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, lambda _me: held.wait(20))
+        await owned.until(lambda: owned.node.meta_info(alias).state is MetaState.RUNNING and meta.serving == 1)
+        owned.node.send(alias, "waits")
+
+        info = await owned.ask_owner(lambda owner: owner.meta_info(alias))
+        with pytest.raises(CallTimeoutError):
+            await owned.node.inspect_meta(alias, timeout=0.01)
+        held.set()
+        inspected = await owned.ask_owner(lambda owner: owner.inspect_meta(alias, "this"))
+
+        assert (info.alias, info.process, info.parent) == (alias, owned.owner, owned.owner)
+        assert (info.behaviour, info.state, info.callback) == ("InThread", MetaState.RUNNING, "handle_message")
+        assert info.lanes["main"] == 1
+        assert (info.reader, info.stopping, info.messages_in) == ("thread", False, 2)
+        assert "self.jobs.get()" in info.stack
+        assert info.uptime > 0
+        assert inspected["this"] == "asked"
+        assert owned.node.metas() == [alias]
+
+
+async def test_an_inspect_that_fails_hurts_nobody() -> None:
+    class Broken(InTask):
+        def handle_inspect(self, *items: str) -> dict[str, str]:
+            raise Failed
+
+    async with owning() as owned:
+        meta = Broken()
+        alias = await owned.spawn(meta)
+        with pytest.raises(Failed):
+            await owned.node.inspect_meta(alias)
+
+        assert await owned.node.call(alias, "still there?") == []
+
+
+async def test_asking_about_what_is_no_meta_process_is_an_error() -> None:
+    async with owning() as owned:
+        alias = await owned.ask_owner(lambda owner: owner.create_alias())
+        for ask in (owned.node.meta_info, owned.node.inspect_meta):
+            with pytest.raises(ProcessUnknownError):
+                result = ask(alias)
+                assert inspect.isawaitable(result)
+                await result
+
+
+@pytest.mark.parametrize("name", ["handle_inspect", "unblock"])
+async def test_what_must_be_quick_cannot_be_async(name: str) -> None:
+    async def wrong(self: Any, *items: str) -> None: ...
+
+    meta = type("Wrong", (InThread,), {name: wrong})()
+    async with owning() as owned:
+        error = await spawn_and_fail(owned, meta, BehaviourError)
+
+        assert f"a plain, quick `def {name}`" in str(error)
+        assert_nothing_is_left(owned)
+
+
+async def test_options_are_checked_before_anything_is_made() -> None:
+    async with owning() as owned:
+        for options in ({"backlog": 0}, {"when_behind": "wait"}, {"stop_timeout": -1}, {"mailbox": 3}, {"priority": 1}):
+            await spawn_and_fail(owned, InThread(), BadInputError, **options)
+
+        assert_nothing_is_left(owned)
+
+
+async def test_a_message_that_a_full_mailbox_drops_is_never_the_answer_to_a_request() -> None:
+    hold = trio.Event()
+
+    async with owning() as owned:
+        other = await owned.node.spawn(Recorder)
+        meta = InThreadServedOnLoop()
+        alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
+
+        async def ask_and_stay(me: Any) -> None:
+            me.request(other, "question")
+            await hold.wait()
+
+        owned.node.send(alias, ask_and_stay)
+        await wait_all_tasks_blocked()
+        for number in range(5):
+            owned.node.send(alias, number)
+        hold.set()
+        await owned.until(lambda: len(meta.heard) == 2)
+
+        assert [response.value for response in meta.answers] == [[]]
+        assert meta.heard[-1][0] == 4
+        assert owned.node.meta_info(alias).dropped == 4
