@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, InitError, Node
+from ergo_py import BadInputError, ChildSpec, InitError, Node
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, Endpoint, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import KeepAlive
@@ -361,7 +361,50 @@ async def test_our_client_talks_to_s_server_of_openssl(reader: ReaderKind) -> No
         assert got == b"backward\n"
 
 
-# -- restarts ----------------------------------------------------------------------------------------------------------
+# -- restarts and floods ----------------------------------------------------------------------------------------------------------
+
+
+class Fragile(Ear):
+    """An echo server at a port of its own, which crashes when it is told to."""
+
+    def __init__(self, port: int, reader: ReaderKind, starts: list[TCPServer]) -> None:
+        super().__init__(Mail(), echo)
+        self.server = TCPServer(port=port, reader=reader)
+        self.starts = starts
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+        self.starts.append(self.server)
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await super().handle_message(message, sender)
+        if isinstance(message, TCPData) and message.data == b"crash":
+            raise ValueError("as asked")
+
+
+async def test_a_server_that_is_restarted_by_its_supervisor_gets_its_port_back_at_once(reader: ReaderKind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    starts: list[TCPServer] = []
+
+    async def restarted(times: int) -> None:
+        await until(lambda: len(starts) == times + 1)
+
+    async with wired_node() as node:
+        await node.supervise([ChildSpec("fragile", Fragile, port, reader, starts)], intensity=10, period=1.0)
+        # Connections that stay open: the operating system remembers them after the server is gone.
+        open_ = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(5)]
+
+        for number in range(1, 6):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"crash")
+                assert await stream.receive_some() in (b"crash", b"")
+            await restarted(number)
+
+        assert await ask("127.0.0.1", port) == b"?"
+        assert len(starts) == 6
+        for stream in open_:
+            await stream.aclose()
 
 
 async def test_a_flood_of_connections_is_served_to_the_last(reader: ReaderKind) -> None:

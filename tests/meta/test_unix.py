@@ -1,0 +1,134 @@
+"""What only Unix sockets have: files that are made, left behind by those who were killed, and removed."""
+
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, InitError
+from ergo_py.meta.messages import TCPConnected, TCPSend
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.unix import UnixConnection, UnixServer
+from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
+from tests.support import Puppet
+
+
+@pytest.fixture(params=["thread", "task"])
+def reader(request: pytest.FixtureRequest) -> ReaderKind:
+    kind: ReaderKind = request.param
+    return kind
+
+
+async def test_the_file_is_the_users_alone_and_is_gone_in_the_end(reader: ReaderKind, tmp_path: Path) -> None:
+    path = tmp_path / "here.sock"
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        alias = await spawn_meta(node, owner, UnixServer(path, reader=reader))
+
+        mode = path.stat().st_mode
+        node.send_exit(alias)
+        await until(lambda: node.metas() == [])
+
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+        assert not path.exists()
+
+
+async def test_others_are_let_in_on_request(reader: ReaderKind, tmp_path: Path) -> None:
+    path = tmp_path / "here.sock"
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+
+        await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o666))
+
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+async def test_a_file_that_a_killed_server_left_behind_is_no_obstacle(reader: ReaderKind, tmp_path: Path) -> None:
+    path = tmp_path / "here.sock"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+        killed.listen()
+    assert path.exists()
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+
+        await spawn_meta(node, owner, UnixServer(path, reader=reader))
+
+        async with await trio.open_unix_socket(path) as stream:
+            await stream.send_all(b"x")
+            assert await stream.receive_some() == b"x"
+
+
+async def test_a_file_that_is_no_socket_is_not_touched(reader: ReaderKind, tmp_path: Path) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_text("dear")
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(InitError):
+            await spawn_meta(node, owner, UnixServer(path, reader=reader))
+
+        assert path.read_text() == "dear"
+
+
+async def test_a_file_that_another_server_made_meanwhile_is_not_removed(reader: ReaderKind, tmp_path: Path) -> None:
+    path = tmp_path / "here.sock"
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        alias = await spawn_meta(node, owner, UnixServer(path, reader=reader))
+        # Its number must differ, also on file systems that use numbers again at once.
+        path.rename(tmp_path / "moved.sock")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+
+            node.send_exit(alias)
+            await until(lambda: node.metas() == [])
+
+            assert path.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names that are no files")
+async def test_a_name_that_is_no_file(reader: ReaderKind) -> None:
+    name = f"\0ergo_py-{os.getpid()}-{reader}"
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = UnixServer(name, reader=reader)
+        await spawn_meta(node, owner, server)
+        mail = Mail()
+        asker = await node.spawn(Ear, mail)
+
+        alias = await spawn_meta(node, asker, UnixConnection.connect(name, reader=reader))
+        node.send(alias, TCPSend(b"hello"))
+
+        assert await mail.bytes(5) == b"hello"
+        assert server.local == "@" + name[1:]
+
+
+async def test_one_half_of_a_pair_can_be_taken_over(reader: ReaderKind) -> None:
+    ours, theirs = socket.socketpair()
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, echo)
+
+        await spawn_meta(node, owner, UnixConnection(ours, reader=reader))
+        theirs.send(b"hello")
+
+        assert await mail.bytes(5) == b"hello"
+        assert mail.of(TCPConnected)[0].peer == ""
+        theirs.close()
+
+
+@pytest.mark.parametrize("path", ["", "x" * 108, 5, b"bytes"])
+def test_a_path_that_cannot_be_is_refused(path: str) -> None:
+    with pytest.raises(BadInputError):
+        UnixServer(path)
+
+
+def test_tls_is_refused() -> None:
+    with pytest.raises(BadInputError, match="does not leave the machine"):
+        UnixServer("here.sock", tls=True)
