@@ -176,13 +176,10 @@ class FileReader(MetaProcess):
 
     def start(self) -> None:
         """Read to the end; or, when following, for ever."""
-        try:
-            if self._follow:
-                self._read_on()
-            else:
-                self._read_to_end(self._files.newest())
-        finally:
-            self._files.close()
+        if self._follow:
+            self._read_on()
+        else:
+            self._read_to_end(self._files.newest())
 
     def handle_message(self, message: object, sender: object) -> None:
         """Look whether another file has taken the place of the newest one.

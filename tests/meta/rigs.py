@@ -31,7 +31,7 @@ from ergo_py.meta.unix import UnixConnection, UnixServer
 from ergo_py.meta.watch import DirectoryWatch, PathChanged
 from tests.meta.owner import eventually
 
-__all__ = ["RIGS", "Rig"]
+__all__ = ["MARK", "RIGS", "Rig"]
 
 
 class Rig:
@@ -70,12 +70,16 @@ class Rig:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
+MARK = "ERGO_PY_CONFORMANCE"
+"""In the environment of programs and of all they start, by which they are found wherever they are."""
+
+
 class ProgramRig(Rig):
     traffic = PortLine
     options: dict[str, Any] = {}
 
     def make(self, receiver: PID) -> MetaProcess:
-        return Port(["cat"], receiver=receiver, **self.options)
+        return Port(["cat"], receiver=receiver, env={MARK: "yes"}, **self.options)
 
     async def started(self) -> None:
         self.os_pid = int((await self.node.inspect_meta(self.alias))["os_pid"])
@@ -96,14 +100,14 @@ class StubbornProgramRig(ProgramRig):
 
     def make(self, receiver: PID) -> MetaProcess:
         command = "trap '' TERM; sleep 60 & while :; do read line && echo $line || sleep 0.05; done"
-        return Port(["bash", "-c", command], receiver=receiver, **self.options)
+        return Port(["bash", "-c", command], receiver=receiver, env={MARK: "yes"}, **self.options)
 
 
 class TerminalProgramRig(ProgramRig):
     options = {"terminal": Terminal(), "stop": StopTimes(0.3, 0.3, 1.0)}
 
     def make(self, receiver: PID) -> MetaProcess:
-        return Port(["sh", "-c", "stty -echo; cat"], receiver=receiver, **self.options)
+        return Port(["sh", "-c", "stty -echo; cat"], receiver=receiver, env={MARK: "yes"}, **self.options)
 
     async def stir(self, count: int) -> int:
         # Nothing is echoed before the terminal was told so; until then each line might come twice.

@@ -13,7 +13,7 @@ import trio
 
 from ergo_py import Alias, Crashed, Custom, Killed, Normal
 from tests.meta.owner import Owned, eventually, open_descriptors, owning
-from tests.meta.rigs import RIGS, Rig, WatchRig
+from tests.meta.rigs import MARK, RIGS, Rig, WatchRig
 
 BACKLOG = 8
 
@@ -29,17 +29,22 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
 # -- what may not be left ----------------------------------------------------------------------------------------------
 
 
-def children() -> set[int]:
-    """The programs that this one has started, those included that have ended and were not asked for their status."""
+def programs() -> set[int]:
+    """What this program has started, what has ended and was not asked for its status included; and what a rig's program started."""
     found = set()
     for name in os.listdir("/proc"):
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                    found.add(int(name))
+            stat, environment = _read(f"/proc/{name}/stat"), _read(f"/proc/{name}/environ")
+            if int(stat.rpartition(b")")[2].split()[1]) == os.getpid() or MARK.encode() in environment:
+                found.add(int(name))
         except (OSError, ValueError):
             continue
     return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def threads() -> set[str]:
@@ -52,7 +57,7 @@ def tasks() -> int:
 
 
 def everything() -> tuple[object, ...]:
-    return threads(), tasks(), open_descriptors(), children()
+    return threads(), tasks(), open_descriptors(), programs()
 
 
 @asynccontextmanager

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py import BadInputError, CallTimeoutError, Crashed, InitError, Killed, Normal, Shutdown, UnhandledCallError
+from ergo_py import (
+    BadInputError,
+    CallTimeoutError,
+    Crashed,
+    InitError,
+    Killed,
+    Normal,
+    Shutdown,
+    SpawnError,
+    UnhandledCallError,
+)
 from ergo_py.meta.framing import FramingError, LengthHeader, Raw
 from ergo_py.meta.lines import Text
 from ergo_py.meta.port import (
@@ -528,6 +538,22 @@ async def test_a_stop_that_is_cut_short_leaves_no_program_behind() -> None:
 
         with trio.fail_after(3):
             await eventually(lambda: port not in owned.node.metas() and not runs(pid))
+
+
+async def test_a_port_that_is_stopped_before_it_has_begun_leaves_no_program_behind() -> None:
+    pids: list[int] = []
+
+    class Stillborn(Port):
+        async def init(self) -> None:
+            await super().init()
+            pids.append(int(self.handle_inspect()["os_pid"]))
+            self.stop()
+
+    async with owning() as owned:
+        with pytest.raises(SpawnError):
+            await owned.spawn(Stillborn(["sleep", "60"]))
+
+        assert not runs(pids[0])
 
 
 async def _line(owned: Owned, text: str) -> None:
