@@ -101,6 +101,30 @@ def test_files_that_came_while_nobody_read_are_all_read_in_order(rig: Rig, now: 
     assert rig.read.count(ROTATED) == rig.files.rotations == 4
 
 
+def test_what_is_written_while_they_are_measured_does_not_overtake(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.look()
+    rig.rotate()
+    middle = rig.path.open("ab", buffering=0)
+    second = rig.files.newest()
+    rig.rotate()
+    measure = second.size
+
+    def size() -> int:
+        found = measure()
+        monkeypatch.undo()
+        # Its writer goes on, and only then to the newest one.
+        middle.write(b"earlier\n")
+        rig.file.write(b"later\n")
+        return found
+
+    monkeypatch.setattr(second, "size", size)
+    rig.look_and_read()
+    rig.look_and_read()
+
+    assert rig.lines[-2:] == ["earlier", "later"]
+    middle.close()
+
+
 def test_an_old_file_is_let_go_of_when_it_is_quiet_and_not_before(rig: Rig, now: list[float]) -> None:
     rig.look_and_read()
     rig.write()
