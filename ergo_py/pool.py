@@ -210,10 +210,10 @@ class Pool(Supervisor):
         for lane, envelope in box.leave():
             self._share.push(lane, envelope)
 
-    async def _start(self, child: Child, after: Reason | None) -> list[Action]:
-        actions = await super()._start(child, after)
+    async def _start(self, child: Child, after: Reason | None) -> tuple[bool, list[Action]]:
+        result = await super()._start(child, after)
         self._share_out()
-        return actions
+        return result
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         if drain:

@@ -263,6 +263,15 @@ class ChildSpec:
             object.__setattr__(self, key, value)
         self._check()
 
+    @classmethod
+    def template(cls, name: str, behaviour: Callable[..., Behaviour], *args: Any, **keywords: Any) -> "ChildSpec":
+        """Describe what SIMPLE_ONE_FOR_ONE makes its children from: the further arguments are those of ``start_child``.
+
+        Takes the keywords of :class:`ChildSpec`.
+        """
+        given: Any = behaviour
+        return cls(name, given, *args, **keywords)
+
     def named(self, name: str) -> "ChildSpec":
         """The same child under another name."""
         other = copy(self)

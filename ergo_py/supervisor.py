@@ -7,17 +7,17 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import trio
-from trio.lowlevel import current_task
+from trio.lowlevel import checkpoint, current_task
 
 from ._core.ending import close_seat, drop_seat
 from ._core.errors import BadInputError, BehaviourError, InitError, NameTakenError, NotAllowedError
 from ._core.ids import PID
 from ._core.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
 from ._core.kernel import Kernel
-from ._core.mailbox import STOP, Lane
+from ._core.mailbox import CONTROL, STOP, Lane
 from ._core.options import DEFAULTS
 from ._core.process import Process
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
@@ -51,6 +51,10 @@ from .strategies import Child, Supervision
 __all__ = ["ChildCount", "Supervisor", "describe", "read_spec"]
 
 
+_RETRY: Final = object()
+"""What a supervisor sends itself to go on with a start."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChildCount:
     """How many children a supervisor has, and how they are."""
@@ -74,6 +78,7 @@ class Supervisor(Actor):
     _plan: Supervision
     _running: dict[str, Process]
     _timer: Timer | None = None
+    _postponed: Start | None = None
     _failure: Exception | None = None
 
     def __init__(self, spec: SupervisorSpec | Sequence[ChildSpec] | None = None) -> None:
@@ -306,6 +311,8 @@ class Supervisor(Actor):
         if isinstance(payload, tuple):
             seat, reason = payload
             actions = self._plan.exited(seat.name, sender, reason, seat.decision, now)
+        elif payload is _RETRY:
+            actions = self._take_postponed()
         elif caller is None:
             self._timer = None
             actions = self._plan.woken(now)
@@ -339,6 +346,9 @@ class Supervisor(Actor):
         asker = _Inside()
         await self._perform(self._ask(operation, asker))
         while not asker.done and not self._plan.ended:
+            if self._postponed is not None:
+                await self._perform(self._take_postponed())
+                continue
             child = next(one for one in self._plan.children.values() if one.asker is asker)
             ending = self._running[child.name]
             await ending.wait_gone()
@@ -349,10 +359,16 @@ class Supervisor(Actor):
 
     async def _perform(self, actions: list[Action]) -> None:
         todo = deque(actions)
+        failures = 0
         while todo:
             match todo.popleft():
+                case Start() as action if failures:
+                    # One whose init fails at once, again and again, must not keep the supervisor from everything else.
+                    self._postpone(action)
                 case Start(name, after):
-                    todo.extend(await self._start(self._plan.children[name], after))
+                    began, more = await self._start(self._plan.children[name], after)
+                    failures += not began
+                    todo.extend(more)
                 case Stop(name, returns, drain):
                     self._stop(self._plan.children[name], returns, drain)
                 case Gone(name, reason):
@@ -366,7 +382,17 @@ class Supervisor(Actor):
                 case End(reason):
                     self._end(reason)
 
-    async def _start(self, child: Child, after: Reason | None) -> list[Action]:
+    def _postpone(self, action: Start) -> None:
+        process = self._process
+        self._postponed = action
+        process.router.signal(process, Lane.SYSTEM, (CONTROL, process.id, None, _RETRY))
+
+    def _take_postponed(self) -> list[Action]:
+        action, self._postponed = self._postponed, None
+        return [] if action is None else [action]
+
+    async def _start(self, child: Child, after: Reason | None) -> tuple[bool, list[Action]]:
+        """Start a child. Returns whether that succeeded, and what is to be done next."""
         process, spec = self._process, child.spec
         options = spec.options
         if options.name is not None and options.name != child.name:
@@ -379,18 +405,24 @@ class Supervisor(Actor):
                 process.kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, seat
             )
         except Exception as error:
-            if process.kernel.log.wants("warning"):
-                process.log.warning("child cannot start", child=child.name, error=repr(error))
-            if self._is_first_start(child):
-                error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
-                self._failure = error
-            original = error.error if isinstance(error, InitError) else error
-            decision = self._decide(seat, original)
-            return self._plan.start_failed(child.name, error, Crashed(original), decision, trio.current_time())
+            # A failed spawn may not have given anybody else a turn.
+            await checkpoint()
+            return False, self._not_started(child, seat, error)
         self._running[child.name] = started
         if after is not None and process.kernel.log.wants("info"):
             process.log.info("child started again", child=child.name, pid=str(started.id), after=str(after))
-        return self._plan.started(child.name, started.id, trio.current_time())
+        return True, self._plan.started(child.name, started.id, trio.current_time())
+
+    def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
+        process = self._process
+        if process.kernel.log.wants("warning"):
+            process.log.warning("child cannot start", child=child.name, error=repr(error))
+        if self._is_first_start(child):
+            error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
+            self._failure = error
+        original = error.error if isinstance(error, InitError) else error
+        decision = self._decide(seat, original)
+        return self._plan.start_failed(child.name, error, Crashed(original), decision, trio.current_time())
 
     def _is_first_start(self, child: Child) -> bool:
         return self._process.task is not self._process.home and child.starts == 0

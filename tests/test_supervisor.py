@@ -404,6 +404,33 @@ async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_l
         assert log.count("+a") == 1 + 5
 
 
+async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_from_working() -> None:
+    tries: Log = []
+
+    class Hopeless(Actor):
+        def init(self) -> None:
+            tries.append(1)
+            if len(tries) > 1:
+                raise Failed
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed
+
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Hopeless), ChildSpec("b", Child, [])], intensity=10**9, name="top")
+
+        node.send("a", "fail")
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        answer = await node.inspect("top", timeout=1.0)
+        await tree.stop_child("b")
+        node.send_exit("top")
+        await node.wait_ended("top")
+
+        assert "child a" in answer
+        assert 10 < len(tries) < 10_000
+
+
 async def test_the_parent_of_a_supervisor_that_gave_up_decides_in_turn() -> None:
     log: Log = []
     async with running_node() as node:
