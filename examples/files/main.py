@@ -1,0 +1,63 @@
+"""A log file that is followed while it is written to and rotated."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, open_node
+from ergo_py.meta import FileLine, FileReader, FileReopen, FileRotated, FileSync, FileWrite, FileWriter
+
+
+class Reader(Actor):
+    """Prints what it reads, and says when it has seen enough."""
+
+    def __init__(self, path: Path, lines: int, enough: trio.Event) -> None:
+        self.path, self.left, self.enough = path, lines, enough
+
+    async def init(self) -> None:
+        await self.spawn_meta(FileReader(self.path, follow=True, interval=0.02))
+
+    def handle_message(self, message: object, sender: Any) -> None:
+        match message:
+            case FileLine(_, line):
+                print("read:", line)
+                self.left -= 1
+            case FileRotated():
+                print("(another file)")
+        if not self.left:
+            self.enough.set()
+
+
+class Writer(Actor):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def init(self) -> None:
+        self.log_file = await self.spawn_meta(FileWriter(self.path))
+
+    async def handle_message(self, message: object, sender: Any) -> None:
+        match message:
+            case "rotate":
+                self.path.rename(self.path.with_suffix(".1"))
+                self.send(self.log_file, FileReopen())
+            case str(text):
+                self.send(self.log_file, FileWrite(f"{text}\n"))
+                # Answered when the disk has it.
+                await self.call(self.log_file, FileSync())
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path, enough = Path(directory) / "app.log", trio.Event()
+        path.touch()
+        async with open_node("files@localhost") as node:
+            await node.spawn(Reader, path, 4, enough)
+            writer = await node.spawn(Writer, path)
+            for message in ("one", "two", "rotate", "three", "four"):
+                node.send(writer, message)
+            await enough.wait()
+
+
+trio.run(main)
