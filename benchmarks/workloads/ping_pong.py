@@ -20,10 +20,9 @@ class Player(Actor):
     def __init__(self, latch: Latch) -> None:
         self.latch = latch
 
-    def handle_message(self, message: tuple[int, PID], sender: PID) -> None:
-        left, other = message
-        if left:
-            self.send(other, (left - 1, self.pid))
+    def handle_message(self, message: int, sender: PID) -> None:
+        if message:
+            self.send(sender, message - 1)
         else:
             self.latch.report()
 
@@ -34,12 +33,23 @@ class AsyncPlayer(Actor):
     def __init__(self, latch: Latch) -> None:
         self.latch = latch
 
-    async def handle_message(self, message: tuple[int, PID], sender: PID) -> None:
-        left, other = message
-        if left:
-            self.send(other, (left - 1, self.pid))
+    async def handle_message(self, message: int, sender: PID) -> None:
+        if message:
+            self.send(sender, message - 1)
         else:
             self.latch.report()
+
+
+class Umpire(Actor):
+    """Throws the first ball of each couple, as if one of the two had played it."""
+
+    def __init__(self, couples: list[tuple[PID, PID]], count: int) -> None:
+        self.couples = couples
+        self.count = count
+
+    def handle_message(self, message: object, sender: PID) -> None:
+        for first, second in self.couples:
+            self.forward(first, self.count, second)
 
 
 async def _ergo(player: type[Player | AsyncPlayer], pairs: int, size: int) -> Figures:
@@ -48,10 +58,10 @@ async def _ergo(player: type[Player | AsyncPlayer], pairs: int, size: int) -> Fi
     watch = Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         couples = [(await node.spawn(player, latch), await node.spawn(player, latch)) for _ in range(pairs)]
+        umpire = await node.spawn(Umpire, couples, count)
         await wait_all_tasks_blocked()
         with watch:
-            for first, second in couples:
-                node.send(first, (count, second))
+            node.send(umpire, "go")
             await latch.wait()
     return watch.each((count + 1) * pairs)
 
