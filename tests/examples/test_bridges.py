@@ -9,13 +9,16 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
+from dataclasses import dataclass
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import ModuleType
 
 import pytest
 import trio
 
-from ergo_py import Shutdown, TargetDownError
+from ergo_py import Crashed, Shutdown, TargetDownError
 from ergo_py.meta import BlockingCalls, Invoke, Port, PortErrorLine, PortExited, StopTimes
 from tests.meta.owner import Owned, eventually, owning
 
@@ -53,6 +56,142 @@ def test_the_example_of_standard_input_reads_what_the_readme_pipes_into_it() -> 
 
 def test_the_recipe_for_sqlite_prints_what_its_readme_says() -> None:
     assert run(EXAMPLES / "blocking" / "sqlite.py") == promised("blocking")
+
+
+# -- serial ports and Kafka --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recipes() -> ModuleType:
+    spec = spec_from_file_location("recipes", EXAMPLES / "blocking" / "recipes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["recipes"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class FakeSerial:
+    """Lines that somebody else puts in; a read waits for one, or for its cancellation."""
+
+    def __init__(self) -> None:
+        self.lines: SimpleQueue[bytes] = SimpleQueue()
+        self.is_open = True
+
+    def readline(self) -> bytes:
+        return self.lines.get()
+
+    def cancel_read(self) -> None:
+        self.lines.put(b"")
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+async def test_the_recipe_for_serial_ports_turns_lines_into_messages_and_ends_a_read(recipes: ModuleType) -> None:
+    serial = FakeSerial()
+    async with owning() as owned:
+        poller = await owned.spawn(recipes.serial_lines(serial))
+
+        serial.lines.put(b"hello\n")
+        assert await owned.next() == recipes.SerialLine(b"hello\n")
+        owned.node.send_exit(poller)
+
+        assert await owned.down() == Shutdown()
+        assert not serial.is_open
+
+
+async def test_the_recipe_for_serial_ports_works_with_pyserial_on_a_terminal(recipes: ModuleType) -> None:
+    serial = pytest.importorskip("serial", reason="needs the package pyserial")
+    master, slave = os.openpty()
+    try:
+        async with owning() as owned:
+            poller = await owned.spawn(recipes.serial_lines(serial.Serial(os.ttyname(slave), timeout=None)))
+
+            os.write(master, b"hello\n")
+            assert await owned.next() == recipes.SerialLine(b"hello\n")
+            owned.node.send_exit(poller)
+
+            assert await owned.down() == Shutdown()
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+@dataclass
+class FakeRecord:
+    content: bytes
+    failure: str | None = None
+
+    def error(self) -> str | None:
+        return self.failure
+
+    def topic(self) -> str:
+        return "fruit"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes:
+        return self.content
+
+
+class FakeConsumer:
+    def __init__(self) -> None:
+        self.records: SimpleQueue[FakeRecord] = SimpleQueue()
+        self.has_left = False
+
+    def poll(self, timeout: float) -> FakeRecord | None:
+        try:
+            return self.records.get(timeout=timeout)
+        except Empty:
+            return None
+
+    def close(self) -> None:
+        self.has_left = True
+
+
+async def test_the_recipe_for_kafka_turns_records_into_messages_and_an_error_into_the_end(recipes: ModuleType) -> None:
+    consumer = FakeConsumer()
+    async with owning() as owned:
+        await owned.spawn(recipes.kafka_records(consumer))
+
+        consumer.records.put(FakeRecord(b"apple"))
+        assert await owned.next() == recipes.KafkaRecord("fruit", 0, 7, None, b"apple")
+        consumer.records.put(FakeRecord(b"", "broker down"))
+
+        reason = await owned.down()
+        assert isinstance(reason, Crashed)
+        assert str(reason.error) == "broker down"
+        assert consumer.has_left
+
+
+async def test_the_recipe_for_kafka_works_with_confluent_kafka(recipes: ModuleType) -> None:
+    kafka = pytest.importorskip("confluent_kafka", reason="needs the package confluent-kafka")
+    # Its library brings a broker for tests, which lives in the producer.
+    producer = kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused"})
+    (broker,) = producer.list_topics(timeout=10).brokers.values()
+    producer.produce("fruit", b"apple")
+    producer.flush(10)
+    consumer = kafka.Consumer(
+        {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "test", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["fruit"])
+    async with owning() as owned:
+        poller = await owned.spawn(recipes.kafka_records(consumer))
+
+        record = await owned.next()
+        owned.node.send_exit(poller)
+
+        assert (record.topic, record.value) == ("fruit", b"apple")
+        assert await owned.down() == Shutdown()
 
 
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
