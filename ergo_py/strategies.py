@@ -22,7 +22,7 @@ from ._core.errors import (
     ChildUnknownError,
     NotAllowedError,
 )
-from ._core.info import Phase, RestartRecord
+from ._core.info import Phase
 from ._core.reasons import Reason, RestartLimit, Shutdown, is_failure
 from ._core.seats import Decision
 from .actions import (
@@ -142,8 +142,8 @@ class Supervision:
     def __init__(self, spec: SupervisorSpec, chance: Callable[[], float]) -> None:
         self.spec = spec
         self.children: dict[str, Child] = {}
-        self.history: deque[RestartRecord] = deque(maxlen=_HISTORY)
-        """The last restarts, with times on the clock that is passed in."""
+        self.history: deque[tuple[float, str, Reason, float]] = deque(maxlen=_HISTORY)
+        """The last restarts: when, on the clock that is passed in; who; after which end; and how long after it."""
         self.ended = False
         self._chance = chance
         self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
@@ -339,7 +339,7 @@ class Supervision:
         if child.phase is not Phase.RUNNING:
             self._ask_start(child, (), asker, now)
             return
-        self.history.append(RestartRecord(now, child.name, Shutdown("restart asked for"), 0.0))
+        self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.asker = asker
         child.wanted = True
         child.leaves_as = Phase.PENDING
@@ -437,7 +437,15 @@ class Supervision:
         child.tries += 1
         child.wanted = True
         child.phase = Phase.BACKING_OFF if delay > 0 else Phase.PENDING
-        self.history.append(RestartRecord(now, child.name, reason, delay))
+        self.history.append((now, child.name, reason, delay))
+        if not self._is_group:
+            if delay > 0 or self._starting is not None or self._asked or self._queue:
+                self._wait(child, now + delay)
+            else:
+                # Nobody else waits for anything: no need to stand in line.
+                child.due = now
+                self._begin(child)
+            return
         self._wait(child, now + delay)
         for sibling in self._siblings(child):
             if sibling.phase in (Phase.RUNNING, Phase.STARTING) and not sibling.cycles:
@@ -448,13 +456,10 @@ class Supervision:
                 heappush(self._stops, (-sibling.position, next(self._tickets), sibling))
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those that are started anew with a child."""
-        match self.spec.strategy:
-            case Strategy.ALL_FOR_ONE:
-                return [one for one in self.children.values() if one is not child]
-            case Strategy.REST_FOR_ONE:
-                return [one for one in self.children.values() if one.position > child.position]
-        return ()
+        """Those that are started anew with a child, in a group."""
+        if self.spec.strategy is Strategy.ALL_FOR_ONE:
+            return [one for one in self.children.values() if one is not child]
+        return [one for one in self.children.values() if one.position > child.position]
 
     def _leave_cycle(self, child: Child) -> None:
         if child.cycles:
@@ -487,22 +492,28 @@ class Supervision:
     def _wait(self, child: Child, due: float) -> None:
         child.due = due
         child.ticket = next(self._tickets)
-        self._hold = max(self._hold, due)
-        key = 0.0 if self._is_group else due
-        heappush(self._queue, (key, child.position, child.ticket, child))
+        if self._is_group:
+            self._hold = max(self._hold, due)
+            heappush(self._queue, (0.0, child.position, child.ticket, child))
+        else:
+            heappush(self._queue, (due, child.position, child.ticket, child))
 
     def _settle(self, now: float) -> list[Action]:
         """Say what can be begun now, and until when to wait for the rest."""
         if not self.ended:
-            self._next_stop()
+            if self._stops:
+                self._next_stop()
             if self._starting is None:
                 child = self._next_start(now)
                 if child is not None:
-                    self._starting = child
-                    child.phase = Phase.STARTING
-                    self._actions.append(Start(child.name, child.reason if child.starts else None))
+                    self._begin(child)
         actions, self._actions = self._actions, []
         return actions
+
+    def _begin(self, child: Child) -> None:
+        self._starting = child
+        child.phase = Phase.STARTING
+        self._actions.append(Start(child.name, child.reason if child.starts else None))
 
     def _next_stop(self) -> None:
         while self._stopping is None and self._stops:

@@ -3,7 +3,7 @@
 import inspect
 import random
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -209,7 +209,7 @@ class Supervisor(Actor):
             spec.intensity,
             spec.period,
             tuple(self._info(child, now) for child in self._plan.children.values()),
-            tuple(RestartRecord(one.at + wall, one.child, one.reason, one.delay) for one in self._plan.history),
+            tuple(RestartRecord(at + wall, child, reason, delay) for at, child, reason, delay in self._plan.history),
         )
 
     def phase_of(self, name: str) -> Phase | None:
@@ -358,17 +358,19 @@ class Supervisor(Actor):
         return asker.result(process)
 
     async def _perform(self, actions: list[Action]) -> None:
-        todo = deque(actions)
         failures = 0
-        while todo:
-            match todo.popleft():
-                case Start() as action if failures:
+        # What comes of an action is appended to the list that is being gone through.
+        for action in actions:
+            if type(action) is Start:
+                if failures:
                     # One whose init fails at once, again and again, must not keep the supervisor from everything else.
                     self._postpone(action)
-                case Start(name, after):
-                    began, more = await self._start(self._plan.children[name], after)
-                    failures += not began
-                    todo.extend(more)
+                    continue
+                began, more = await self._start(self._plan.children[action.child], action.after)
+                failures += not began
+                actions += more
+                continue
+            match action:
                 case Stop(name, returns, drain):
                     self._stop(self._plan.children[name], returns, drain)
                 case Gone(name, reason):
