@@ -1,7 +1,7 @@
 # `make demo` and `make check` need python3 (3.11 or later), make and a package index; everything else is made here.
 
 PYTHON ?= python3
-DEMO   ?= examples/counter/main.py
+DEMO   ?= -m examples.demo
 ARGS   ?=
 
 VENV := .venv

@@ -1,0 +1,220 @@
+"""The demonstration: a chat over TCP and a collector of metrics over UDP on one node, supervised.
+
+It first plays a short session by itself, and then serves until Ctrl-C. Without a terminal, or with ``DEMO_SECONDS`` set, it ends by
+itself.
+"""
+
+import os
+import sys
+from time import perf_counter
+
+import trio
+
+from ergo_py import ChildSpec, Node, run
+from ergo_py.meta import Endpoint
+from examples.tcp.chat import Chat
+from examples.udp.statsd import Collector, Snapshot
+
+ON_TERMINAL = sys.stdin.isatty() and sys.stdout.isatty()
+SECONDS = os.environ.get("DEMO_SECONDS")
+
+
+# -- telling the story -------------------------------------------------------------------------------------------------
+
+
+def styled(code: str, text: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+
+
+def headline(text: str) -> None:
+    print(f"\n{styled('1', text)}", flush=True)
+
+
+def tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def show(code: str, text: str) -> None:
+    for line in text.splitlines():
+        print(f"    {styled('36', code)} {line}" if code else f"    {line}", flush=True)
+
+
+async def pause(seconds: float = 1.5) -> None:
+    """Give whoever watches the time to read."""
+    await trio.sleep(seconds if ON_TERMINAL else 0.0)
+
+
+# -- guests ------------------------------------------------------------------------------------------------------------
+
+
+class Guest:
+    """A client like any other, such as ``nc``: it knows nothing of actors."""
+
+    def __init__(self, name: str, address: Endpoint) -> None:
+        self.name = name
+        self.address = address
+        self.seen = b""
+        self.stream: trio.SocketStream | None = None
+
+    async def come(self) -> None:
+        self.stream = await trio.open_tcp_stream(*self.address)
+        await self.hear("name?")
+        await self.say(self.name)
+        await self.hear("you are in")
+
+    async def say(self, text: str) -> None:
+        assert self.stream is not None
+        show(f"{self.name:>4} >", text)
+        await self.stream.send_all(text.encode() + b"\n")
+
+    async def hear(self, text: str) -> None:
+        """Wait until a line with ``text`` in it has come, and show what came until then."""
+        with trio.fail_after(10):
+            while text not in await self.line():
+                pass
+
+    async def line(self) -> str:
+        assert self.stream is not None
+        while b"\n" not in self.seen:
+            data = await self.stream.receive_some()
+            if not data:
+                raise EOFError("the chat is closed")
+            self.seen += data
+        line, _, self.seen = self.seen.partition(b"\n")
+        show(f"{self.name:>4} <", line.decode())
+        return line.decode()
+
+    async def leave(self) -> None:
+        if self.stream is not None:
+            await trio.aclose_forcefully(self.stream)
+
+    async def stay(self) -> None:
+        """Listen, and be polite to whoever comes in."""
+        while True:
+            words = (await self.line()).split()
+            if words[0] == "*" and words[2:] == ["came", "in"] and words[1] not in ("ann", "bob"):
+                await self.say(f"welcome, {words[1]}")
+
+
+def endpoint(text: str) -> Endpoint:
+    host, _, port = text.rpartition(":")
+    return Endpoint(host, int(port))
+
+
+# -- the session -------------------------------------------------------------------------------------------------------
+
+
+async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
+    headline("1  Two guests come in and talk")
+    tell("Each connection is a meta-process that blocks on its socket, so that no actor has to.")
+    await pause()
+    await ann.come()
+    await bob.come()
+    await ann.hear("bob came in")
+    await ann.say("hello bob")
+    await bob.hear("hello bob")
+    await ann.hear("hello bob")
+    await pause()
+
+    headline("2  Metrics arrive as datagrams")
+    tell("A collector owns a UDP socket. Rubbish is counted, and ends nothing.")
+    await pause()
+    with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as sock:
+        await sock.connect(metrics)
+        for line in ("visits:1|c", "visits:1|c", "heat:21.5|g", "answer:3.2|ms", "no metric at all"):
+            show("udp >", line)
+            await sock.send(line.encode())
+    await arrival(node, "rubbish", "1")
+    show("", str(await node.call("metrics", Snapshot())))
+    await pause()
+
+    headline("3  Who is there: node.tree()")
+    tell("Everything has an owner, and ends with it.")
+    await pause()
+    show("", str(node.tree()))
+    await pause()
+
+    headline("4  Looking into a live connection: await node.inspect_meta(alias)")
+    alias = next(alias for alias in node.metas() if node.meta_info(alias).behaviour == "TCPConnection")
+    tell(f"Ann's connection is {alias}; its reader is the thread {node.meta_info(alias).thread}.")
+    await pause()
+    facts = await node.inspect_meta(alias)
+    show("", "\n".join(f"{key:>12}  {value}" for key, value in facts.items() if value))
+    await pause()
+
+    headline("5  Bob makes the room crash")
+    tell("The log says why; the supervisor starts it again; nobody loses the line.")
+    await pause()
+    before, began = node.whereis("room"), perf_counter()
+    await bob.say("/crash")
+    await ann.hear("you are in")
+    await bob.hear("you are in")
+    took = perf_counter() - began
+    tell(f"The room was {before} and is {node.whereis('room')} now. All are back in it after {took * 1000:.1f} ms.")
+    await ann.say("are you still there?")
+    await bob.hear("still there?")
+    await ann.hear("still there?")
+    await pause()
+    show("", str(node.tree().find("chat")))
+    await pause()
+
+
+async def arrival(node: Node, what: str, value: str) -> None:
+    """Wait for a datagram to have been counted: nobody is told when one arrives."""
+    with trio.fail_after(10):
+        while (await node.inspect("metrics"))[what] != value:  # noqa: ASYNC110 - there is no event
+            await trio.sleep(0.01)
+
+
+# -- and then ----------------------------------------------------------------------------------------------------------
+
+
+async def main(node: Node) -> None:
+    opened.append(node)
+    tell(f"{styled('1', 'ergo_py')}: actors that never block, over I/O that does. This is the node {node.name}.")
+    await node.supervise(
+        [ChildSpec("chat", Chat, 7777, True), ChildSpec("metrics", Collector, 8125, True)], name="root"
+    )
+    chat, metrics = endpoint(await node.call("door", "where?")), endpoint(await node.call("metrics", "where?"))
+    ann, bob = Guest("ann", chat), Guest("bob", chat)
+    try:
+        await play(node, ann, bob, metrics)
+        await bob.leave()
+        await ann.hear("bob left")
+        if ON_TERMINAL or SECONDS:
+            invite(chat, metrics)
+            await serve(ann)
+    finally:
+        for guest in (ann, bob):
+            await guest.leave()
+
+
+async def serve(ann: Guest) -> None:
+    with trio.move_on_after(float(SECONDS) if SECONDS else float("inf")):
+        try:
+            await ann.stay()
+        except (EOFError, trio.BrokenResourceError):
+            headline("The chat crashed more often than its supervisors allow, and was given up.")
+
+
+def invite(chat: Endpoint, metrics: Endpoint) -> None:
+    headline("Now it is your turn")
+    tell("In another terminal:")
+    for command, purpose in (
+        (f"nc {chat.host} {chat.port}", "talk to ann; there, type"),
+        ("    /tree", "to see who is there"),
+        ("    /inspect", "to look into your own connection"),
+        ("    /inspect metrics", "to look into a process by name"),
+        ("    /crash", "to make the room fail"),
+        ("    /quit", "to leave"),
+        (f"echo 'visits:1|c' | nc -u -w0 {metrics.host} {metrics.port}", "send a metric"),
+    ):
+        show("", f"{styled('1', f'{command:<50}')}{purpose}")
+    tell("Ctrl-C stops everything in order." if not SECONDS else f"It ends by itself after {SECONDS} seconds.")
+
+
+opened: list[Node] = []
+
+if __name__ == "__main__":
+    run(main, name="demo@localhost")
+    headline(str(opened[0].exit_report))

@@ -1,0 +1,53 @@
+"""Running the examples as the programs they are."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["EXAMPLES", "ROOT", "Program", "running"]
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+class Program:
+    """A program that was started, line by line."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def line(self) -> str:
+        """The next line it prints; the time limit of the test bounds the wait."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def port(self) -> int:
+        """The port at the end of the line in which it says where it listens."""
+        return int(self.line().rpartition(":")[2])
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, and return the status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=30)
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[Program]:
+    """A program, until the end of the block at the latest."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        try:
+            yield Program(process)
+        finally:
+            process.kill()

@@ -1,0 +1,143 @@
+"""``make demo``: it plays its session, ends by itself where nobody watches, and serves until Ctrl-C where somebody does."""
+
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.examples.programs import ROOT
+
+COMMAND = [sys.executable, "-W", "error", "-m", "examples.demo"]
+
+
+def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        COMMAND,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"}, **environment},
+    )
+
+
+def test_make_runs_this_demonstration() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert re.search(r"^DEMO +\?= -m examples\.demo$", makefile, re.MULTILINE)
+
+
+def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> None:
+    done = demo()
+
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "bob < ann: hello bob",
+        "{'visits': '2', 'heat': '21.5 now', 'answer': '3.2 ms, median of 1'}",
+        "├─ room Room <PID 4 demo@localhost> (running)",
+        "└─ TCPConnection <Alias 12 demo@localhost> (sleep)",
+        "messages in  2",
+        "bob > /crash",
+        "the room is gone (crashed: RuntimeError: bob asked for it)",
+        "(running, 1 restart)",
+        "bob < ann: are you still there?",
+        "node down in",
+    ):
+        assert part in done.stdout
+    assert "turn" not in done.stdout
+    assert "killed" not in done.stdout
+    assert "abandoned" not in done.stdout
+    # The crash is in the log, with its traceback, and nothing else is.
+    assert done.stderr.count("Traceback") == 1
+    assert "RuntimeError: bob asked for it" in done.stderr
+
+
+def test_with_a_time_set_it_serves_for_that_long() -> None:
+    began = time.monotonic()
+
+    done = demo(DEMO_SECONDS="1")
+
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began > 1
+    assert "Now it is your turn" in done.stdout
+    assert "It ends by itself after 1 seconds." in done.stdout
+
+
+def test_it_finds_other_ports_if_its_own_are_taken() -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 7777))
+            taken.listen()
+        except OSError:  # somebody has it: as good
+            pass
+
+        done = demo()
+
+    assert done.returncode == 0, done.stderr
+    assert "local  127.0.0.1:7777" not in done.stdout
+
+
+class Screen:
+    """A terminal, as the one who sits before it sees it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.text = ""
+
+    def wait_for(self, text: str, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while text not in self.text:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                raise AssertionError(f"{text!r} did not appear:\n{self.text}")
+            try:
+                self.text += os.read(self.fd, 65536).decode()
+            except OSError as error:
+                raise AssertionError(f"the program ended without {text!r}:\n{self.text}") from error
+
+
+@contextmanager
+def on_a_terminal() -> Iterator[tuple["subprocess.Popen[bytes]", Screen]]:
+    ours, theirs = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in ("DEMO_SECONDS", "NO_COLOR")}
+    process = subprocess.Popen(
+        COMMAND, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    try:
+        yield process, Screen(ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.skipif(
+    os.environ.get("HYPOTHESIS_PROFILE") != "thorough",
+    reason="it takes its time for people: make test-deep runs it",
+)
+def test_at_a_terminal_it_takes_its_time_and_serves_until_ctrl_c() -> None:
+    with on_a_terminal() as (process, screen):
+        screen.wait_for("Ctrl-C stops everything in order.")
+        port = int(re.findall(r"nc 127\.0\.0\.1 (\d+)", screen.text)[0])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as guest:
+            guest.sendall(b"carl\n")
+            screen.wait_for("welcome, carl")
+            process.send_signal(signal.SIGINT)
+            screen.wait_for("node down in")
+        status = process.wait(timeout=30)
+
+    assert status == 0
+    assert "Traceback" not in screen.text.partition("Now it is your turn")[2]

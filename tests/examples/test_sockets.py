@@ -1,0 +1,236 @@
+"""The examples for TCP and UDP, run as programs and talked to by clients nobody here wrote."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.udp.statsd import Metrics
+from tests.examples.programs import EXAMPLES, running
+
+
+class Terminal:
+    """What somebody sees and types in a terminal with ``nc`` in it."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.file = self.sock.makefile("rw", encoding="utf-8", newline="\n")
+
+    def type(self, text: str) -> None:
+        self.file.write(text + "\n")
+        self.file.flush()
+
+    def see(self, text: str) -> str:
+        """The next line with ``text`` in it."""
+        for line in self.file:
+            if text in line:
+                return line.rstrip("\n")
+        raise AssertionError(f"the connection ended without {text!r}")
+
+    def close(self) -> None:
+        self.file.close()
+        self.sock.close()
+
+
+def client(example: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / example), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- TCP ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
+    with running(EXAMPLES / "tcp" / "echo_server.py", 0) as server:
+        port = server.port()
+
+        said = client("tcp/echo_client.py", port, "one", "two words", "three")
+
+        assert said == "one\ntwo words\nthree\n"
+        assert server.line().endswith(" is here")
+        assert server.line() == "closed by the peer: 20 bytes came, 20 went"
+        assert server.interrupt() == 0
+
+
+def test_the_echo_client_says_so_if_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "tcp" / "echo_client.py"), str(port)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "InitError" in done.stderr
+
+
+@pytest.fixture
+def chat() -> Path:
+    return EXAMPLES / "tcp" / "chat.py"
+
+
+def join(port: int, name: str) -> Terminal:
+    terminal = Terminal(port)
+    terminal.see("what is your name?")
+    terminal.type(name)
+    terminal.see("you are in")
+    return terminal
+
+
+def test_people_in_the_chat_see_one_another_come_talk_and_leave(chat: Path) -> None:
+    with running(chat, 0) as program:
+        port = program.port()
+        ann, bob = join(port, "ann"), join(port, "bob")
+
+        ann.see("* bob came in")
+        bob.type("hello")
+        heard = ann.see("hello")
+        bob.see("bob: hello")
+        bob.type("/quit")
+        ann.see("* bob left")
+
+        assert heard == "bob: hello"
+        assert bob.file.read() == "* goodbye\n"
+        ann.close()
+        bob.close()
+        assert program.interrupt() == 0
+
+
+def test_nobody_loses_the_line_when_the_room_crashes(chat: Path) -> None:
+    with running(chat, 0) as program:
+        port = program.port()
+        ann, bob = join(port, "ann"), join(port, "bob")
+
+        bob.type("/crash")
+        gone = [ann.see("the room is gone"), bob.see("the room is gone")]
+        ann.see("you are in")
+        bob.see("you are in")
+        ann.type("still there?")
+        heard = bob.see("still there?")
+        bob.type("/tree")
+        restarted = bob.see("room Room")
+
+        assert all("bob asked for it" in line for line in gone)
+        assert heard == "ann: still there?"
+        assert "1 restart" in restarted
+        ann.close()
+        bob.close()
+
+
+def test_a_guest_can_look_inside(chat: Path) -> None:
+    with running(chat, 0) as program:
+        port = program.port()
+        ann = join(port, "ann")
+
+        ann.type("/inspect")
+        peer = ann.see("peer:")
+        ann.type("/inspect room")
+        members = ann.see("members")
+        ann.type("/inspect nobody")
+        nobody = ann.see("nobody")
+
+        assert peer.endswith(str(ann.sock.getsockname()[1]))
+        assert members.endswith("ann")
+        assert nobody.endswith("there is nobody of that name")
+        ann.close()
+
+
+def test_a_name_that_is_taken_is_refused_and_another_one_taken(chat: Path) -> None:
+    with running(chat, 0) as program:
+        port = program.port()
+        ann = join(port, "ann")
+        other = Terminal(port)
+        other.see("what is your name?")
+
+        other.type("ann")
+        refused = other.see("already")
+        other.type("eve")
+        other.see("you are in, with ann")
+
+        assert "what is your name?" in refused
+        ann.close()
+        other.close()
+
+
+def test_a_line_without_end_is_cut_off_and_the_chat_goes_on(chat: Path) -> None:
+    with running(chat, 0) as program:
+        port = program.port()
+        ann = join(port, "ann")
+        flooder = Terminal(port)
+
+        flooder.sock.sendall(b"x" * 100_000)
+        flooder.close()
+        ann.type("undisturbed")
+
+        assert ann.see("undisturbed") == "ann: undisturbed"
+        ann.close()
+
+
+# -- UDP ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_echo_client_gets_its_words_back() -> None:
+    with running(EXAMPLES / "udp" / "echo_server.py", 0) as server:
+        port = server.port()
+
+        said = client("udp/echo_client.py", port, "one", "two")
+
+        assert said == f"127.0.0.1:{port} says one\n127.0.0.1:{port} says two\n"
+        assert server.interrupt() == 0
+
+
+def test_the_udp_client_hears_that_nobody_listens() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+
+    assert client("udp/echo_client.py", port, "anybody") == "the peer cannot be reached, or nobody listens there\n"
+
+
+def test_the_collector_starts_and_stops() -> None:
+    with running(EXAMPLES / "udp" / "statsd.py", 0) as program:
+        port = program.port()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"visits:1|c\nrubbish\n", ("127.0.0.1", port))
+
+        assert program.interrupt() == 0
+
+
+def test_metrics_are_added_up() -> None:
+    metrics = Metrics()
+
+    for line in ("visits:1|c", "visits:2.5|c", "heat:20|g", "heat:21|g", "answer:1|ms", "answer:3|ms", "answer:2|ms"):
+        metrics.take(line)
+
+    assert metrics.lines() == {"visits": "3.5", "heat": "21 now", "answer": "2 ms, median of 3"}
+
+
+@pytest.mark.parametrize("line", ["", "visits", "visits:1", "visits:1|x", ":1|c", "visits:one|c"])
+def test_what_is_no_metric_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"metric|float"):
+        Metrics().take(line)
+
+
+# -- READMEs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("directory", ["tcp", "udp"])
+def test_a_readme_names_the_programs_that_are_there(directory: str) -> None:
+    text = (EXAMPLES / directory / "README.md").read_text()
+
+    named = set(re.findall(rf"python examples/{directory}/(\w+\.py)", text))
+
+    assert named == {path.name for path in (EXAMPLES / directory).glob("*.py")}
