@@ -38,7 +38,7 @@ class Outlet:
                 self._left -= len(data)
         except BlockingIOError:  # empty: somebody else holds the other end, but the program has written its last
             return b""
-        except (OSError, trio.BrokenResourceError):  # how a terminal says that nobody is at the other end
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):  # so a terminal says that nobody is there
             return b""
         self.count += len(data)
         return data

@@ -130,6 +130,20 @@ async def test_an_unwatched_descriptor_is_told_no_more() -> None:
             await quiet(owned)
 
 
+async def test_what_is_sent_is_done_as_what_is_called() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            os.write(pipe.write, b"x")
+
+            owned.node.send(watcher, WatchFd(pipe.read))
+            assert await owned.next() == FdReadable(watcher, pipe.read)
+            owned.node.send(watcher, UnwatchFd(pipe.read))
+            owned.node.send(watcher, "what?")
+
+            assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is False
+
+
 async def test_a_regular_file_is_refused_with_what_to_use_instead(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")

@@ -379,6 +379,10 @@ async def test_what_cannot_be_written_is_an_error_of_the_spawn(tmp_path: Path) -
             await owned.spawn(FileWriter(tmp_path))
         with pytest.raises(InitError, match="No such device"):
             await owned.spawn(FileWriter(tmp_path / "fifo"))
+        reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(InitError, match="hold the writer up"):
+            await owned.spawn(FileWriter(tmp_path / "fifo"))
+        os.close(reader)
 
 
 async def test_requests_they_do_not_know_are_refused(tmp_path: Path) -> None:
@@ -388,6 +392,7 @@ async def test_requests_they_do_not_know_are_refused(tmp_path: Path) -> None:
         reader = await owned.spawn(follower(path))
 
         for meta in (writer, reader):
+            owned.node.send(meta, "what?")
             with pytest.raises(UnhandledCallError):
                 await owned.node.call(meta, "what?")
 
