@@ -476,7 +476,7 @@ async def test_one_that_left_the_group_keeps_the_pipe_but_not_the_port() -> None
                 [
                     "bash",
                     "-c",
-                    "setsid bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null' & sleep 0.1",
+                    "setsid timeout 20 bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null' & sleep 0.1",
                 ],
                 stop=QUICK,
             )
