@@ -4,14 +4,14 @@ import errno
 import socket
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from .._core.errors import BadInputError
 from .._core.ids import Alias
 from .._core.messages import Request
 from .messages import Endpoint, check_bytes
 
-__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "fault_of"]
+__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "fault_of", "udp_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,21 @@ class UDPData:
     data: bytes
     truncated: bool = False
     """It was longer than ``max_datagram``, and its rest is lost."""
+
+
+@dataclass(slots=True)
+class _Unfrozen:
+    socket: Alias
+    peer: Endpoint
+    data: bytes
+    truncated: bool = False
+
+
+def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
+    """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each field, so it is frozen afterwards."""
+    message: Any = _Unfrozen(socket, peer, data)
+    message.__class__ = UDPData
+    return message  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ __all__ = [
     "TCPSend",
     "TLSFacts",
     "check_bytes",
+    "tcp_data",
 ]
 
 
@@ -82,6 +83,19 @@ class TCPData:
 
     connection: Alias
     data: bytes
+
+
+@dataclass(slots=True)
+class _Unfrozen:
+    connection: Alias
+    data: bytes
+
+
+def tcp_data(connection: Alias, data: bytes) -> TCPData:
+    """Make a :class:`TCPData` in half the time: filling a frozen object costs a call for each field, so it is frozen afterwards."""
+    message: Any = _Unfrozen(connection, data)
+    message.__class__ = TCPData
+    return message  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,11 @@ class EitherReader(MetaProcess):
             meta = self._meta
             meta.outbox.backlog = max(4, min(meta.options.backlog, (_WEIGHT >> 12) // (size or 1)))
 
+    def _post(self, to: Target, message: object) -> bool:
+        """Send from the reader's thread. What ``send`` does, without asking each time who is sending."""
+        meta = self._meta
+        return meta.outbox.put(to, message, meta.priority)
+
     async def _hand_over(self, to: Target, message: object) -> bool:
         """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is behind."""
         meta = self._meta
@@ -168,6 +173,14 @@ class EitherReader(MetaProcess):
         meta.sent += 1
         meta.router.send(meta.id, to, message, meta.priority)
         return True
+
+    def _room_for(self, to: Target) -> int:
+        """How many messages ``to`` can be sent on the loop before the next look; 0 if each has to be looked at."""
+        receiver = self._meta.router.resolve(to)
+        if receiver is None:
+            return 0
+        box, outbox = receiver.mailbox, self._meta.outbox
+        return 0 if box.limit or len(outbox) else outbox.backlog - box.depth(Lane.MAIN)
 
     def _has_receiver(self, to: Target) -> bool:
         """Whether anybody takes what is sent to ``to``."""

@@ -12,7 +12,7 @@ from trio.lowlevel import wait_readable, wait_writable
 from .._core.ids import Target
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts
+from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts, tcp_data
 from .options import StreamOptions
 from .polling import Poller, watch
 from .readers import EitherReader, ReaderKind
@@ -85,11 +85,11 @@ class StreamReader(EitherReader):
             if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
                 self._end(Cause.EOF, "during the TLS handshake")
                 return
-            self.send(to, self._connect())
+            self._post(to, self._connect())
             data = b""
             while True:
                 for message in self._messages(data):
-                    if not self.send(to, message) and not self._has_receiver(to):
+                    if not self._post(to, message) and not self._has_receiver(to):
                         self._end(Cause.NO_RECEIVER)
                         return
                 if self.cause is not None:
@@ -185,7 +185,7 @@ class StreamReader(EitherReader):
         if self._is_raw:
             self.messages_in += 1
             self._weigh(len(data))
-            return (TCPData(self._meta.id, data),)
+            return (tcp_data(self._meta.id, data),)
         try:
             frames = self._decoder.feed(data)
         except FramingError as error:
@@ -200,7 +200,7 @@ class StreamReader(EitherReader):
         self.messages_in += len(frames)
         self._weigh(len(frames[0]))
         alias = self._meta.id
-        return [TCPData(alias, frame) for frame in frames]
+        return [tcp_data(alias, frame) for frame in frames]
 
     def _decrypted(self, data: bytes) -> bytes:
         secure = self._secure

@@ -16,7 +16,7 @@ from .._core.ids import PID, Alias, Target
 from .._core.options import check_number
 from .._core.reasons import Reason
 from .._core.requests import Caller
-from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of
+from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
 from .readers import EitherReader, ReaderKind
 from .sockets import describe, endpoint, resolve
@@ -122,7 +122,7 @@ class UDPSocket(EitherReader):
     # -- the reader --------------------------------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
-        receive, most, to, send = self._socket.recvfrom, self._most + 1, self._receiver(), self.send
+        receive, most, to, send = self._socket.recvfrom, self._most + 1, self._receiver(), self._post
         flags, left = 0, _BATCH
         while True:
             try:
@@ -146,19 +146,25 @@ class UDPSocket(EitherReader):
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
         receive, most = sock.recvfrom, self._most + 1
+        meta, datagram = self._meta, self._datagram
+        alias, send, priority = meta.id, meta.router.send, meta.priority
         while True:
             await wait_readable(sock)
-            for _ in range(_BATCH):
-                try:
-                    data, address = receive(most)
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    self._failed_to_read(error)
+            room = self._room_for(to)
+            try:
+                if room < 1:
+                    # Still as many as there are: a reader that may drop must not leave the dropping to the operating system.
+                    for _ in range(_BATCH):
+                        await self._hand_over(to, datagram(*receive(most)))
                     continue
-                message = self._datagram(data, address)
-                if not self._hand_over_now(to, message):
-                    await self._hand_over(to, message)
+                for _ in range(min(_BATCH, room)):
+                    data, address = receive(most)
+                    meta.sent += 1
+                    send(alias, to, datagram(data, address), priority)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._failed_to_read(error)
 
     def _datagram(self, data: bytes, address: Any) -> UDPData:
         peer = self._endpoints.get(address)
@@ -169,7 +175,7 @@ class UDPSocket(EitherReader):
         if len(data) > self._most:
             self.truncated += 1
             return UDPData(self._meta.id, peer, data[: self._most], True)
-        return UDPData(self._meta.id, peer, data)
+        return udp_data(self._meta.id, peer, data)
 
     def _remember(self, address: Any) -> Endpoint:
         if len(self._endpoints) >= _KNOWN:

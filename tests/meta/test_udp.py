@@ -407,7 +407,8 @@ async def test_a_reader_that_may_drop_does_so_and_counts(reader: ReaderKind, whe
                 sock.send(b"%d" % number)
                 if number % 50 == 0:
                     await trio.sleep(0.001)
-            await until(lambda: server.messages_in == 500)
+            # On a busy machine the operating system may drop some before the reader gets to them.
+            await until(lambda: server.messages_in + server._kernel_side()[0] == 500)
 
         facts = await node.inspect_meta(server.id)
         go_on.set()
