@@ -1,0 +1,106 @@
+"""The other side of the network benchmarks: a program of its own, so that a server's processor time is the server's.
+
+``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps one message going round on each connection;
+``python load.py udp PORT BYTES`` sends as fast as it can until it is ended.
+"""
+
+import select
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Load"]
+
+_WARM_UP = 5
+
+
+class Load:
+    """Runs the other side for as long as the block lasts."""
+
+    def __init__(self, *arguments: object) -> None:
+        # Standard library only, and no site packages: it is there in a moment.
+        command = [sys.executable, "-I", "-S", __file__, *map(str, arguments)]
+        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._program as program:
+            program.kill()
+
+    def wait(self, word: str) -> None:
+        """Block until it says ``go`` or ``done``."""
+        stdout = self._program.stdout
+        assert stdout is not None
+        line = stdout.readline().strip()
+        if line != word:
+            raise RuntimeError(f"the load said {line!r} instead of {word!r}")
+
+
+def _tell(word: str) -> None:
+    sys.stdout.write(word + "\n")
+    sys.stdout.flush()
+
+
+def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
+    message = b"x" * size
+    poll = select.epoll()
+    socks: dict[int, socket.socket] = {}
+    missing: dict[int, int] = {}
+    for _ in range(connections):
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        socks[sock.fileno()] = sock
+        poll.register(sock, select.EPOLLIN)
+
+    def go_round(total: int) -> None:
+        left = total
+        for fd, sock in socks.items():
+            missing[fd] = size
+            sock.sendall(message)
+            left -= 1
+        open_ = connections
+        while open_:
+            for fd, _ in poll.poll():
+                sock = socks[fd]
+                got = len(sock.recv(262144))
+                if not got:
+                    raise SystemExit("the server closed a connection")
+                missing[fd] -= got
+                if missing[fd]:
+                    continue
+                if left > 0:
+                    left -= 1
+                    missing[fd] = size
+                    sock.sendall(message)
+                else:
+                    open_ -= 1
+
+    go_round(connections * _WARM_UP)
+    _tell("go")
+    go_round(max(connections, roundtrips))
+    _tell("done")
+    sys.stdin.read()
+
+
+def _udp(port: int, size: int) -> None:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.connect(("127.0.0.1", port))
+    message = b"x" * size
+    send = sock.send
+    try:
+        while True:
+            send(message)
+    except ConnectionRefusedError:
+        return
+
+
+if __name__ == "__main__":
+    kind, *numbers = sys.argv[1:]
+    kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp}
+    kinds[kind](*map(int, numbers))

@@ -1,0 +1,167 @@
+"""TCP echo through an actor, with fifty connections: 64 bytes and 64 KiB, against what people would write otherwise."""
+
+import asyncio
+import socketserver
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, open_node
+from ergo_py.meta.messages import TCPData, TCPSend
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.tcp import TCPServer
+
+from ..clocks import Stopwatch
+from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from ..load import Load
+
+try:
+    uvloop: Any = import_module("uvloop")
+except ImportError:  # it is not to be had everywhere
+    uvloop = None
+
+_CONNECTIONS = 50
+
+
+class Echo(Actor):
+    """Sends everything back."""
+
+    def __init__(self, server: TCPServer) -> None:
+        self.server = server
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if type(message) is TCPData:
+            self.send(message.connection, TCPSend(message.data))
+
+
+def _load(port: int, size: int, count: int) -> Figures:
+    watch = Stopwatch()
+    with Load("tcp", port, _CONNECTIONS, size, count) as load:
+        load.wait("go")
+        with watch:
+            load.wait("done")
+    return watch.each(max(_CONNECTIONS, count))
+
+
+async def _ergo(reader: ReaderKind, size: int, count: int) -> Figures:
+    server = TCPServer(reader=reader)
+    async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
+        await node.spawn(Echo, server)
+        figures = await trio.to_thread.run_sync(_load, server.local.port, size, count)
+    return figures
+
+
+async def _trio(size: int, count: int) -> Figures:
+    async def echo(stream: trio.SocketStream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))
+        figures = await trio.to_thread.run_sync(_load, listeners[0].socket.getsockname()[1], size, count)
+        nursery.cancel_scope.cancel()
+    return figures
+
+
+async def _streams(size: int, count: int) -> Figures:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    figures = await asyncio.to_thread(_load, server.sockets[0].getsockname()[1], size, count)
+    server.close()
+    return figures
+
+
+class EchoProtocol(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+async def _protocol(size: int, count: int) -> Figures:
+    server = await asyncio.get_running_loop().create_server(EchoProtocol, "127.0.0.1", 0)
+    figures = await asyncio.to_thread(_load, server.sockets[0].getsockname()[1], size, count)
+    server.close()
+    return figures
+
+
+def _asyncio(work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int) -> Figures:
+    return asyncio.run(work(size, count))
+
+
+def _uvloop(work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int) -> Figures:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work(size, count))
+
+
+class EchoHandler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+
+
+class ThreadingServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def _socketserver(size: int, count: int) -> Figures:
+    with ThreadingServer(("127.0.0.1", 0), EchoHandler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        try:
+            return _load(server.server_address[1], size, count)
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def _variants(size: int) -> dict[str, Variant]:
+    found: dict[str, Variant] = {
+        "ergo thread": on_loop(_ergo, "thread", size),
+        "ergo task": on_loop(_ergo, "task", size),
+        "trio": on_loop(_trio, size),
+        "asyncio streams": partial(_asyncio, _streams, size),
+        "asyncio protocol": partial(_asyncio, _protocol, size),
+        "socketserver": partial(_socketserver, size),
+    }
+    if uvloop is not None:
+        found["uvloop streams"] = partial(_uvloop, _streams, size)
+        found["uvloop protocol"] = partial(_uvloop, _protocol, size)
+    return found
+
+
+def _case(name: str, size: int, count: int) -> Case:
+    variants = _variants(size)
+    reach = (Goal("reach", 1 / 1.3, "trio"), Goal("reach", 1 / 1.3, "asyncio streams"))
+    dream = (Goal("dream", 1.0, "uvloop streams"),) if "uvloop streams" in variants else ()
+    return Case(
+        name=f"TCP echo, {name}",
+        about=f"each round trip, {_CONNECTIONS} connections, wall time; trio: serve_tcp",
+        unit="µs",
+        size=count,
+        least=_CONNECTIONS,
+        variants=variants,
+        lines=[
+            Line("reader thread", "ergo thread", figure="wall", goals=(*reach, *dream)),
+            Line("reader task", "ergo task", figure="wall", goals=(*reach, *dream)),
+            Line("reader thread, CPU", "ergo thread"),
+            Line("reader task, CPU", "ergo task"),
+        ],
+    )
+
+
+CASES = [_case("64 bytes", 64, 10_000), _case("64 KiB", 65_536, 3_000)]

@@ -1,0 +1,161 @@
+"""Datagrams of 64 bytes, as many as come: what receiving one costs, up to the callback of an actor."""
+
+import asyncio
+import socket
+import socketserver
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import trio
+
+from ergo_py import Actor, open_node
+from ergo_py.meta.datagrams import UDPData
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.udp import UDPServer
+
+from ..clocks import Stopwatch
+from ..harness import Case, Figures, Goal, Line, Variant, on_loop
+from ..load import Load
+
+try:
+    uvloop: Any = import_module("uvloop")
+except ImportError:  # it is not to be had everywhere
+    uvloop = None
+
+_BYTES = 64
+_WARM_UP = 100
+
+
+class Meter:
+    """Counts what comes, and measures from the hundredth on."""
+
+    def __init__(self, count: int, done: Callable[[], object]) -> None:
+        self.left = count + _WARM_UP
+        self.first = count
+        self.done = done
+        self.watch = Stopwatch()
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left == self.first:
+            self.watch.start()
+        elif self.left == 0:
+            self.watch.stop()
+            self.done()
+
+    def each(self) -> Figures:
+        return self.watch.each(self.first)
+
+
+class Sink(Actor):
+    """Takes datagrams."""
+
+    def __init__(self, server: UDPServer, meter: Meter) -> None:
+        self.server = server
+        self.take = meter.take
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+
+    def handle_message(self, message: object, sender: object) -> None:
+        if type(message) is UDPData:
+            self.take()
+
+
+async def _ergo(reader: ReaderKind, count: int) -> Figures:
+    done = trio.Event()
+    meter = Meter(count, done.set)
+    server = UDPServer(reader=reader)
+    async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
+        await node.spawn(Sink, server, meter)
+        with Load("udp", server.local.port, _BYTES):
+            await done.wait()
+    return meter.each()
+
+
+async def _trio(count: int) -> Figures:
+    meter = Meter(count, lambda: None)
+    with trio.socket.socket(type=socket.SOCK_DGRAM) as sock:
+        await sock.bind(("127.0.0.1", 0))
+        with Load("udp", sock.getsockname()[1], _BYTES):
+            while meter.left > 0:
+                await sock.recvfrom(65535)
+                meter.take()
+    return meter.each()
+
+
+class Protocol(asyncio.DatagramProtocol):
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.meter.take()
+
+
+async def _protocol(count: int) -> Figures:
+    done = asyncio.Event()
+    meter = Meter(count, done.set)
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        partial(Protocol, meter), local_addr=("127.0.0.1", 0)
+    )
+    with Load("udp", transport.get_extra_info("sockname")[1], _BYTES):
+        await done.wait()
+    transport.close()
+    return meter.each()
+
+
+def _asyncio(count: int) -> Figures:
+    return asyncio.run(_protocol(count))
+
+
+def _uvloop(count: int) -> Figures:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_protocol(count))
+
+
+def _socketserver(count: int) -> Figures:
+    meter = Meter(count, lambda: None)
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            meter.take()
+
+    with (
+        socketserver.UDPServer(("127.0.0.1", 0), Handler) as server,
+        Load("udp", server.server_address[1], _BYTES),
+    ):
+        while meter.left > 0:
+            server.handle_request()
+    return meter.each()
+
+
+_VARIANTS: dict[str, Variant] = {
+    "ergo thread": on_loop(_ergo, "thread"),
+    "ergo task": on_loop(_ergo, "task"),
+    "trio": on_loop(_trio),
+    "asyncio": _asyncio,
+    "socketserver": _socketserver,
+}
+if uvloop is not None:
+    _VARIANTS["uvloop"] = _uvloop
+
+_REACH = (Goal("reach", 1 / 3, "trio"), Goal("reach", 1 / 3, "asyncio"))
+
+CASES = [
+    Case(
+        name="UDP flood, 64 bytes",
+        about="each datagram received; trio: recvfrom of its sockets",
+        unit="µs",
+        size=40_000,
+        least=100,
+        variants=_VARIANTS,
+        lines=[
+            Line("reader task", "ergo task", goals=_REACH),
+            Line("reader thread", "ergo thread", goals=_REACH),
+            Line("reader task, wall", "ergo task", figure="wall"),
+            Line("reader thread, wall", "ergo thread", figure="wall"),
+        ],
+    )
+]
