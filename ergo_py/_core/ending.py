@@ -12,7 +12,7 @@ from .kernel import Kernel
 from .mailbox import CHILD_EXIT, CONTROL, EVENT, Envelope, Lane, Priority
 from .messages import Why
 from .publishing import PROCESS_ENDED
-from .reasons import Crashed, Reason, Shutdown, is_failure
+from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from .requests import Caller
 from .seats import Fate, Redirect, Seat
 from .serving import check_plain
@@ -53,7 +53,8 @@ async def undo(process: "Process", error: BaseException) -> None:
     """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
     if process.state is State.TERMINATED:
         return
-    process.reason = process.reason or Crashed(error)
+    # A spawner that was cancelled has not crashed its child: it took it along.
+    process.reason = process.reason or (Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
     _begin(process)
     if process.owned:
         with trio.CancelScope(shield=True):
