@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -339,7 +339,7 @@ class Item:
     """Something in a mailbox."""
 
     kind: str
-    sender: object
+    sender: Any
     payload: Any
     call: Call | None = None
     relation: Relation | None = None
@@ -469,7 +469,7 @@ class Model:
         if item.call is not None and self.closes_a_ring(self.waiter(item.call), other):
             self.settle(item.call, DeadlockError)
             return False
-        wrapped = Diverted(receiver.pid, tag, item.payload, item.sender)  # type: ignore[arg-type]
+        wrapped = Diverted(receiver.pid, tag, item.payload, item.sender)
         return self.post(other, lane, Item(item.kind, item.sender, wrapped, item.call))
 
     def bury(self, item: Item, why: Why, receiver: Process) -> None:
@@ -674,7 +674,7 @@ class Told:
 @dataclass(eq=False)
 class Request:
     what: str
-    hand_to: object
+    hand_to: Any
     call: Call
 
 
@@ -1108,7 +1108,7 @@ class World:
             model.settle(call, DeadlockError)
         else:
             model.post(receiver, MAIN, Item("call", call.caller, handed, call))
-        who.forward(to, handed, caller)  # type: ignore[arg-type]
+        who.forward(to, handed, caller)
 
     # what callbacks report
 
@@ -1128,9 +1128,9 @@ class World:
         if item is not None:
             match item.kind:
                 case "exit":
-                    expected = ("message", Exit(item.sender, item.payload), item.sender)  # type: ignore[arg-type]
+                    expected = ("message", Exit(item.sender, item.payload), item.sender)
                 case "down":
-                    expected = ("message", Down(item.sender, item.payload), item.sender)  # type: ignore[arg-type]
+                    expected = ("message", Down(item.sender, item.payload), item.sender)
                 case _:
                     expected = (item.kind, item.payload, item.sender)
         self.check(
@@ -1352,17 +1352,20 @@ class AsyncPuppet(Puppet):
 
 
 async def live(program: list[list[Any]], clock: MockClock) -> None:
+    at_the_end = 0
     async with trio.open_nursery() as nursery:
-        async with open_node(NODE, max_processes=LIMIT, watchdog=None, log_output="none") as node:
-            world = World(node, clock, nursery)
-            try:
-                for step in (*PROLOGUE, *program):
-                    await world.take_step(step)
-            finally:
-                # Nobody opens the gates any more: what waits there is stopped when its time is up.
-                at_the_end = len(node.processes())
-                world.model.is_closing = True
-                clock.autojump_threshold = 0
+        context = open_node(NODE, max_processes=LIMIT, watchdog=None, log_output="none")
+        node = await context.__aenter__()
+        world = World(node, clock, nursery)
+        try:
+            for step in (*PROLOGUE, *program):
+                await world.take_step(step)
+        finally:
+            # Nobody opens the gates any more: what waits there is stopped when its time is up.
+            at_the_end = len(node.processes())
+            world.model.is_closing = True
+            clock.autojump_threshold = 0
+            await context.__aexit__(None, None, None)
         await wait_all_tasks_blocked()
         still_waiting = list(world.scopes)
         nursery.cancel_scope.cancel()
@@ -1394,7 +1397,22 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+ANSWERED_AND_ASKED = [
+    # One asks another and is answered; before it has taken the answer, the other asks it in turn.
+    [Tell(0, Ask(Where("pid", 1), "wait", Where("far", 0), 0, Priority.NORMAL), Priority.NORMAL)],
+    [Tell(1, Ask(Where("pid", 0), "answer", Where("far", 0), 0, Priority.NORMAL), Priority.NORMAL)],
+    [OpenGate(0)],
+]
+SPAWNER_CANCELLED = [
+    # Somebody waits for a process in its init, whose spawner then gives up.
+    [Spawn("c", True, "wait", False, 0, Overflow.RAISE)],
+    [Tell(0, Relate("monitor", Where("name", 2)), Priority.NORMAL), GiveUp(0)],
+]
+
+
 @given(programs)
+@example(ANSWERED_AND_ASKED)
+@example(SPAWNER_CANCELLED)
 def test_a_node_keeps_its_promises_whatever_is_done_to_it(program: list[list[Any]]) -> None:
     clock = MockClock()
 

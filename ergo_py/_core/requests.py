@@ -109,8 +109,8 @@ def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
             return path
         waits_for = current.waiting
         if isinstance(waits_for, Caller):
-            # Once deferred, the answer may come from anybody: that is no edge.
-            waits_for = None if waits_for.deferred else waits_for.callee
+            # Once deferred, the answer may come from anybody; once settled, it only has not been taken yet: those are no edges.
+            waits_for = None if waits_for.deferred or waits_for.settled else waits_for.callee
         current = waits_for
     return []
 
