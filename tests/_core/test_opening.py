@@ -417,7 +417,7 @@ async def test_the_exit_report_says_what_stopped_what_was_killed_and_what_was_le
 async def test_no_process_stands_in_the_exit_report_twice(autojump_clock: MockClock) -> None:
     async with running_node(stop_timeout=2) as node:
         parent = await node.spawn(Puppet, name="parent", shutdown=100)
-        for name, shutdown in (("left", 0), ("right", 0), ("last", 100)):
+        for name, shutdown in (("last", 100), ("left", 0), ("right", 0)):
             child = await node.call(parent, lambda me, n=name, s=shutdown: me.spawn(Puppet, name=n, shutdown=s))
             node.send(child, lambda me: trio.Event().wait())
         node.send(parent, lambda me: trio.Event().wait())

@@ -137,6 +137,20 @@ async def test_the_last_changes_of_state_are_kept_with_their_times(autojump_cloc
         assert min(moment for _, moment in last) > first[-1][1]
 
 
+async def test_the_history_stays_short_in_a_callback_that_makes_many_calls(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        server, pid = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        async def call_often(me: Puppet) -> int:
+            for _ in range(50):
+                await me.call(server, lambda it: None)
+            return len(me.node.process_info(me.pid).history)
+
+        length = await node.call(pid, call_often)
+
+        assert 0 < length <= 8
+
+
 # -- P2: spawning is complete or undone ----------------------------------------------------------------------------------
 
 
@@ -295,6 +309,18 @@ async def test_a_process_killed_in_its_init_leaves_nothing_behind(
         assert tables(node) == before
         assert ends == ["grandchild", "second child", "first child"]
         assert node.info().crashed == 0
+
+
+async def test_a_plain_init_that_kills_its_own_process_starts_nothing(autojump_clock: MockClock) -> None:
+    class Despairing(Actor):
+        def init(self) -> None:
+            self.kill(self.pid)
+
+    async with running_node() as node:
+        with pytest.raises(SpawnError, match="was killed during its init"):
+            await node.spawn(Despairing, name="despairing")
+
+        assert tables(node) == EMPTY
 
 
 async def test_a_spawn_that_is_cancelled_leaves_nothing_behind(autojump_clock: MockClock) -> None:
