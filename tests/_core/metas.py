@@ -215,10 +215,12 @@ class Owned:
         """What the owner was sent."""
 
     async def spawn(self, meta: MetaProcess, **options: Any) -> Alias:
-        """Have the owner spawn a meta-process."""
+        """Have the owner spawn a meta-process, and wait until its reader has begun: threads come when they like."""
         alias: Alias = await self.node.call(
             self.owner, lambda owner: owner.spawn_meta(meta, **options), timeout=PATIENCE
         )
+        if isinstance(meta, Guarded):
+            await self.until(lambda: "start" in meta.notes or alias not in self.node.metas())
         return alias
 
     async def ask_owner(self, function: Callable[[Any], Any]) -> Any:

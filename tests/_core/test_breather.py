@@ -69,29 +69,28 @@ async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: floa
 
 
 async def test_readers_get_through_beside_a_loop_whose_io_is_always_ready() -> None:
-    async with owning() as owned, trio.open_nursery() as nursery:
-        ours, theirs = trio.socket.socketpair()
+    async def echo(sock: trio.socket.SocketType) -> None:
+        while True:
+            data = await sock.recv(100)
+            end = time.perf_counter() + 0.0002
+            while time.perf_counter() < end:
+                pass
+            await sock.send(data)
+
+    ours, theirs = trio.socket.socketpair()
+    async with owning() as owned:
         ticks = Ticks()
         await owned.spawn(ticks)
-
-        async def echo(sock: trio.socket.SocketType) -> None:
-            while True:
-                data = await sock.recv(100)
-                end = time.perf_counter() + 0.0002
-                while time.perf_counter() < end:
-                    pass
-                await sock.send(data)
-
-        nursery.start_soon(echo, ours)
-        nursery.start_soon(echo, theirs)
-        await theirs.send(b"x")
-        with trio.move_on_after(LIMIT):
-            await owned.until(lambda: ticks.count >= ENOUGH)
-        nursery.cancel_scope.cancel()
+        with ours, theirs:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(echo, ours)
+                nursery.start_soon(echo, theirs)
+                await theirs.send(b"x")
+                with trio.move_on_after(LIMIT):
+                    await owned.until(lambda: ticks.count >= ENOUGH)
+                nursery.cancel_scope.cancel()
 
         assert ticks.count >= ENOUGH
-        ours.close()
-        theirs.close()
 
 
 async def test_worker_threads_get_through_as_well() -> None:

@@ -180,6 +180,7 @@ async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
 async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None:
     class Swallows(InTask):
         async def start(self) -> None:
+            self.notes.append("start")
             while True:
                 try:
                     await trio.sleep(HELD)

@@ -130,9 +130,10 @@ async def test_a_reader_waits_for_a_slow_receiver_and_loses_nothing(receiver: st
 
         # At most one in the receiver's hands, its mailbox, one at its door, and the backlog.
         assert depth in (DEPTH[receiver] - 1, DEPTH[receiver])
-        assert DEPTH[receiver] + BACKLOG <= sent <= 1 + DEPTH[receiver] + 1 + BACKLOG
+        assert sent == 1 + depth + info.backlog
+        # It goes on only when half of the backlog is gone, so any number down to that may be left.
+        assert BACKLOG // 2 < info.backlog <= BACKLOG + 1
         assert (info.reader_waits, info.backlog_dropped) == (True, 0)
-        assert info.backlog in (BACKLOG, BACKLOG + 1)
         assert scene.heard == list(range(100))
         assert not scene.node.info().dead_letters
         assert scene.node.meta_info(scene.meta.id).messages_out == 100
@@ -155,7 +156,7 @@ async def test_the_bound_holds_for_every_priority(receiver: str) -> None:
         await owned.until(lambda: len(scene.heard) == 100)
 
         assert depth in (DEPTH[receiver] - 1, DEPTH[receiver])
-        assert DEPTH[receiver] + BACKLOG <= sent <= 1 + DEPTH[receiver] + 1 + BACKLOG
+        assert sent <= 1 + DEPTH[receiver] + 1 + BACKLOG
         assert scene.heard == list(range(100))
 
 
@@ -391,7 +392,8 @@ async def test_a_reader_that_is_a_task_waits_with_send_wait(receiver: str) -> No
         scene.let.go(1000)
         await owned.until(lambda: len(scene.heard) == 100)
 
-        assert (sent, depth) == (1 + DEPTH[receiver], DEPTH[receiver])
+        assert depth in (DEPTH[receiver] - 1, DEPTH[receiver])
+        assert sent == 1 + depth
         assert scene.heard == list(range(100))
         assert not scene.node.info().dead_letters
 
