@@ -10,6 +10,7 @@ from ergo_py import (
     DROP,
     ESCALATE,
     KEEP,
+    NO_REPLY,
     RESTART,
     RESUME,
     STOP,
@@ -217,6 +218,35 @@ async def test_kept_messages_and_calls_go_on_with_the_successor_in_order() -> No
         assert heard == [1, "call", 2]
         assert outcome == ["answer to call"]
         assert node.dead_letters() == []
+
+
+async def test_a_kept_call_that_the_successor_promises_to_answer_is_answered_by_its_end() -> None:
+    heard, gate = list[Any](), trio.Event()
+
+    class Promising(Held):
+        async def handle_call(self, request: Any, caller: Any) -> Any:
+            self.heard.append(request)
+            return NO_REPLY
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("held", Promising, heard, gate, mailbox=KEEP)])
+
+        async with trio.open_nursery() as nursery:
+            node.send("held", "wait and fail")
+            nursery.start_soon(kill_when, node, heard, gate)
+            with trio.fail_after(10), pytest.raises(TargetDownError):
+                await node.call("held", "call", timeout=None)
+
+        assert heard == ["call"]
+
+
+async def kill_when(node: Node, heard: Log, gate: trio.Event) -> None:
+    """Have the first process fail, and kill its successor once it has the call."""
+    await wait_all_tasks_blocked()
+    gate.set()
+    await wait_all_tasks_blocked()
+    assert heard == ["call"]
+    node.kill("held")
 
 
 async def test_kept_messages_outlast_a_start_that_fails(autojump_clock: trio.testing.MockClock) -> None:
