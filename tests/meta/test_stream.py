@@ -273,6 +273,8 @@ async def test_aborting_is_seen_as_a_reset_and_sends_nothing_more(wire: Wire) ->
 async def test_what_was_sent_before_the_owner_ended_is_written(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
+            # Something for the handler first, so that what follows has to wait in the mailbox.
+            me.send(message.connection, "nothing it knows")
             me.send(message.connection, TCPSend(b"good"))
             me.send(message.connection, TCPSend(b"bye"))
             me.stop()
