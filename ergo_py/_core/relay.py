@@ -4,19 +4,14 @@ Cancelling is a request; a callback that catches every exception in a loop, or s
 for it for ever. The relay passes each trap through, so that between two of them it can decide not to go on.
 """
 
+import ctypes
 import types
 from collections.abc import Coroutine, Generator, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule
 
 __all__ = ["Relay"]
-
-
-_REMAINS: Final[list[Any]] = []
-"""Coroutines that would not even be closed. Kept for good, since collecting one would try again and complain; not by a node,
-since none lives as long.
-"""
 
 
 class Relay:
@@ -62,7 +57,9 @@ class Relay:
         except BaseException:
             # What one that was given up has to say concerns nobody any more.
             pass
-        _REMAINS.extend(part for part in parts if _frame(part) is not None)
+        for part in parts:
+            if _frame(part) is not None:
+                _keep_for_good(part)
 
     def abandon(self) -> None:
         """Have the coroutine left alone at its next step. One that is runnable ends within a turn of the scheduler."""
@@ -81,6 +78,15 @@ class Relay:
             return False
         reschedule(task)
         return True
+
+
+def _keep_for_good(remains: Any) -> None:
+    """Never let a coroutine that refused to be closed be collected: collecting it would try again.
+
+    A list would keep it only until the interpreter goes down, and there it would be worse than a complaint: outside of trio what it
+    awaits raises at once, it catches that as well, and the interpreter never ends. A reference that nobody holds is never given back.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(remains))
 
 
 def _raise_cancel() -> NoReturn:
