@@ -83,8 +83,8 @@ class Relay:
 def _keep_for_good(remains: Any) -> None:
     """Never let a coroutine that refused to be closed be collected: collecting it would try again.
 
-    A list would keep it only until the interpreter goes down, and there it would be worse than a complaint: outside of trio what it
-    awaits raises at once, it catches that as well, and the interpreter never ends. A reference that nobody holds is never given back.
+    A list would keep it only until the interpreter goes down. Outside of trio what it awaits raises at once, and one that catches
+    that as well would never let the interpreter end. A reference that nobody holds is never given back.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(remains))
 
