@@ -17,8 +17,7 @@ from weakref import WeakSet
 
 import outcome
 import trio
-from trio.abc import Instrument
-from trio.lowlevel import TrioToken, enable_ki_protection, wait_readable
+from trio.lowlevel import TrioToken
 
 from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
@@ -28,7 +27,6 @@ __all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_iden
 
 T = TypeVar("T")
 Lock = threading.Lock
-_NO_BELL: Final = -1
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
@@ -72,7 +70,6 @@ class Bridge:
     __slots__ = (
         "__weakref__",
         "_armed",
-        "_bell",
         "_closed",
         "_edge",
         "_inbox",
@@ -91,7 +88,6 @@ class Bridge:
         self._on_error = on_error
         self._inbox: deque[Job] = deque()
         self._armed = False
-        self._bell = _NO_BELL
         self._closed = False
         self._why = ""
         self._when_forked: Callable[[], None] | None = None
@@ -152,37 +148,10 @@ class Bridge:
         if self._inbox:
             self._drain()
 
-    @enable_ki_protection
-    async def serve(self) -> None:
-        """Wait for threads until the bridge is closed.
-
-        While this runs, a batch wakes the loop through a descriptor of its own, which is quicker than trio's door for everybody. It
-        is taken before the loop looks who can run, so that whoever is woken by it runs in the same pass.
-        """
-        if not hasattr(os, "eventfd"):
-            return
-        bell, porter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), _Porter(self)
-        self._bell = bell
-        trio.lowlevel.add_instrument(porter)
-        try:
-            while not self._closed:
-                await wait_readable(bell)
-                os.eventfd_read(bell)
-                # Also if there is nothing: the flag must come down for every ring that is taken.
-                self._drain()
-        finally:
-            porter.leave()
-            # Threads ring under this lock, so none of them writes to a number that belongs to somebody else by then.
-            with self._edge:
-                self._bell = _NO_BELL
-                os.close(bell)
-            self.catch_up()
-
     def close(self) -> None:
         """Do what was accepted before, and refuse the rest."""
         with self._edge:
             self._closed = True
-            self._ring()
         self._drain()
 
     def when_forked(self, mark_dead: Callable[[], None]) -> None:
@@ -204,19 +173,12 @@ class Bridge:
             if self._armed:
                 return
             try:
-                if not self._ring():
-                    self._token.run_sync_soon(self._drain)
+                self._token.run_sync_soon(self._drain)
             except trio.RunFinishedError:
                 self._closed = True
                 self._why = "its event loop is over"
                 raise NodeStoppedError(self._node, self._why) from None
             self._armed = True
-
-    def _ring(self) -> bool:
-        if self._bell < 0:
-            return False
-        os.eventfd_write(self._bell, 1)
-        return True
 
     def _drain(self) -> None:
         with self._edge:
@@ -232,24 +194,6 @@ class Bridge:
             except BaseException as error:
                 # An exception that leaves a run_sync_soon callback takes the whole run down.
                 self._on_error(error)
-
-
-class _Porter(Instrument):
-    """Looks after each wait of the loop whether a thread has brought something."""
-
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-
-    def after_io_wait(self, timeout: float) -> None:
-        if self._bridge._armed:
-            self._bridge._drain()
-
-    def leave(self) -> None:
-        """Be gone; trio has removed it already if it ever raised."""
-        try:
-            trio.lowlevel.remove_instrument(self)
-        except KeyError:
-            return
 
 
 _bridges: Final[WeakSet[Bridge]] = WeakSet()
