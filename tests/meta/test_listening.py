@@ -121,6 +121,8 @@ OUT_OF_DESCRIPTORS = """
             assert await ask(first) == b"?"
             resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
             second = await trio.open_tcp_stream(*server.local)
+            # Accepted before the descriptors run out, so that the free one is for the third.
+            assert await ask(second) == b"?"
             hoard = []
             try:
                 while True:
