@@ -35,6 +35,9 @@ _ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
 # Linux's numbers, which the socket module does not have: tell about every datagram that the network reports as undelivered.
 _RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
 _MEMORY_INFO: Final = 55
+_TRIES: Final = 8
+# What the system may say about an earlier datagram. If it is about this very one, it says so again when it is tried again.
+_LATE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _PASSING: Final = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EMSGSIZE}
     | {
@@ -285,7 +288,7 @@ class UDPSocket(EitherReader):
             if len(self._senders) >= _KNOWN:
                 self._senders.clear()
             self._senders[known] = sender
-        for attempt in range(4):
+        for attempt in range(_TRIES):
             try:
                 if peer is None:
                     self._socket.send(data, _DONT_WAIT)
@@ -296,16 +299,12 @@ class UDPSocket(EitherReader):
                 raise
             except OSError as error:
                 # The system uses the next send to say that an earlier datagram was lost; this one is still to be sent then.
-                if attempt == 3 or error.errno == errno.EMSGSIZE or not self._was_about_another(error):
+                if attempt == _TRIES - 1 or error.errno not in _LATE:
                     raise
+                # The reader's thread may have been faster, so that there is nothing to report: this one is sent all the same.
+                self._report_undelivered()
         self.messages_out += 1
         self.bytes_out += len(data)
-
-    def _was_about_another(self, error: OSError) -> bool:
-        if self._report_undelivered():
-            return True
-        # Where the network's reports cannot be read, only a client knows that it can be nothing else.
-        return self._is_client and error.errno == errno.ECONNREFUSED
 
     def _refused(self, message: UDPSend, error: Exception, sender: PID | Alias) -> None:
         peer = None if message.peer is None else Endpoint(*message.peer)
