@@ -3,6 +3,8 @@
 PYTHON ?= python3
 DEMO   ?= -m examples.demo
 ARGS   ?=
+# One for each core: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
+WORKERS ?= --numprocesses=auto
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -48,7 +50,7 @@ types: $(DEV)   ## Check types with mypy (strict) and basedpyright
 	$(BIN)/basedpyright $(CODE)
 
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(ARGS)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-deep: $(DEV)       ## Run the tests with many more examples
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1800 $(ARGS)
@@ -57,7 +59,7 @@ test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 	.ci/test-matrix $(ARGS)
 
 coverage: $(DEV)        ## Run the tests and demand coverage
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) --cov --cov-report=term $(ARGS)
 
 bench: $(DEV)   ## Measure, as ratios against peers and limits
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -4,6 +4,8 @@ import gc
 import threading
 import tracemalloc
 import weakref
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,20 +17,34 @@ from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, Targ
 from ergo_py._core.registry import Registry
 from tests.support import Puppet, Recorder, running_node
 
-ROUNDS = 1500
+ROUNDS = 500
+
+
+async def least_growth(work: Callable[[], Awaitable[object]], clock: MockClock | None = None) -> int:
+    """By how many objects a piece of work adds to those there are, at least: what it leaves behind, it leaves each time."""
+    growth = []
+    for _ in range(3):
+        before = objects()
+        await work()
+        if clock is not None:
+            # trio keeps a deadline, met or not, until its time has come.
+            clock.jump(10**6)
+            await trio.lowlevel.checkpoint()
+        growth.append(objects() - before)
+    return min(growth)
 
 
 # These two are bounded by pytest's own time limit alone: they turn the clock themselves.
 async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(mock_clock: MockClock) -> None:
     async with soaking(mock_clock) as soak:
-        before, objects_before = tables(soak.node), objects()
+        before = tables(soak.node)
 
-        await soak.run(ROUNDS)
+        growth = await least_growth(partial(soak.run, ROUNDS))
 
-        after, objects_after = tables(soak.node), objects()
+        after = tables(soak.node)
 
     assert after == before
-    assert objects_after - objects_before <= SPARE_OBJECTS
+    assert growth <= SPARE_OBJECTS
 
 
 async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: MockClock) -> None:
@@ -142,13 +158,14 @@ async def test_what_threads_send_and_ask_leaves_nothing() -> None:
 
         await node.spawn(Counts, name="recorder")
         await trio.to_thread.run_sync(use, node)
-        before, objects_before = tables(node), objects()
+        before = tables(node)
 
-        await trio.to_thread.run_sync(use, node)
-        after, objects_after = tables(node), objects()
+        growth = await least_growth(partial(trio.to_thread.run_sync, use, node))
+
+        after = tables(node)
 
     assert after == before
-    assert objects_after - objects_before <= SPARE_OBJECTS
+    assert growth <= SPARE_OBJECTS
 
 
 async def test_a_behaviour_is_free_as_soon_as_its_process_has_ended() -> None:
@@ -187,18 +204,17 @@ async def test_a_behaviour_is_free_as_soon_as_its_process_has_ended() -> None:
     assert left == [None] * 6
 
 
-async def test_nodes_that_came_and_went_leave_nothing() -> None:
-    async def once() -> None:
-        async with running_node(watchdog=60) as node:
-            for _ in range(3):
-                await node.spawn(Puppet)
+async def test_nodes_that_came_and_went_leave_nothing(mock_clock: MockClock) -> None:
+    async def some() -> None:
+        for _ in range(30):
+            async with running_node(watchdog=60) as node:
+                for _ in range(3):
+                    await node.spawn(Puppet)
 
-    for _ in range(5):
-        await once()
-    before, threads = objects(), threading.active_count()
+    await some()
+    threads = threading.active_count()
 
-    for _ in range(30):
-        await once()
+    growth = await least_growth(some, mock_clock)
 
-    assert objects() - before <= SPARE_OBJECTS
+    assert growth <= SPARE_OBJECTS // 10
     assert threading.active_count() == threads

@@ -84,6 +84,7 @@ class Kid:
     last: object = None
     wanted: bool = True
     cycles: bool = False
+    stops_in_turn: bool = False
     due: float = 0.0
     tries: int = 0
     began: float = 0.0
@@ -134,11 +135,11 @@ class Model:
         if self.ended is not None:
             return
         cycling = [kid for kid in self.kids if kid.cycles]
-        one_stops = any(kid.cycles and kid.phase is P.STOPPING and not kid.token for kid in self.kids)
+        one_stops = any(kid.stops_in_turn for kid in self.kids)
         if cycling and not one_stops:
             last = [kid for kid in cycling if kid.phase in (P.RUNNING, P.STARTING)][-1:]
             if last and last[0].phase is P.RUNNING:
-                last[0].phase = P.STOPPING
+                last[0].phase, last[0].stops_in_turn = P.STOPPING, True
         if self.starting is not None:
             return
         asked = sorted((kid for kid in self.waiting() if kid.asked_at is not None), key=lambda kid: kid.asked_at or 0)
@@ -197,7 +198,7 @@ class Model:
         if backoff is not None and now - kid.began >= backoff.ceiling:
             kid.tries = 0
         kid.pid = None
-        cycled, kid.cycles = kid.cycles, False
+        cycled, kid.cycles, kid.stops_in_turn = kid.cycles, False, False
         if kid.phase is P.STOPPING:
             if not kid.wanted:
                 self.leave(kid)

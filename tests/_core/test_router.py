@@ -152,7 +152,9 @@ async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(autojump_c
         assert heard == []
 
 
-@pytest.mark.parametrize("target", [None, 7, b"name", ("test@localhost", 1, 1), object(), Recorder], ids=repr)
+@pytest.mark.parametrize(
+    "target", [None, 7, b"name", ("test@localhost", 1, 1), object(), Recorder], ids=lambda target: type(target).__name__
+)
 async def test_what_is_no_address_is_refused_by_every_verb_that_takes_one(
     autojump_clock: MockClock, target: Any
 ) -> None:
