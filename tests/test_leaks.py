@@ -160,7 +160,7 @@ async def test_what_threads_send_and_ask_leaves_nothing() -> None:
         await trio.to_thread.run_sync(use, node)
         before = tables(node)
 
-        growth = await least_growth(partial(trio.to_thread.run_sync, use, node))
+        growth = await least_growth(lambda: trio.to_thread.run_sync(use, node))
 
         after = tables(node)
 

@@ -499,7 +499,7 @@ async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no
         {"port": -1},
         {"host": 5},
     ],
-    ids=lambda options: " ".join(options),
+    ids=" ".join,
 )
 def test_what_cannot_be_right_is_refused_when_the_server_is_made(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
