@@ -172,6 +172,7 @@ class NameTakenError(ErgoError):
         super().__init__(f"the name {name!r} belongs to {holder}; it is free again once that process has terminated")
         self.name = name
         self.holder = holder
+        """Its PID."""
 
 
 class NameUnknownError(ErgoError, LookupError):

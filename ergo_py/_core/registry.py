@@ -1,13 +1,21 @@
 """Names and aliases: who answers to what. One name for a process, any number of aliases."""
 
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from .errors import NameTakenError, NameUnknownError
-from .ids import Alias
+from .ids import PID, Alias
 
 __all__ = ["Registry"]
 
-H = TypeVar("H")
+
+class Holder(Protocol):
+    """Somebody who can have a name."""
+
+    @property
+    def id(self) -> PID | Alias: ...
+
+
+H = TypeVar("H", bound=Holder)
 
 
 class Registry(Generic[H]):
@@ -27,7 +35,7 @@ class Registry(Generic[H]):
         """
         current = self.names.setdefault(name, holder)
         if current is not holder:
-            raise NameTakenError(name, current)
+            raise NameTakenError(name, current.id)
 
     def free_name(self, name: str) -> H:
         """Take ``name`` away from its holder, who is returned.

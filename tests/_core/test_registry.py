@@ -5,12 +5,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from ergo_py._core.errors import NameTakenError, NameUnknownError
-from ergo_py._core.ids import Alias
+from ergo_py._core.ids import PID, Alias
 from ergo_py._core.registry import Registry
 
 
 class Holder:
     """Somebody who can have names. All look alike, so that only identity tells them apart."""
+
+    def __init__(self, number: int) -> None:
+        self.id = PID("test@localhost", number, 1)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Holder)
@@ -37,7 +40,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(target=holders)
     def somebody_comes(self) -> Holder:
-        return Holder()
+        return Holder(next(self.numbers))
 
     @rule(name=names, holder=holders)
     def somebody_takes_a_name(self, name: str, holder: Holder) -> None:
@@ -52,7 +55,7 @@ class RegistryMachine(RuleBasedStateMachine):
                 self.registry.take_name(name, holder)
 
             assert caught.value.name == name
-            assert caught.value.holder is current[0]
+            assert caught.value.holder == current[0].id
 
     @rule(name=names)
     def a_name_is_given_up(self, name: str) -> None:
@@ -100,20 +103,22 @@ TestRegistry = RegistryMachine.TestCase
 
 
 def test_taking_a_name_in_use_changes_nothing() -> None:
-    registry: Registry[str] = Registry()
-    registry.take_name("db", "the first")
+    registry: Registry[Holder] = Registry()
+    first, second = Holder(1), Holder(2)
+    registry.take_name("db", first)
 
     with pytest.raises(NameTakenError):
-        registry.take_name("db", "the second")
+        registry.take_name("db", second)
 
-    assert registry.names == {"db": "the first"}
+    assert registry.names["db"] is first
 
 
 def test_a_name_that_was_given_up_can_be_taken_by_another() -> None:
-    registry: Registry[str] = Registry()
-    registry.take_name("db", "the first")
+    registry: Registry[Holder] = Registry()
+    first, second = Holder(1), Holder(2)
+    registry.take_name("db", first)
 
     registry.free_name("db")
-    registry.take_name("db", "the second")
+    registry.take_name("db", second)
 
-    assert registry.names == {"db": "the second"}
+    assert registry.names["db"] is second
