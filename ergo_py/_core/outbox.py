@@ -35,6 +35,7 @@ class Outbox:
         "_emptied",
         "_forced",
         "_overrun",
+        "_places",
         "_queue",
         "_router",
         "_sender",
@@ -60,6 +61,8 @@ class Outbox:
         self._closed = False
         self._winds_up = False
         self._overrun = overrun
+        self._places = backlog
+        """How many may be queued. None, once the meta-process ends because they were too many: more would come after a gap."""
         self._waits: Parker[None] | None = None
         self._emptied: list[TaskWaiter] = []
         self.backlog = backlog
@@ -83,7 +86,7 @@ class Outbox:
         """Queue a message, waiting or dropping as the policy says when too many are queued."""
         receiver = self._router.resolve(to)
         self._router.bridge.check_open()
-        if len(self._queue) >= self.backlog and not self._make_room(to, message):
+        if len(self._queue) >= self._places and not self._make_room(to, message):
             return False
         self._queue.append((to, message, priority))
         if not self._armed:
@@ -102,6 +105,7 @@ class Outbox:
                     self._drop_oldest()
                     return True
                 case Behind.STOP:
+                    self._places = 0
                     self._overrun()
         self._drop(to, message)
         return False
@@ -145,7 +149,7 @@ class Outbox:
             MailboxFullError: too many are queued, and the policy is to wait.
         """
         receiver = self._router.resolve(to)
-        if len(self._queue) >= self.backlog:
+        if len(self._queue) >= self._places:
             if self.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
                 raise MailboxFullError(to, message, self.backlog)

@@ -27,6 +27,7 @@ from ergo_py import (
     Priority,
     Why,
 )
+from ergo_py._core.outbox import Outbox
 from tests._core.metas import InTask, InTaskServedInThread, InThread, InThreadServedOnLoop, Owned, owning
 from tests.support import Failed
 
@@ -371,6 +372,29 @@ async def test_a_reader_may_end_its_meta_process(receiver: str, colour: type[Any
         assert reason == Custom(f"its receivers were more than {BACKLOG} messages behind")
         assert scene.heard == list(range(len(scene.heard)))
         assert len(scene.heard) + sum(scene.node.info().dead_letters.values()) == 100
+
+
+@pytest.mark.parametrize("way", ["put", "offer"])
+async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(way: str) -> None:
+    ends: list[None] = []
+    async with owning() as owned:
+        scene = await set_up(owned, InThread(), {})
+        outbox = Outbox(scene.node._router, scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None))
+        send = partial(getattr(outbox, way), scene.receiver, priority=Priority.NORMAL)
+        results = []
+        while not ends:
+            results.append(send(len(results)))
+            await wait_all_tasks_blocked()
+        scene.let.go(1000)
+        await owned.until(lambda: len(outbox) == 0)
+
+        late = send("late")
+        await wait_all_tasks_blocked()
+
+        assert results == [True] * (len(results) - 1) + [False]
+        assert late is False
+        assert scene.heard == list(range(len(results) - 1))
+        assert scene.node.info().dead_letters == {Why.FULL: 2}
 
 
 # -- readers that are tasks ----------------------------------------------------------------------------------------------

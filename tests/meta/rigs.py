@@ -70,7 +70,7 @@ class Rig:
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
-MARK = "ERGO_PY_CONFORMANCE"
+MARK = f"ERGO_PY_CONFORMANCE_OF_{os.getpid()}"
 """In the environment of programs and of all they start, by which they are found wherever they are."""
 
 
