@@ -381,7 +381,7 @@ async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(w
         scene = await set_up(owned, InThread(), {})
         outbox = Outbox(scene.node._router, scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None))
         send = partial(getattr(outbox, way), scene.receiver, priority=Priority.NORMAL)
-        results = []
+        results: list[bool] = []
         while not ends:
             results.append(send(len(results)))
             await wait_all_tasks_blocked()
