@@ -22,8 +22,8 @@ class Clock:
 
     __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "timers")
 
-    def __init__(self, fire: Callable[[Timer], None]) -> None:
-        self.timers = Timers()
+    def __init__(self, fire: Callable[[Timer], None], run: Callable[[Callable[[], bool]], bool]) -> None:
+        self.timers = Timers(run)
         self.deadlines = Deadlines()
         self._fire = fire
         self._next = inf
@@ -46,8 +46,9 @@ class Clock:
             self._earlier(deadline)
 
     def stop(self) -> None:
-        """Let the task end."""
+        """Let the task end; no timer fires any more."""
         self._stopped = True
+        self.timers.clear()
         if self._task is not None:
             wake(self._task)
 

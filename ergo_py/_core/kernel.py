@@ -64,8 +64,8 @@ class Kernel:
         self.debug_shared_state = debug_shared_state
         self.log = Log(name, log_level, log_output, self._offer_record)
         self.logger: Any = self.log.logger(self.pid)
-        self.clock = Clock(self._fire)
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
+        self.clock = Clock(self._fire, bridge.run)
         self.router = Router(name, creation, bridge, self.clock, DeadLetters(dead_letter_capacity), inline_calls)
         self.calls = Calls(self.router)
         token = Ref(name, creation, next(self.router.numbers))

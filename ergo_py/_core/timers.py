@@ -12,10 +12,11 @@ __all__ = ["Timer", "Timers"]
 class Timer:
     """A message that will be sent once, or every ``period`` seconds, until cancelled or until its owner ends."""
 
-    __slots__ = ("_table", "active", "deadline", "message", "owner", "period", "priority", "to")
+    __slots__ = ("_queued", "_table", "active", "deadline", "message", "owner", "period", "priority", "to")
 
     def __init__(self, table: "Timers", owner: Any, to: Any, message: Any, priority: Any, period: float) -> None:
         self._table: Timers | None = table
+        self._queued = True
         self.owner: Any = owner
         self.to: Any = to
         self.message: Any = message
@@ -25,12 +26,16 @@ class Timer:
         self.active = True
 
     def cancel(self) -> bool:
-        """Take it back. True if it was still going to fire; nothing of it is sent afterwards."""
-        if not self.active:
-            return False
+        """Take it back, from any thread. True if it was still going to fire; nothing of it is sent afterwards."""
         table = self._table
+        return False if table is None else table.run(self._cancel)
+
+    def _cancel(self) -> bool:
+        table = self._table
+        if table is None:
+            return False
         self._finish()
-        if table is not None:
+        if self._queued:
             table.cancelled()
         return True
 
@@ -44,12 +49,20 @@ class Timer:
         return f"<Timer {'active' if self.active else 'over'}>"
 
 
+def _here(function: Callable[[], bool]) -> bool:
+    return function()
+
+
 class Timers:
-    """The heap. ``seq`` comes second in its entries, so that timers themselves are never compared."""
+    """The heap. ``seq`` comes second in its entries, so that timers themselves are never compared.
 
-    __slots__ = ("_cancelled", "_heap", "_seq")
+    ``run`` has a function run in the thread of the table and gives back what it says.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_cancelled", "_heap", "_seq", "run")
+
+    def __init__(self, run: Callable[[Callable[[], bool]], bool] = _here) -> None:
+        self.run = run
         self._heap: list[tuple[float, int, Timer]] = []
         self._seq = count()
         self._cancelled = 0
@@ -70,6 +83,12 @@ class Timers:
             heapify(self._heap)
             self._cancelled = 0
 
+    def clear(self) -> None:
+        """End all of them: none will fire."""
+        heap, self._heap, self._cancelled = self._heap, [], 0
+        for _, _, timer in heap:
+            timer._finish()
+
     def next(self) -> float:
         """The deadline of the first living timer, or infinity."""
         heap = self._heap
@@ -85,11 +104,11 @@ class Timers:
             _, _, timer = heappop(self._heap)
             fired += 1
             # It is out of the heap now, so one that is cancelled while it fires must not be counted as dead in there.
-            timer._table = None
+            timer._queued = False
             fire(timer)
             if not timer.active:
                 continue
-            timer._table = self
+            timer._queued = True
             if timer.period:
                 # Turns that were missed are not made up for, and the rhythm is kept.
                 late = max(0.0, now - timer.deadline)

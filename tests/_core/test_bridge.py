@@ -1112,6 +1112,26 @@ async def test_a_thread_arms_a_timer() -> None:
         await until(lambda: heard == ["now"])
 
 
+async def test_a_thread_takes_a_timer_back() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        timer = node.send_after(3600.0, pid, "later")
+
+        said = [await in_thread(timer.cancel) for _ in range(2)]
+
+        assert said == [True, False]
+        assert len(node._kernel.clock.timers) == 0
+
+    assert timer.cancel() is False
+
+
+async def test_a_timer_of_a_node_that_has_stopped_is_over_for_threads_too() -> None:
+    async with running_node() as node:
+        timer = node.send_after(3600.0, "nobody", "later")
+
+    assert await in_thread(timer.cancel) is False
+
+
 async def test_verbs_that_wait_on_the_loop_say_so_in_a_thread() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)

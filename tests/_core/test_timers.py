@@ -1,5 +1,6 @@
 import gc
 import weakref
+from collections.abc import Callable
 from itertools import count
 from math import inf
 
@@ -203,3 +204,21 @@ def test_a_timer_whose_owner_keeps_none_can_be_cancelled() -> None:
 
     assert timer.cancel() is True
     assert len(table) == 0
+
+
+def test_a_timer_is_cancelled_where_its_table_lives() -> None:
+    handed_over: list[Callable[[], bool]] = []
+
+    def run(function: Callable[[], bool]) -> bool:
+        handed_over.append(function)
+        return True
+
+    timer = armed(Timers(run), FakeOwner(), "message", 1.0)
+
+    said = timer.cancel()
+
+    assert said is True
+    assert timer.active
+    assert [function() for function in handed_over] == [True]
+    assert not timer.active
+    assert timer.cancel() is False
