@@ -138,6 +138,8 @@ class Calls:
                     "origin", origin, "the sender that handle_message was given, or the Caller of a call"
                 )
             return self._router.send(origin, to, message, priority)
+        if get_ident() != self._router.loop_thread:
+            return self._router.bridge.run(self.forward, to, message, origin, priority)
         receiver = self._router.resolve(to)
         check_priority(priority)
         origin.undefer()

@@ -1059,6 +1059,31 @@ async def test_a_thread_answers_a_deferred_call() -> None:
     assert first == "from a thread"
 
 
+async def test_a_thread_hands_a_deferred_call_on_and_it_is_done_by_the_loop() -> None:
+    where: list[int] = []
+
+    class Answers(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            where.append(threading.get_ident())
+            return f"{request} by another"
+
+    async with running_node() as node:
+        first, other = await node.spawn(Answering), await node.spawn(Answers)
+        behaviour = node._router.processes[first].behaviour
+        asked = threading.Event()
+
+        def hand_on() -> None:
+            assert asked.wait(PATIENCE)
+            behaviour.forward(other, "answered", behaviour.kept[0])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(in_thread, hand_on)
+            answer = await node.call(first, asked)
+
+    assert answer == "answered by another"
+    assert where == [threading.get_ident()]
+
+
 async def test_a_thread_sees_the_node_and_its_processes() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder, name="recorder")
