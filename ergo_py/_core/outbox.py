@@ -34,8 +34,8 @@ class Outbox:
         "_door",
         "_emptied",
         "_forced",
+        "_overran",
         "_overrun",
-        "_places",
         "_queue",
         "_router",
         "_sender",
@@ -61,8 +61,8 @@ class Outbox:
         self._closed = False
         self._winds_up = False
         self._overrun = overrun
-        self._places = backlog
-        """How many may be queued. None, once the meta-process ends because they were too many: more would come after a gap."""
+        self._overran = False
+        """The meta-process ends because too many were queued: more would come after a gap."""
         self._waits: Parker[None] | None = None
         self._emptied: list[TaskWaiter] = []
         self.backlog = backlog
@@ -86,7 +86,7 @@ class Outbox:
         """Queue a message, waiting or dropping as the policy says when too many are queued."""
         receiver = self._router.resolve(to)
         self._router.bridge.check_open()
-        if len(self._queue) >= self._places and not self._make_room(to, message):
+        if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
             return False
         self._queue.append((to, message, priority))
         if not self._armed:
@@ -105,7 +105,7 @@ class Outbox:
                     self._drop_oldest()
                     return True
                 case Behind.STOP:
-                    self._places = 0
+                    self._overran = True
                     self._overrun()
         self._drop(to, message)
         return False
@@ -149,7 +149,7 @@ class Outbox:
             MailboxFullError: too many are queued, and the policy is to wait.
         """
         receiver = self._router.resolve(to)
-        if len(self._queue) >= self._places:
+        if len(self._queue) >= self.backlog or self._overran:
             if self.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
                 raise MailboxFullError(to, message, self.backlog)
