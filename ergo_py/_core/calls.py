@@ -7,7 +7,7 @@ from trio.lowlevel import checkpoint, current_task
 from .bridge import ThreadCaller, get_ident
 from .errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
 from .ids import PID, Alias, Target
-from .mailbox import ADDRESSED_CALL, CALL, CONTROL, INSPECT, Lane, Overflow, Priority
+from .mailbox import ADDRESSED_CALL, CALL, CONTROL, INSPECT, SYSTEM_LANE, URGENT_LANE, Overflow, Priority
 from .parking import park_as
 from .reasons import NoProcess
 from .receiver import Receiver
@@ -87,7 +87,7 @@ class Calls:
         """Have a receiver look at itself, before everything else it has to do."""
         caller = TaskCaller(sender, next(self._router.numbers), to, items, current_task())
         caller.callee = receiver
-        self._router.signal(receiver, Lane.URGENT, (INSPECT, sender, caller, items))
+        self._router.signal(receiver, URGENT_LANE, (INSPECT, sender, caller, items))
         await self.wait(None, caller, timeout)
         return caller.result()
 
@@ -98,7 +98,7 @@ class Calls:
             raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
         caller = TaskCaller(sender, next(self._router.numbers), receiver.id, operation, task)
         caller.callee = receiver
-        self._router.signal(receiver, Lane.SYSTEM, (CONTROL, sender, caller, operation))
+        self._router.signal(receiver, SYSTEM_LANE, (CONTROL, sender, caller, operation))
         await self.wait(None, caller, timeout)
         return caller.result()
 

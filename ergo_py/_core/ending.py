@@ -9,14 +9,14 @@ from .errors import MailboxFullError, TargetDownError
 from .ids import Name
 from .info import Ended
 from .kernel import Kernel
-from .mailbox import CHILD_EXIT, CONTROL, EVENT, Envelope, Lane, Priority
+from .mailbox import CHILD_EXIT, CONTROL, EVENT, SYSTEM_LANE, Envelope, Lane, Priority
 from .messages import Why
 from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from .requests import Caller
 from .seats import Fate, Redirect, Seat
 from .serving import check_plain
-from .states import State
+from .states import STOPPING, TERMINATED
 
 if TYPE_CHECKING:
     from .process import Process
@@ -51,7 +51,7 @@ async def finish(process: "Process", reason: Reason) -> None:
 
 async def undo(process: "Process", error: BaseException) -> None:
     """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
-    if process.state is State.TERMINATED:
+    if process.state is TERMINATED:
         return
     # A spawner that was cancelled has not crashed its child: it took it along.
     process.reason = process.reason or (Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
@@ -94,7 +94,7 @@ async def shut(process: "Process") -> None:
         # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
         for _ in range(2):
             await checkpoint()
-            if process.state is State.TERMINATED:
+            if process.state is TERMINATED:
                 return
         with trio.move_on_after(options.shutdown):
             await process.wait_gone()
@@ -123,8 +123,8 @@ async def abandon(process: "Process") -> None:
             await checkpoint()
             await checkpoint()
         relay.abort(task)
-    if process.state is not State.TERMINATED:
-        if process.state is not State.STOPPING:
+    if process.state is not TERMINATED:
+        if process.state is not STOPPING:
             _begin(process)
         if process.owned:
             with trio.CancelScope(shield=True):
@@ -135,7 +135,7 @@ async def abandon(process: "Process") -> None:
 def _begin(process: "Process") -> None:
     """Take no more user messages. A call that was cut off in progress is answered with the queued ones."""
     process.refuse()
-    process.enter(State.STOPPING)
+    process.enter(STOPPING)
     if process.handling is not None and isinstance(process.handling[2], Caller):
         process.handling[2].defer(process)
 
@@ -171,7 +171,7 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
 
 def _release(process: "Process") -> None:
     """Everything after ``terminate``. Nothing here waits, so nobody sees it half done."""
-    if process.state is State.TERMINATED:
+    if process.state is TERMINATED:
         return
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     _answer(process, reason)
@@ -191,7 +191,7 @@ def _release(process: "Process") -> None:
     else:
         parent.disown(process.id)
     lived = process.behaviour is not None and process.task is process.home
-    process.enter(State.TERMINATED)
+    process.enter(TERMINATED)
     process.behaviour = process._scope = process._ending = process.waiting = None
     # Only now are the others told.
     kernel.tell_all(process.id, reason)
@@ -206,9 +206,9 @@ def _release(process: "Process") -> None:
         kernel.publishing.announce(PROCESS_ENDED, ended)
     if lived and parent is not None:
         if process.seat is not None:
-            router.signal(parent, Lane.SYSTEM, (CONTROL, process.id, None, (process.seat, reason)))
+            router.signal(parent, SYSTEM_LANE, (CONTROL, process.id, None, (process.seat, reason)))
         if "handle_child_exit" in parent.callbacks.defined:
-            router.signal(parent, Lane.SYSTEM, (CHILD_EXIT, process.id, None, reason))
+            router.signal(parent, SYSTEM_LANE, (CHILD_EXIT, process.id, None, reason))
     if process.seats is not None and process.seat is None:
         # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
         for seat in process.seats.values():

@@ -17,7 +17,7 @@ from .ids import PID, Alias, EventName, Name, NodeName, Ref, Target
 from .info import Ended
 from .lingering import Lingering
 from .log import Log
-from .mailbox import CONTROL, DOWN, EXIT, LOG, Lane
+from .mailbox import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
 from .messages import LogRecord
 from .options import LEVELS
 from .publishing import Publishing
@@ -168,9 +168,9 @@ class Kernel:
         if watcher is None:
             return
         if relation.kind is Kind.LINK:
-            self.router.signal(watcher, Lane.URGENT, (EXIT, relation.target, relation, reason))
+            self.router.signal(watcher, URGENT_LANE, (EXIT, relation.target, relation, reason))
         else:
-            self.router.signal(watcher, Lane.SYSTEM, (DOWN, relation.target, relation, reason))
+            self.router.signal(watcher, SYSTEM_LANE, (DOWN, relation.target, relation, reason))
 
     def tell_all(self, target: Watched, reason: Reason) -> None:
         """Tell everybody who watches ``target`` that it is no more."""
@@ -182,7 +182,7 @@ class Kernel:
     def _fire(self, timer: Timer) -> None:
         if timer.to is None:
             # A supervisor's own: as a signal, since a full mailbox must not keep a child from coming back.
-            self.router.signal(timer.owner, Lane.SYSTEM, (CONTROL, timer.owner.id, None, timer.message))
+            self.router.signal(timer.owner, SYSTEM_LANE, (CONTROL, timer.owner.id, None, timer.message))
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
@@ -219,7 +219,7 @@ class Kernel:
         for pid, level in self._loggers.items():
             process = self.router.processes.get(pid)
             if process is not None and process.accepting and LEVELS[record.level] >= level:
-                process.mailbox.admit(Lane.LOG, (LOG, record.source, None, record))
+                process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
 
     def escalate(self, process: "Process", reason: Reason) -> None:

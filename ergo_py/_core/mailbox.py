@@ -26,10 +26,14 @@ __all__ = [
     "INSPECT",
     "KILL",
     "LOG",
+    "LOG_LANE",
+    "MAIN_LANE",
     "MESSAGE",
     "RESPONSE",
     "STARTED",
     "STOP",
+    "SYSTEM_LANE",
+    "URGENT_LANE",
     "Divert",
     "Envelope",
     "Lane",
@@ -99,10 +103,18 @@ class Priority(IntEnum):
 class Lane(Enum):
     """The four queues of a mailbox, in the order in which they are looked at."""
 
+    __hash__ = object.__hash__  # as for State
+
     URGENT = "urgent"
     SYSTEM = "system"
     MAIN = "main"
     LOG = "log"
+
+
+URGENT_LANE: Final = Lane.URGENT
+SYSTEM_LANE: Final = Lane.SYSTEM
+MAIN_LANE: Final = Lane.MAIN
+LOG_LANE: Final = Lane.LOG
 
 
 class Overflow(Enum):
@@ -135,6 +147,9 @@ class Verdict(Enum):
     REFUSED = "refused"
     DIVERTED = "to be sent elsewhere"
     PASSED = "accepted by another mailbox"
+
+
+_ACCEPTED: Final = Verdict.ACCEPTED
 
 
 class Waiter(Protocol):
@@ -192,30 +207,25 @@ class Mailbox:
 
     def depth(self, lane: Lane) -> int:
         """How many envelopes wait in one lane."""
-        match lane:
-            case Lane.MAIN:
-                return len(self.main)
-            case Lane.SYSTEM:
-                return len(self.system)
-            case Lane.URGENT:
-                return len(self.urgent)
-        return len(self.log)
+        if lane is MAIN_LANE:
+            return len(self.main)
+        return len(self.system if lane is SYSTEM_LANE else self.urgent if lane is URGENT_LANE else self.log)
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Append without looking at any bound: signals, and messages that have been admitted."""
-        if lane is Lane.MAIN:
+        if lane is MAIN_LANE:
             self.main.append(envelope)
             return
         queue = self._made(lane)
-        if envelope[0] <= EVENT and self.limit and lane is not Lane.LOG:
+        if envelope[0] <= EVENT and self.limit and lane is not LOG_LANE:
             self._count(lane, 1)
         queue.append(envelope)
-        if lane is not Lane.LOG:
+        if lane is not LOG_LANE:
             self.ahead = True
 
     def push_first(self, envelope: Envelope) -> None:
         """Put a signal before everything else: what ends a process does not wait behind what it would have done."""
-        self._made(Lane.URGENT).appendleft(envelope)
+        self._made(URGENT_LANE).appendleft(envelope)
         self.ahead = True
 
     def has_room(self, lane: Lane) -> bool:
@@ -231,8 +241,8 @@ class Mailbox:
         """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
         if self.has_room(lane) or self._was_promised_meanwhile(lane):
             self.push(lane, envelope)
-            return Verdict.ACCEPTED, None
-        if lane is Lane.LOG:
+            return _ACCEPTED, None
+        if lane is LOG_LANE:
             self.dropped += 1
             return Verdict.DROPPED, None
         match self.overflow:
@@ -259,7 +269,7 @@ class Mailbox:
 
     def pop_ahead(self) -> Envelope:
         """Take the next envelope of URGENT or SYSTEM; there is one, since ``ahead`` said so."""
-        lane, queue = (Lane.URGENT, self.urgent) if self.urgent else (Lane.SYSTEM, self.system)
+        lane, queue = (URGENT_LANE, self.urgent) if self.urgent else (SYSTEM_LANE, self.system)
         envelope = queue.popleft()
         if self._bounded is not None and envelope[0] <= EVENT:
             self._count(lane, -1)
@@ -274,7 +284,7 @@ class Mailbox:
     def leave(self) -> Iterator[tuple[Lane, Envelope]]:
         """Take everything, in the order of service, and say which lane each envelope was in."""
         self.ahead, self._bounded = False, None
-        lanes = ((Lane.URGENT, self.urgent), (Lane.SYSTEM, self.system), (Lane.MAIN, self.main), (Lane.LOG, self.log))
+        lanes = ((URGENT_LANE, self.urgent), (SYSTEM_LANE, self.system), (MAIN_LANE, self.main), (LOG_LANE, self.log))
         for lane, queue in lanes:
             while queue:
                 yield lane, queue.popleft()
@@ -346,38 +356,34 @@ class Mailbox:
             self.waiters = self.waiters or None
 
     def _made(self, lane: Lane) -> deque[Envelope]:
-        queue: deque[Envelope]
-        match lane:
-            case Lane.URGENT:
-                queue = self.urgent
-                if queue is _EMPTY:
-                    queue = self.urgent = deque()
-            case Lane.SYSTEM:
-                queue = self.system
-                if queue is _EMPTY:
-                    queue = self.system = deque()
-            case Lane.LOG:
-                queue = self.log
-                if queue is _EMPTY:
-                    queue = self.log = deque()
-            case Lane.MAIN:
-                queue = self.main
-        return queue
+        if lane is MAIN_LANE:
+            return self.main
+        if lane is SYSTEM_LANE:
+            if self.system is _EMPTY:
+                self.system = deque()
+            return self.system
+        if lane is URGENT_LANE:
+            if self.urgent is _EMPTY:
+                self.urgent = deque()
+            return self.urgent
+        if self.log is _EMPTY:
+            self.log = deque()
+        return self.log
 
     def _has_space(self, lane: Lane) -> bool:
-        if lane is Lane.LOG:
+        if lane is LOG_LANE:
             return len(self.log) < LOG_LIMIT
         if not self.limit:
             return True
-        queued = len(self.main) if lane is Lane.MAIN else self._users(lane)
+        queued = len(self.main) if lane is MAIN_LANE else self._users(lane)
         return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
     def _was_promised_meanwhile(self, lane: Lane) -> bool:
         # Who comes to one that lets senders wait has looked for room before. A thread may have been promised the last place
         # since; one message too many is better than to refuse where waiting was the rule.
-        if self.overflow is not Overflow.WAIT or lane is Lane.LOG or (self.waiters and lane in self.waiters):
+        if self.overflow is not Overflow.WAIT or lane is LOG_LANE or (self.waiters and lane in self.waiters):
             return False
-        return (len(self.main) if lane is Lane.MAIN else self._users(lane)) < self.limit
+        return (len(self.main) if lane is MAIN_LANE else self._users(lane)) < self.limit
 
     def _users(self, lane: Lane) -> int:
         return self._bounded.get(lane, 0) if self._bounded is not None else 0
@@ -389,7 +395,7 @@ class Mailbox:
 
     def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
         queue = self._made(lane)
-        if lane is Lane.MAIN:
+        if lane is MAIN_LANE:
             return queue.popleft()
         # A signal is never displaced: look for the first envelope that a user sent.
         index = next(i for i, envelope in enumerate(queue) if envelope[0] <= EVENT)

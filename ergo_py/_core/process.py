@@ -24,8 +24,8 @@ from .mailbox import (
     EXIT,
     KILL,
     STOP,
+    URGENT_LANE,
     Envelope,
-    Lane,
     Mailbox,
     kind_name,
 )
@@ -37,7 +37,18 @@ from .relay import Relay
 from .requests import Caller
 from .seats import Decision, Seat
 from .serving import answer_now, check_plain, serve
-from .states import Operation, State, check_allowed, check_transition
+from .states import (
+    INIT,
+    RUNNING,
+    SLEEP,
+    STOPPING,
+    TERMINATED,
+    WAIT_RESPONSE,
+    Operation,
+    State,
+    check_allowed,
+    check_transition,
+)
 from .timers import Timer
 
 __all__ = ["Process"]
@@ -115,9 +126,9 @@ class Process:
             and "handle_call" not in callbacks.asynchronous
             and not callbacks.splits
         )
-        self.state = State.INIT
+        self.state = INIT
         self.born = perf_counter()
-        self.history: list[State | float] = [State.INIT, self.born]
+        self.history: list[State | float] = [INIT, self.born]
         self.task: Task | Standin = _NOT_YET
         self.home: Task = current_task()
         """The task in which callbacks run: the spawner's during ``init``, then its own."""
@@ -261,9 +272,9 @@ class Process:
             self._scope = None
         else:
             check_plain(self, "init", behaviour.init())
-        if isinstance(self.reason, Killed) or self.state is State.TERMINATED:
+        if isinstance(self.reason, Killed) or self.state is TERMINATED:
             raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
-        self.enter(State.SLEEP)
+        self.enter(SLEEP)
 
     def sit(self, seat: Seat) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
@@ -320,19 +331,19 @@ class Process:
 
     def works_in(self, task: Task) -> bool:
         """Say whether it is in one of its callbacks in that task. Before its first step, its ``home`` is still the spawner's."""
-        return self.home is task and self.state is not State.SLEEP
+        return self.home is task and self.state is not SLEEP
 
     def begin_wait(self, caller: Caller) -> None:
         """Note that the process waits in a call."""
         self.waiting = caller
-        if self.state is not State.STOPPING:
-            self.enter(State.WAIT_RESPONSE)
+        if self.state is not STOPPING:
+            self.enter(WAIT_RESPONSE)
 
     def end_wait(self) -> None:
         """Note that it no longer does."""
         self.waiting = None
-        if self.state is State.WAIT_RESPONSE:
-            self.enter(State.INIT if self.task is _NOT_YET else State.RUNNING)
+        if self.state is WAIT_RESPONSE:
+            self.enter(INIT if self.task is _NOT_YET else RUNNING)
 
     # -- what it holds -----------------------------------------------------------------------------------------------
 
@@ -416,17 +427,17 @@ class Process:
 
     def ask_to_exit(self, sender: PID | Alias, reason: Reason) -> None:
         """Ask politely: taken between messages, and trapped by one that traps exits unless its parent asks."""
-        self.router.signal(self, Lane.URGENT, (EXIT, sender, None, reason))
+        self.router.signal(self, URGENT_LANE, (EXIT, sender, None, reason))
 
     def kill(self) -> None:
         """End it at its next checkpoint, wherever it is. A second kill cuts its ending short, too."""
-        if self.state is State.TERMINATED:
+        if self.state is TERMINATED:
             return
-        if self.state is State.STOPPING:
+        if self.state is STOPPING:
             if self._ending is not None:
                 self._ending.cancel()
             return
-        if self.task is _NOT_YET and self.state is not State.SLEEP:
+        if self.task is _NOT_YET and self.state is not SLEEP:
             self.reason = Killed()
         self.mailbox.push_first((KILL, self.id, None, None))
         if self.task.custom_sleep_data is PARKED:
@@ -451,15 +462,15 @@ class Process:
 
     def current_callback(self) -> str | None:
         """The callback in progress, if any."""
-        if self.state is State.INIT:
+        if self.state is INIT:
             return "init"
-        if self.state is State.STOPPING:
+        if self.state is STOPPING:
             return "terminate"
         return None if self.handling is None else kind_name(self.handling[0])
 
     async def wait_gone(self) -> None:
         """Wait until nothing of it is left."""
-        if self.state is not State.TERMINATED:
+        if self.state is not TERMINATED:
             if self._gone is None:
                 self._gone = trio.Event()
             await self._gone.wait()

@@ -24,7 +24,10 @@ from .mailbox import (
     ADDRESSED,
     CALL,
     EVENT,
+    MAIN_LANE,
     MESSAGE,
+    SYSTEM_LANE,
+    URGENT_LANE,
     Divert,
     Envelope,
     Lane,
@@ -45,8 +48,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Router", "check_priority"]
 
-LANES: Final = (Lane.MAIN, Lane.SYSTEM, Lane.URGENT)
+LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
 """The lane that each priority selects."""
+
+_ACCEPTED: Final = Verdict.ACCEPTED
 
 _SHORT_CUTS: Final = 64
 """How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop starves nobody."""
@@ -171,7 +176,7 @@ class Router:
             self.bury(envelope, to, Why.STOPPING, receiver)
             return False
         verdict, displaced = receiver.mailbox.admit(lane, envelope)
-        if verdict is Verdict.ACCEPTED:
+        if verdict is _ACCEPTED:
             receiver.wake()
             return True
         if verdict is Verdict.DISPLACED:

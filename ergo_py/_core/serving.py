@@ -32,7 +32,7 @@ from .messages import NO_REPLY, Down, Exit
 from .parking import park
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
-from .states import State
+from .states import RUNNING, SLEEP
 
 if TYPE_CHECKING:
     from .metalife import Meta
@@ -68,7 +68,7 @@ async def serve(process: "Process") -> Reason:
 
 async def _greet(process: "Process") -> None:
     """The first callbacks in the process's own task, before any message."""
-    process.enter(State.RUNNING)
+    process.enter(RUNNING)
     process.handling = (STARTED, process.id, None, None)
     reason = process.seat.successor_of if process.seat is not None else None
     if reason is not None and "post_restart" in process.callbacks.defined:
@@ -93,8 +93,8 @@ async def _serve(process: "Process") -> Reason:
     envelope: Envelope | None
     left, mask, end = burst, 7, 0.0
     woken = clock()
-    process.state = State.RUNNING
-    process.history += (State.RUNNING, woken)
+    process.state = RUNNING
+    process.history += (RUNNING, woken)
     while True:
         if box.ahead:
             envelope = box.pop_ahead()
@@ -110,13 +110,13 @@ async def _serve(process: "Process") -> Reason:
             process.running_time += now - woken
             # What it handled last may be large, and must not live as long as this sleep.
             process.handling = envelope = sender = ref = payload = reply = result = None
-            process.state = State.SLEEP
+            process.state = SLEEP
             history = process.history
-            history += (State.SLEEP, now)
+            history += (SLEEP, now)
             await park(task)
             woken = clock()
-            process.state = State.RUNNING
-            history += (State.RUNNING, woken)
+            process.state = RUNNING
+            history += (RUNNING, woken)
             if len(history) > _HISTORY:
                 del history[:8]
             left, end = burst, 0.0
@@ -262,7 +262,7 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     process sleeps and a plain function cannot be interrupted.
     """
     caller.callee = process
-    process.state = State.RUNNING
+    process.state = RUNNING
     process.handling = (CALL, caller.pid, caller, request)
     process.handled += 1
     try:
@@ -281,4 +281,4 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
         elif not caller.settle(reply, None):
             process.kernel.calls.late_replies += 1
     process.handling = None
-    process.state = State.SLEEP
+    process.state = SLEEP

@@ -7,9 +7,15 @@ from .errors import NotAllowedError
 
 __all__ = [
     "ALLOWED",
+    "INIT",
     "META_ALLOWED",
     "META_TRANSITIONS",
+    "RUNNING",
+    "SLEEP",
+    "STOPPING",
+    "TERMINATED",
     "TRANSITIONS",
+    "WAIT_RESPONSE",
     "MetaOperation",
     "MetaState",
     "Operation",
@@ -33,6 +39,15 @@ class State(Enum):
     WAIT_RESPONSE = "wait_response"
     STOPPING = "stopping"
     TERMINATED = "terminated"
+
+
+# On CPython 3.11 reading a member of an enumeration costs as much as sending a message: the kernel reads these.
+INIT: Final = State.INIT
+SLEEP: Final = State.SLEEP
+RUNNING: Final = State.RUNNING
+WAIT_RESPONSE: Final = State.WAIT_RESPONSE
+STOPPING: Final = State.STOPPING
+TERMINATED: Final = State.TERMINATED
 
 
 TRANSITIONS: Final[dict[State, frozenset[State]]] = {
