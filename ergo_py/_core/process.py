@@ -30,7 +30,7 @@ from .mailbox import (
     kind_name,
 )
 from .options import Options
-from .parking import PARKED, Standin, wake
+from .parking import PARKED, Standin, park, wake
 from .publishing import PROCESS_STARTED
 from .reasons import Crashed, Killed, Reason
 from .relay import Relay
@@ -53,8 +53,6 @@ from .timers import Timer
 
 __all__ = ["Process"]
 
-_SLICE: Final = 0.001
-"""Seconds after which a process that always has messages lets others run."""
 _HISTORY: Final = 16
 
 
@@ -250,7 +248,7 @@ class Process:
         kernel.spawned += 1
         if kernel.publishing.heard:
             kernel.publishing.announce(PROCESS_STARTED, process.id)
-        kernel.nursery.start_soon(process.run, name=callbacks.behaviour)
+        kernel.nursery.start_soon(process.run_guarded if callbacks.any_async else process.run, name=callbacks.behaviour)
         await router.pause()
         return process
 
@@ -289,35 +287,35 @@ class Process:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
+    async def run_guarded(self) -> None:
+        """The whole life of the task, if callbacks can wait for anything, and so refuse to end."""
+        self._relay = Relay()
+        await self._relay.run(self.run())
+
     async def run(self) -> None:
         """The whole life of the task."""
-        if self.callbacks.any_async:
-            self._relay = Relay()
-            await self._relay.run(self._live())
-        else:
-            await self._live()
-
-    async def _live(self) -> None:
-        self.task = self.home = current_task()
+        self.task = self.home = task = current_task()
+        # What it ends with if a kill is all that leaves the scope.
+        reason: Reason = _KILLED
         try:
-            reason = await self._work()
+            if not self.callbacks.greets and not len(self.mailbox):
+                # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
+                await park(task)
+            if self.callbacks.any_async:
+                # The scope lets kill reach a callback that waits for something else than its mailbox.
+                with trio.CancelScope() as self._scope:
+                    reason = await serve(self)
+            else:
+                reason = await serve(self)
         except GeneratorExit:
             raise
         except BaseException as error:
             # Killed out of a callback whose nursery raised more than the cancellation.
-            reason = Killed() if self._scope is not None and self._scope.cancel_called else Crashed(error)
+            reason = _KILLED if self._scope is not None and self._scope.cancel_called else Crashed(error)
             if not isinstance(error, Exception | trio.Cancelled):
                 self.kernel.panic(error)
             self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
         await finish(self, reason)
-
-    async def _work(self) -> Reason:
-        if not self.callbacks.any_async:
-            return await serve(self)
-        # The scope lets kill reach a callback that waits for something else than its mailbox.
-        with trio.CancelScope() as self._scope:
-            return await serve(self)
-        return Killed()
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -477,3 +475,4 @@ class Process:
 
 
 _NOT_YET: Final = Standin()
+_KILLED: Final = Killed()

@@ -46,38 +46,6 @@ _HISTORY: Final = 16
 
 
 async def serve(process: "Process") -> Reason:
-    is_new = process.callbacks.greets
-    while True:
-        try:
-            if is_new:
-                is_new = False
-                await _greet(process)
-            return await _serve(process)
-        except trio.Cancelled:
-            raise
-        except BaseException as error:
-            if isinstance(error, GeneratorExit) or (process._scope is not None and process._scope.cancel_called):
-                raise
-            reason = process.failed(error)
-            if reason is not None:
-                return reason
-        # It goes on; and one that fails on every message lets others run, too.
-        del process.history[:-_HISTORY]
-        await checkpoint()
-
-
-async def _greet(process: "Process") -> None:
-    """The first callbacks in the process's own task, before any message."""
-    process.enter(RUNNING)
-    process.handling = (STARTED, process.id, None, None)
-    reason = process.seat.successor_of if process.seat is not None else None
-    if reason is not None and "post_restart" in process.callbacks.defined:
-        await _callback(process, "post_restart", reason)
-    if "post_start" in process.callbacks.defined:
-        await _callback(process, "post_start")
-
-
-async def _serve(process: "Process") -> Reason:
     """Serve the mailbox until something ends the process. Flat and long, because every message pays for each layer."""
     box = process.mailbox
     main = box.main
@@ -92,74 +60,88 @@ async def _serve(process: "Process") -> Reason:
     no_reply = NO_REPLY
     envelope: Envelope | None
     left, mask, end = burst, 7, 0.0
+    history = process.history
     woken = clock()
     process.state = RUNNING
-    process.history += (RUNNING, woken)
+    history += (RUNNING, woken)
+    if process.callbacks.greets:
+        box.push_first((STARTED, process.id, None, None))
     while True:
-        if box.ahead:
-            envelope = box.pop_ahead()
-        elif main:
-            envelope = pop()
-        elif box.log:
-            envelope = box.log.popleft()
-        else:
-            if box.waiters and box.admit_waiters():
-                continue
-            # To sleep. No await lies between the look at the lanes and the mark that park() sets.
-            now = clock()
-            process.running_time += now - woken
-            # What it handled last may be large, and must not live as long as this sleep.
-            process.handling = envelope = sender = ref = payload = reply = result = None
-            process.state = SLEEP
-            history = process.history
-            history += (SLEEP, now)
-            await park(task)
-            woken = clock()
-            process.state = RUNNING
-            history += (RUNNING, woken)
-            if len(history) > _HISTORY:
-                del history[:8]
-            left, end = burst, 0.0
-            continue
-        kind, sender, ref, payload = envelope
-        process.handling = envelope
-        process.handled += 1
-        if bounded and box.waiters:
-            box.admit_waiters()
-        if kind == MESSAGE:
-            if message_is_async:
-                await handle_message(payload, sender)
-            elif (result := handle_message(payload, sender)) is not None:
-                check_plain(process, "handle_message", result)
-        elif kind == CALL:
-            try:
-                if call_is_async:
-                    reply = await handle_call(payload, ref)
-                elif isinstance(reply := handle_call(payload, ref), CoroutineType):
-                    check_plain(process, "handle_call", reply)
-            except Reject as rejection:
-                process.kernel.calls.reply(ref, None, rejection.error)
+        try:
+            if box.ahead:
+                envelope = box.pop_ahead()
+            elif main:
+                envelope = pop()
+            elif box.log:
+                envelope = box.log.popleft()
             else:
-                if reply is no_reply:
-                    ref.defer(process)
-                elif not ref.settle(reply, None):
-                    process.kernel.calls.late_replies += 1
-        else:
-            reason = await _handle_other(process, envelope)
+                if box.waiters and box.admit_waiters():
+                    continue
+                # To sleep. No await lies between the look at the lanes and the mark that park() sets.
+                now = clock()
+                process.running_time += now - woken
+                # What it handled last may be large, and must not live as long as this sleep.
+                process.handling = envelope = sender = ref = payload = reply = result = None
+                process.state = SLEEP
+                history += (SLEEP, now)
+                await park(task)
+                woken = clock()
+                process.state = RUNNING
+                history += (RUNNING, woken)
+                if len(history) > _HISTORY:
+                    del history[:8]
+                left, end = burst, 0.0
+                continue
+            kind, sender, ref, payload = envelope
+            process.handling = envelope
+            process.handled += 1
+            if bounded and box.waiters:
+                box.admit_waiters()
+            if kind == MESSAGE:
+                if message_is_async:
+                    await handle_message(payload, sender)
+                elif (result := handle_message(payload, sender)) is not None:
+                    check_plain(process, "handle_message", result)
+            elif kind == CALL:
+                try:
+                    if call_is_async:
+                        reply = await handle_call(payload, ref)
+                    elif isinstance(reply := handle_call(payload, ref), CoroutineType):
+                        check_plain(process, "handle_call", reply)
+                except Reject as rejection:
+                    process.kernel.calls.reply(ref, None, rejection.error)
+                else:
+                    if reply is no_reply:
+                        ref.defer(process)
+                    elif not ref.settle(reply, None):
+                        process.kernel.calls.late_replies += 1
+            else:
+                reason = await _handle_other(process, envelope)
+                if reason is not None:
+                    return reason
+            left -= 1
+            if not left & mask:
+                # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
+                now = clock()
+                if box.waiters:
+                    box.admit_waiters()
+                if end == 0.0:
+                    end = now + _SLICE
+                elif now >= end or left <= 0:
+                    mask = 0 if now >= end else 7
+                    await checkpoint()
+                    left, end = burst, clock() + _SLICE
+            continue
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) or (process._scope is not None and process._scope.cancel_called):
+                raise
+            reason = process.failed(error)
             if reason is not None:
                 return reason
-        left -= 1
-        if not left & mask:
-            # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
-            now = clock()
-            if box.waiters:
-                box.admit_waiters()
-            if end == 0.0:
-                end = now + _SLICE
-            elif now >= end or left <= 0:
-                mask = 0 if now >= end else 7
-                await checkpoint()
-                left, end = burst, clock() + _SLICE
+        # It goes on; and one that fails on every message lets others run, too.
+        await checkpoint()
 
 
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
@@ -187,9 +169,20 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
             return payload  # type: ignore[no-any-return]
         case _ if kind == KILL:
             return Killed()
+        case _ if kind == STARTED:
+            await _greet(process)
         case _ if kind == FENCE:
             ref.settle(None, None)
     return None
+
+
+async def _greet(process: "Process") -> None:
+    """The first callbacks in the process's own task, before any message."""
+    reason = process.seat.successor_of if process.seat is not None else None
+    if reason is not None and "post_restart" in process.callbacks.defined:
+        await _callback(process, "post_restart", reason)
+    if "post_start" in process.callbacks.defined:
+        await _callback(process, "post_start")
 
 
 async def _handle_addressed(process: "Process", envelope: Envelope) -> None:

@@ -71,7 +71,7 @@ def _waits_for_io(frame: FrameType) -> bool:
 
 _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
     {
-        serving._serve.__code__,
+        serving.serve.__code__,
         serving._handle_other.__code__,
         serving.answer_now.__code__,
         ending.finish.__code__,
