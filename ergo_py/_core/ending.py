@@ -11,6 +11,7 @@ from .info import Ended
 from .kernel import Kernel
 from .mailbox import CHILD_EXIT, CONTROL, EVENT, SYSTEM_LANE, Envelope, Lane, Priority
 from .messages import Why
+from .parking import PARKED, wake
 from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from .requests import Caller
@@ -90,6 +91,10 @@ async def shut(process: "Process") -> None:
     kernel, options = process.kernel, process.options
     owner = kernel.pid if process.parent is None else process.parent.id
     if options.shutdown > 0:
+        if _can_end_asleep(process):
+            _end_asleep(process, Shutdown())
+            await process.router.pause()
+            return
         process.ask_to_exit(owner, Shutdown())
         # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
         for _ in range(2):
@@ -108,6 +113,34 @@ async def shut(process: "Process") -> None:
                 kernel.killed.append(ended)
             return
     await abandon(process)
+
+
+def _can_end_asleep(process: "Process") -> bool:
+    """Say whether a process sleeps in its mailbox, and nothing that belongs to its end could wait."""
+    callbacks = process.callbacks
+    return (
+        process.task.custom_sleep_data is PARKED
+        and not process.owned
+        and process.seats is None
+        and not callbacks.parts
+        and "terminate" not in callbacks.asynchronous
+    )
+
+
+def _end_asleep(process: "Process", reason: Reason) -> None:
+    """End a process in the turn of its owner: to wake it and wait costs three times as much as all that its end does.
+
+    Asleep means that its lanes are empty and no callback runs: this is where it would have taken the exit.
+    """
+    process.reason = reason
+    _begin(process)
+    try:
+        if "terminate" in process.callbacks.defined:
+            _plain_last_word(process, "terminate", reason)
+    finally:
+        _release(process)
+        # Its task finds that all is done.
+        wake(process.task)
 
 
 async def abandon(process: "Process") -> None:
@@ -149,23 +182,36 @@ async def _part(process: "Process", reason: Reason) -> None:
 
 
 async def _last_word(process: "Process", name: str, reason: Reason) -> None:
+    if name not in process.callbacks.asynchronous:
+        _plain_last_word(process, name, reason)
+        return
     process.handling = None
     try:
-        callback = getattr(process.behaviour, name)
-        if name not in process.callbacks.asynchronous:
-            check_plain(process, name, callback(reason))
-            return
         timeout = process.options.terminate_timeout
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as limit:
             process._ending = limit
-            await callback(reason)
+            await getattr(process.behaviour, name)(reason)
         if limit.cancelled_caught:
             process.log.error(f"{name} was cut off", limit=timeout)
-    except Exception as error:
-        process.log.error(f"{name} raised", exception=Crashed(error).traceback)
     except BaseException as error:
-        if isinstance(error, trio.Cancelled | GeneratorExit):
-            raise
+        _account_for(process, name, error)
+
+
+def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
+    process.handling = None
+    try:
+        check_plain(process, name, getattr(process.behaviour, name)(reason))
+    except BaseException as error:
+        _account_for(process, name, error)
+
+
+def _account_for(process: "Process", name: str, error: BaseException) -> None:
+    """Deal with what left a last callback: the end goes on."""
+    if isinstance(error, Exception):
+        process.log.error(f"{name} raised", exception=Crashed(error).traceback)
+    elif isinstance(error, trio.Cancelled | GeneratorExit):
+        raise error
+    else:
         process.kernel.panic(error)
 
 

@@ -296,11 +296,13 @@ class Process:
         """The whole life of the task."""
         self.task = self.home = task = current_task()
         # What it ends with if a kill is all that leaves the scope.
-        reason: Reason = _KILLED
+        reason: Reason | None = _KILLED
         try:
             if not self.callbacks.greets and not len(self.mailbox):
                 # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
                 await park(task)
+                if self.state is TERMINATED:
+                    return
             if self.callbacks.any_async:
                 # The scope lets kill reach a callback that waits for something else than its mailbox.
                 with trio.CancelScope() as self._scope:
@@ -315,7 +317,8 @@ class Process:
             if not isinstance(error, Exception | trio.Cancelled):
                 self.kernel.panic(error)
             self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
-        await finish(self, reason)
+        if reason is not None:
+            await finish(self, reason)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

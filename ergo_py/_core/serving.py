@@ -32,7 +32,7 @@ from .messages import NO_REPLY, Down, Exit
 from .parking import park
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
-from .states import RUNNING, SLEEP
+from .states import RUNNING, SLEEP, TERMINATED
 
 if TYPE_CHECKING:
     from .metalife import Meta
@@ -45,8 +45,11 @@ _SLICE: Final = 0.001
 _HISTORY: Final = 16
 
 
-async def serve(process: "Process") -> Reason:
-    """Serve the mailbox until something ends the process. Flat and long, because every message pays for each layer."""
+async def serve(process: "Process") -> Reason | None:
+    """Serve the mailbox until something ends the process; None if its owner has ended it in its sleep.
+
+    Flat and long, because every message pays for each layer.
+    """
     box = process.mailbox
     main = box.main
     pop = main.popleft
@@ -85,6 +88,8 @@ async def serve(process: "Process") -> Reason:
                 process.state = SLEEP
                 history += (SLEEP, now)
                 await park(task)
+                if process.state is TERMINATED:
+                    return None
                 woken = clock()
                 process.state = RUNNING
                 history += (RUNNING, woken)

@@ -75,6 +75,7 @@ _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
         serving._handle_other.__code__,
         serving.answer_now.__code__,
         ending.finish.__code__,
+        ending._end_asleep.__code__,
         Process._initialise.__code__,
     }
 )

@@ -314,6 +314,81 @@ async def test_a_child_is_asked_to_shut_down_and_may_finish_what_it_does(autojum
         assert ends == [Shutdown(), Killed()]
 
 
+class Sleeper(Puppet):
+    """Notes in which task its last word is said, and with which reason."""
+
+    def __init__(self, notes: list[Any]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def terminate(self, reason: Reason) -> None:
+        self.notes.append((trio.lowlevel.current_task().name, reason))
+        self.send("watcher", "last word")
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["that never woke", "that has served"])
+async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(autojump_clock: MockClock, served: bool) -> None:
+    notes: list[Any] = []
+    heard: list[Any] = []
+    async with running_node() as node:
+        watcher = await node.spawn(Puppet, heard, name="watcher")
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Sleeper, notes, name="held"))
+        await node.call(watcher, lambda me: me.monitor(child))
+        if served:
+            await node.call(child, lambda me: me.send_after(1, "watcher", "never"))
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await trio.sleep(2)
+
+        assert notes == [("Puppet", Shutdown())]
+        assert heard == [Down(child, Shutdown()), "last word"]
+        assert node.processes() == [watcher]
+        assert node.whereis("held") is None
+
+
+async def test_calls_that_a_sleeping_child_has_put_off_are_answered_when_its_owner_ends(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Sleeper, []))
+
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def call() -> None:
+                with pytest.raises(TargetDownError) as caught:
+                    await node.call(child, lambda me: NO_REPLY, timeout=None)
+                assert caught.value.reason == Shutdown()
+
+            await wait_all_tasks_blocked()
+            node.send_exit(parent, "enough")
+
+        assert node.processes() == []
+
+
+async def test_a_sleeping_child_whose_terminate_raises_ends_with_its_owner(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Raising(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            raise Failed("in terminate")
+
+    async with running_node(log_output="json", log_level="error") as node:
+        parent = await node.spawn(Puppet)
+        for _ in range(2):
+            await node.call(parent, lambda me: me.spawn(Raising))
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == []
+        assert capsys.readouterr().err.count("terminate raised") == 2
+
+
 async def test_a_child_with_no_shutdown_time_is_killed_at_once(autojump_clock: MockClock) -> None:
     ends: list[Any] = []
     async with running_node() as node:

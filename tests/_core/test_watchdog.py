@@ -123,6 +123,26 @@ async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
     assert f"in {callback}" in report.stack
 
 
+async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> None:
+    reports = Reports()
+
+    class Plain(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            reports.block_until(lambda report: report.process == self.pid)
+
+    async with watched_node(reports) as node:
+        owner = await node.spawn(Puppet)
+        child = await node.call(owner, lambda me: me.spawn(Plain), timeout=PATIENCE)
+        await trio.testing.wait_all_tasks_blocked()
+
+        node.send_exit(owner, "enough")
+        while child in node.processes():
+            await trio.lowlevel.checkpoint()
+
+    assert [report.callback for report in reports.about(child)] == ["terminate"]
+    assert reports.about(owner) == []
+
+
 async def test_a_callee_that_answers_on_the_spot_is_reported_and_not_its_caller() -> None:
     reports = Reports()
 
