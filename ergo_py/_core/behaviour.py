@@ -1,6 +1,6 @@
 """The verbs: what a process can do from inside its callbacks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
@@ -17,7 +17,7 @@ from .process import Process
 from .reasons import Normal, Unregistered, as_reason
 from .relations import Kind
 from .requests import Caller
-from .states import Operation
+from .states import CALLS_ALLOWED, Operation
 from .timers import Timer
 from .verbs import (
     arm_timer,
@@ -160,16 +160,16 @@ class Behaviour:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def call(
+    def call(
         self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority | None = None
-    ) -> R: ...
+    ) -> Coroutine[Any, Any, R]: ...
     @overload
-    async def call(
+    def call(
         self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority | None = None
-    ) -> Any: ...
-    async def call(
+    ) -> Coroutine[Any, Any, Any]: ...
+    def call(
         self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority | None = None
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Ask and wait for the answer. ``timeout=None`` waits as long as the callee lives.
 
         Raises:
@@ -180,10 +180,12 @@ class Behaviour:
             Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
         """
         process = self._process
-        process.allow(Operation.CALL)
+        if process.state not in CALLS_ALLOWED:
+            process.allow(Operation.CALL)
         check_timeout(timeout)
         process.sent += 1
-        return await process.kernel.calls.call(
+        # Not async itself: a second coroutine would be woken through at every answer.
+        return process.kernel.calls.call(
             process, process.id, to, request, timeout, process.priority if priority is None else priority
         )
 

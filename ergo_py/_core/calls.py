@@ -48,16 +48,17 @@ class Calls:
             DeadlockError: it waits, directly or through others, for this very caller.
             MailboxFullError: it is full, and refuses.
         """
-        callee = self._router.resolve(to)
+        router = self._router
+        callee = router.resolve(to)
         if priority:
             check_priority(priority)
         if callee is None or not callee.accepting:
-            if self._router.stopped:
-                raise NodeStoppedError(self._router.node)
+            if router.stopped:
+                raise NodeStoppedError(router.node)
             await checkpoint()
             raise self._down(callee, to, request)
         task = current_task()
-        caller = TaskCaller(sender, next(self._router.numbers), to, request, task)
+        caller = TaskCaller(sender, next(router.numbers), to, request, task)
         if process is not None and task is not process.home:
             # A task that a callback started may wait as it likes: the process itself is not held up by it.
             process = None
@@ -74,11 +75,22 @@ class Calls:
         if caller.settled:
             if process is not None:
                 process.waiting = None
-            await self._router.pause()
+            if router.pause_is_due():
+                await router.turn()
         else:
+            # As in wait(), which would be one more layer to wake through.
+            if timeout is not None:
+                router.clock.arm_call(caller, timeout)
+            if process is not None:
+                process.begin_wait(caller)
             try:
-                await self.wait(process, caller, timeout)
+                await park_as(task, caller)
+            except BaseException:
+                caller.abandon()
+                raise
             finally:
+                if process is not None:
+                    process.end_wait()
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
@@ -122,7 +134,7 @@ class Calls:
         kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
-        if callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
+        if not callee.open and callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
             # It goes in by itself when there is room; until then the caller waits as for any answer.
             waiter = CallWaiter(caller)
             callee.mailbox.wait_for_room(lane, envelope, waiter)

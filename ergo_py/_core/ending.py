@@ -93,7 +93,8 @@ async def shut(process: "Process") -> None:
     if options.shutdown > 0:
         if _can_end_asleep(process):
             _end_asleep(process, Shutdown())
-            await process.router.pause()
+            if process.router.pause_is_due():
+                await process.router.turn()
             return
         process.ask_to_exit(owner, Shutdown())
         # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.

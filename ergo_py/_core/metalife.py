@@ -425,6 +425,11 @@ class Meta:
             return None if self.gone.is_set() else "terminate"
         return None if self.handling is None else kind_name(self.handling[0])
 
+    @property
+    def open(self) -> bool:
+        """Its mailbox is always asked."""
+        return False
+
     def answers_at_once(self) -> bool:
         """A meta-process always has a handler do it."""
         return False

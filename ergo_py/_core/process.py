@@ -183,6 +183,9 @@ class Process:
     def enter(self, state: State) -> None:
         """Change state, if the table knows the change, and note when."""
         check_transition(self.state, state)
+        self._note(state)
+
+    def _note(self, state: State) -> None:
         self.state = state
         history = self.history
         history += (state, perf_counter())
@@ -249,7 +252,8 @@ class Process:
         if kernel.publishing.heard:
             kernel.publishing.announce(PROCESS_STARTED, process.id)
         kernel.nursery.start_soon(process.run_guarded if callbacks.any_async else process.run, name=callbacks.behaviour)
-        await router.pause()
+        if router.pause_is_due():
+            await router.turn()
         return process
 
     async def _initialise(self, factory: Any, args: tuple[Any, ...]) -> None:
@@ -338,13 +342,14 @@ class Process:
         """Note that the process waits in a call."""
         self.waiting = caller
         if self.state is not STOPPING:
-            self.enter(WAIT_RESPONSE)
+            # Not by way of the table: no state in which calls are allowed is without this change.
+            self._note(WAIT_RESPONSE)
 
     def end_wait(self) -> None:
         """Note that it no longer does."""
         self.waiting = None
         if self.state is WAIT_RESPONSE:
-            self.enter(INIT if self.task is _NOT_YET else RUNNING)
+            self._note(INIT if self.task is _NOT_YET else RUNNING)
 
     # -- what it holds -----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,11 @@ class Receiver(Protocol):
     @property
     def id(self) -> PID | Alias: ...
 
+    @property
+    def open(self) -> bool:
+        """Accepting, and with nothing to look at before an append to its main lane: as nearly all are, nearly always."""
+        ...
+
     def wake(self) -> None:
         """Have it look at its mailbox."""
 

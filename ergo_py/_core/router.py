@@ -116,7 +116,7 @@ class Router:
         Raises:
             TargetTypeError: ``to`` is no address.
         """
-        if isinstance(to, PID):
+        if type(to) is PID:
             return self.processes.get(to)
         if isinstance(to, str):
             return self.registry.names.get(to)
@@ -172,6 +172,10 @@ class Router:
 
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         """Put a user's envelope into a mailbox, as far as its owner allows."""
+        if receiver.open and lane is MAIN_LANE:
+            receiver.mailbox.main.append(envelope)
+            receiver.wake()
+            return True
         if not receiver.accepting:
             self.bury(envelope, to, Why.STOPPING, receiver)
             return False
@@ -267,11 +271,19 @@ class Router:
 
     async def pause(self) -> None:
         """Stand for a schedule point where one each time would cost more than the work: a real one now and then."""
-        self._free -= 1
-        if self._free <= 0 or (not self._free & 7 and perf_counter() >= self._slice_end):
-            self._free = _SHORT_CUTS
-            await checkpoint()
-            self._slice_end = perf_counter() + 0.001
+        if self.pause_is_due():
+            await self.turn()
+
+    def pause_is_due(self) -> bool:
+        """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting a pause than for their work."""
+        self._free = free = self._free - 1
+        return free <= 0 or (not free & 7 and perf_counter() >= self._slice_end)
+
+    async def turn(self) -> None:
+        """Let others run."""
+        self._free = _SHORT_CUTS
+        await checkpoint()
+        self._slice_end = perf_counter() + 0.001
 
     # -- threads -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from .errors import NotAllowedError
 
 __all__ = [
     "ALLOWED",
+    "CALLS_ALLOWED",
     "INIT",
     "META_ALLOWED",
     "META_TRANSITIONS",
@@ -63,6 +64,8 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 class Operation(Enum):
     """What a process may want to do, as far as it depends on its state. Sending and logging never do."""
 
+    __hash__ = object.__hash__  # as for State
+
     CALL = "call"
     SPAWN = "spawn"
     RELATE = "link and monitor"
@@ -85,6 +88,9 @@ ALLOWED: Final[dict[Operation, frozenset[State]]] = {
     Operation.STOP: _AT_WORK,
     Operation.CONFIGURE: _AT_WORK,
 }
+
+CALLS_ALLOWED: Final = ALLOWED[Operation.CALL]
+"""The row that is looked at most."""
 
 _INSTEAD: Final[dict[State, str]] = {
     State.SLEEP: "a process acts inside its own callbacks; elsewhere send it a message, or use the node's verb of that name",
