@@ -168,6 +168,8 @@ class Supervision:
         self._hold = 0.0
         """ALL_FOR_ONE: when the group may start."""
         self._wake: float | None = None
+        self._up: list[Child] = []
+        """Children that had not ended for good when somebody last looked at all of them."""
         if not self._is_simple:
             for child in spec.children:
                 self._make(child.name, child)
@@ -419,8 +421,18 @@ class Supervision:
         self._actions.append(Gone(child.name, reason))
         if child.spec.significant:
             self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
-        elif self.spec.auto_shutdown and all(one.phase in _DOWN for one in self.children.values()):
+        elif self.spec.auto_shutdown and self._all_are_down():
             self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
+
+    def _all_are_down(self) -> bool:
+        # All are looked at only when none is left of those that were up then: otherwise many that end one after the other
+        # would take time that grows with the square of their number.
+        up = self._up
+        while up and (up[-1].phase in _DOWN or self.children.get(up[-1].name) is not up[-1]):
+            up.pop()
+        if not up:
+            up.extend(one for one in self.children.values() if one.phase not in _DOWN)
+        return not up
 
     def _restart(self, child: Child, reason: Reason, now: float) -> None:
         if child.window is not None:

@@ -560,3 +560,30 @@ TestOneForOne = OneForOneMachine.TestCase
 TestAllForOne = AllForOneMachine.TestCase
 TestRestForOne = RestForOneMachine.TestCase
 TestSimpleOneForOne = SimpleOneForOneMachine.TestCase
+
+
+# -- cost ------------------------------------------------------------------------------------------------------------
+
+
+class CountedWalks(dict[str, Any]):
+    """Counts how often somebody goes through all of it."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_each_time() -> None:
+    plan = Supervision(SupervisorSpec([ChildSpec(f"c{i}", Worker, restart=TRANSIENT) for i in range(100)]), lambda: 0.0)
+    actions = plan.begin(0.0)
+    for action in actions:
+        if isinstance(action, Start):
+            actions += plan.started(action.child, action.child, 0.0)
+    plan.children = walked = CountedWalks(plan.children)
+
+    ends = [action for i in range(100) for action in plan.exited(f"c{i}", f"c{i}", Normal(), None, 1.0)]
+
+    assert walked.walks <= 3
+    assert isinstance(ends[-1], End)
