@@ -39,7 +39,7 @@ BY_KEY: Final = Routing.BY_KEY
 class Share(Mailbox):
     """The mailbox of a pool: what users send goes on to a worker, and only what concerns the pool itself stays."""
 
-    __slots__ = ("_key", "_next", "_owners", "_pool", "_routing", "_running", "_size", "leaving", "ring")
+    __slots__ = ("_held", "_key", "_next", "_owners", "_pool", "_routing", "_running", "_size", "leaving", "ring")
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class Share(Mailbox):
         """Those that run and get work, in order."""
         self._next = 0
         self._owners: dict[int, str] = {}
+        self._held: dict[str, int] = {}
+        """How many buckets each worker has."""
 
     def arrange(self) -> None:
         """Note that workers have come or gone."""
@@ -209,11 +211,13 @@ class Share(Mailbox):
             if not names:
                 return None
             # To the one that has the fewest, so that a worker that was added gets its share of what is new.
-            held = dict.fromkeys(names, 0)
-            for owner in self._owners.values():
-                if owner in held:
-                    held[owner] += 1
-            name = self._owners[bucket] = min(held, key=held.__getitem__)
+            held, former = self._held, name
+            name = self._owners[bucket] = min(names, key=lambda one: held.get(one, 0))
+            held[name] = held.get(name, 0) + 1
+            if former is not None:
+                held[former] -= 1
+                if not held[former]:
+                    del held[former]
         worker = self._running.get(name)
         return worker if worker is not None and worker.accepting else None
 

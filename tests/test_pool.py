@@ -171,6 +171,31 @@ async def test_the_keys_of_a_worker_that_is_removed_go_to_others_and_no_other_ke
         assert all(later[key] == owner for key, owner in owners.items() if owner != removed)
 
 
+class CountedWalks(dict[int, str]):
+    """Counts how often somebody goes through all of it."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+async def test_a_key_that_is_new_costs_the_same_however_many_there_are() -> None:
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key))
+        owners = pool._pool()._share._owners = CountedWalks()
+
+        for key in range(300):
+            node.send("pool", Job(key))
+        await pool.remove_workers()
+        for key in range(300):
+            node.send("pool", Job(key))
+
+        assert owners.walks == 0
+        assert sorted(Counter(owners.values()).values()) == [150, 150]
+
+
 async def test_the_keys_of_a_worker_that_is_coming_back_wait_for_it_in_order(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
