@@ -18,7 +18,6 @@ from ._core.ids import PID
 from ._core.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
 from ._core.kernel import Kernel
 from ._core.mailbox import CONTROL, STOP, Lane
-from ._core.options import DEFAULTS
 from ._core.process import Process
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
 from ._core.requests import Caller
@@ -256,10 +255,12 @@ class Supervisor(Actor):
         """Start the children. Each has time limits of its own, and all together may take longer than one."""
         process = self._process
         options = process.options
-        if process._scope is not None and options.init_timeout == DEFAULTS.init_timeout:
-            process._scope.deadline = inf
-        if options.shutdown == DEFAULTS.shutdown:
-            process.options = replace(options, shutdown=inf)
+        # For one that has a seat its spec has decided.
+        if process.seat is None:
+            if process._scope is not None and "init_timeout" not in options.said:
+                process._scope.deadline = inf
+            if "shutdown" not in options.said:
+                process.options = replace(options, shutdown=inf)
         given = self.children()
         spec = read_spec(await given if inspect.isawaitable(given) else given)
         self._plan = Supervision(spec, random.random)

@@ -40,6 +40,7 @@ from ergo_py import (
     DeadlockError,
     EscalationError,
     InitError,
+    InitTimeoutError,
     Killed,
     MailboxFullError,
     NameTakenError,
@@ -164,6 +165,44 @@ async def test_a_child_is_given_its_shutdown_time_and_killed_then(
                 hears.set()
 
         assert trio.current_time() - began == pytest.approx(seconds, abs=0.1)
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+async def test_a_time_limit_that_a_supervisor_is_given_holds_also_if_it_is_what_actors_have(
+    autojump_clock: trio.testing.MockClock, is_child: bool
+) -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec("deaf", Deaf, trio.Event(), shutdown=INFINITE)]
+
+    async with running_node(limit=1000.0) as node:
+        if is_child:
+            await node.supervise([ChildSpec("root", Root, shutdown=5.0)], name="top")
+        else:
+            await node.spawn(Root, name="root", shutdown=5.0)
+        node.send("deaf", "be deaf")
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+    assert trio.current_time() - began == pytest.approx(5.0, abs=1.0)
+
+
+async def test_the_children_of_a_supervisor_with_a_time_limit_must_be_ready_in_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec(name, Slow) for name in "ab"]
+
+    class Slow(Actor):
+        async def init(self) -> None:
+            await trio.sleep(4)
+
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Root, init_timeout=5.0)
+
+        assert node.processes() == []
 
 
 async def test_a_child_that_will_not_even_be_killed_does_not_hold_its_supervisor_for_ever() -> None:

