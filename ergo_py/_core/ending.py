@@ -146,6 +146,8 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
 
 async def abandon(process: "Process") -> None:
     """Leave behind a process that would not end: its tables are cleared, its task is cut off if that is possible."""
+    if process.state is TERMINATED:
+        return
     ended = Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
     process.kernel.abandoned.append(ended)
     process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
@@ -187,8 +189,10 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
         _plain_last_word(process, name, reason)
         return
     process.handling = None
+    timeout = process.options.terminate_timeout
+    patience = _Patience(process)
+    process.kernel.clock.arm_call(patience, timeout + 2 * _GRACE)
     try:
-        timeout = process.options.terminate_timeout
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as limit:
             process._ending = limit
             await getattr(process.behaviour, name)(reason)
@@ -196,6 +200,26 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
             process.log.error(f"{name} was cut off", limit=timeout)
     except BaseException as error:
         _account_for(process, name, error)
+    finally:
+        patience.abandon()
+
+
+class _Patience(Caller):
+    """What the clock gives up on, as on a call, if a last callback goes on although it was cut off."""
+
+    __slots__ = ("process",)
+
+    def __init__(self, process: "Process") -> None:
+        super().__init__(process.id, 0, process.id, None)
+        self.process: Process | None = process
+
+    def awaken(self) -> None:
+        if self.process is not None:
+            self.process.kernel.nursery.start_soon(abandon, self.process)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.process = None
 
 
 def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:

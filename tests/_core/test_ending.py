@@ -483,6 +483,33 @@ async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(autojump
         assert node.whereis("endless") is None
 
 
+@EVERY_END
+async def test_a_terminate_that_does_not_let_itself_be_cut_off_is_left_behind(
+    autojump_clock: MockClock, how: str
+) -> None:
+    class Deaf(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+
+    async with running_node() as node:
+        heard: list[Any] = []
+        watcher = await node.spawn(Puppet, heard)
+        pid = await node.spawn(Deaf, name="deaf", terminate_timeout=2)
+        await node.call(watcher, lambda me: me.monitor(pid))
+        end, reason = ENDS[how]
+
+        end(node, pid)
+        told = await node.wait_ended(pid)
+        await wait_all_tasks_blocked()
+
+        assert told == reason
+        assert 2 < trio.current_time() <= 4
+        assert heard == [Down(pid, reason)]
+        assert node.whereis("deaf") is None
+        assert [one.pid for one in node._kernel.abandoned] == [pid]
+
+
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "plain"])
 @EVERY_END
 async def test_a_terminate_that_raises_changes_neither_the_reason_nor_the_order(
