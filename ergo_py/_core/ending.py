@@ -146,7 +146,7 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
 
 async def abandon(process: "Process") -> None:
     """Leave behind a process that would not end: its tables are cleared, its task is cut off if that is possible."""
-    if process.state is TERMINATED:
+    if process.id not in process.router.processes:
         return
     ended = Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
     process.kernel.abandoned.append(ended)

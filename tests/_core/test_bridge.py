@@ -851,7 +851,7 @@ async def test_a_thread_does_not_wait_longer_than_it_said_and_a_late_answer_is_d
         with pytest.raises(CallTimeoutError) as caught:
             await in_thread(lambda: node.call_from_thread(pid, threading.Event(), timeout=0.01))
         kept = node._router.processes[pid].behaviour.kept
-        await until(lambda: not node._router.processes[pid].deferred)
+        await until(lambda: kept and not node._router.processes[pid].deferred)
         answered = node.reply(kept[0], "too late")
         info = node.info()
 

@@ -568,11 +568,11 @@ async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_u
     inside = threading.Event()
     async with owning() as owned:
         parent = InThread()
-        alias = await owned.spawn(parent, stop_timeout=0.2)
+        alias = await owned.spawn(parent, stop_timeout=5)
         parent.give(lambda me: me.spawn(Stubborn(), stop_timeout=0.1, init_timeout=HELD))
         await owned.until(inside.is_set)
 
-        with trio.fail_after(5):
+        with trio.fail_after(15):
             await owned.end(alias, "asked")
 
         assert owned.node.metas() == []
