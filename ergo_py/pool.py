@@ -7,7 +7,7 @@ from typing import Any, TypeVarTuple, Unpack
 import trio
 
 from ._core.behaviour import Behaviour
-from ._core.errors import BadInputError
+from ._core.errors import BadInputError, SupervisionError
 from ._core.ids import PID
 from ._core.mailbox import (
     Divert,
@@ -16,7 +16,7 @@ from ._core.mailbox import (
 from ._core.options import check_number
 from ._core.reasons import Reason
 from ._core.seats import Decision, Fate, Redirect
-from .actions import Action, AddChild, RemoveChild
+from .actions import Action, AddChild, Operation, RemoveChild
 from .handles import SupervisorHandle
 from .sharing import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Routing, Share
 from .specs import (
@@ -173,6 +173,7 @@ class Pool(Supervisor):
 
         Raises:
             BadInputError: no worker would be left.
+            ChildBusyError: another operation on one is under way, and it stays; the others go.
         """
         names = self._oldest(count)
         self._share.leaving.update(names)
@@ -221,6 +222,16 @@ class Pool(Supervisor):
         self._share_out()
         super()._stop(child, returns, drain)
 
+    def _ask(self, operation: Operation, asker: Any) -> list[Action]:
+        try:
+            return super()._ask(operation, asker)
+        except SupervisionError:
+            if isinstance(operation, RemoveChild) and operation.drain:
+                # It stays, so it gets work again.
+                self._share.leaving.discard(operation.child)
+                self._share_out()
+            raise
+
     def _lose(self, child: Child, reason: Reason) -> None:
         super()._lose(child, reason)
         self._share_out()
@@ -258,19 +269,29 @@ class PoolHandle(SupervisorHandle):
         return [await self._operate(AddChild(self._pool()._next_worker()), timeout) for _ in range(count)]
 
     async def remove_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
-        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that they get nothing new."""
+        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that they get nothing new.
+
+        Raises:
+            CallTimeoutError: they have not ended within ``timeout`` seconds; they will.
+        """
         pool = self._pool()
         names = pool._oldest(count)
         pool._share.leaving.update(names)
         pool._share_out()
         ended: dict[str, PID] = {}
+        errors: list[Exception] = []
 
         async def remove(name: str) -> None:
-            ended[name] = await self._operate(RemoveChild(name, drain=True), timeout)
+            try:
+                ended[name] = await self._operate(RemoveChild(name, drain=True), timeout)
+            except Exception as error:
+                errors.append(error)
 
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(remove, name)
+        if errors:
+            raise errors[0]
         return [ended[name] for name in names]
 
     async def resize(self, size: int, *, timeout: float | None = None) -> int:

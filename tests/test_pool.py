@@ -16,6 +16,7 @@ from ergo_py import (
     Backoff,
     BadInputError,
     CallTimeoutError,
+    ChildBusyError,
     ChildSpec,
     DeadlockError,
     Divert,
@@ -539,6 +540,43 @@ async def test_a_removed_worker_finishes_its_queue() -> None:
         assert sorted(what for _, what in done) == list(range(10))
         assert node.dead_letters() == []
         assert oldest not in node.processes()
+
+
+async def test_who_does_not_wait_for_removed_workers_to_end_is_told_and_they_end_all_the_same(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    gate = trio.Event()
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, [], gate, size=3))
+        for number in range(3):
+            node.send("pool", number)
+
+        with pytest.raises(CallTimeoutError):
+            await pool.remove_workers(2, timeout=1.0)
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert len(pool.workers()) == pool.count().total == 1
+
+
+async def test_a_worker_whose_removal_is_refused_goes_on_getting_work() -> None:
+    gate, done = trio.Event(), list[Any]()
+    async with running_node() as node:
+        pool = await start(node, PoolSpec(Worker, done, gate, size=2))
+        node.send("pool", "be busy")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.restart_child, "worker-1")
+            await wait_all_tasks_blocked()
+            with pytest.raises(ChildBusyError):
+                await pool.remove_workers()
+            gate.set()
+        for number in range(4):
+            node.send("pool", number)
+        await wait_all_tasks_blocked()
+
+        assert len(pool.workers()) == 2
+        assert {pid for pid, what in done if what != "be busy"} == set(pool.workers())
 
 
 async def test_a_pool_can_be_resized_and_keeps_its_last_worker() -> None:
