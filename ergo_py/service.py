@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import trio
 from trio.lowlevel import current_task
 
-from ._core.bridge import ThreadCaller
+from ._core.bridge import ThreadCaller, get_ident
 from ._core.errors import (
     CallTimeoutError,
     ChildUnknownError,
@@ -20,7 +20,7 @@ from ._core.errors import (
 )
 from ._core.ids import PID
 from ._core.kernel import Kernel
-from ._core.mailbox import MESSAGE, Overflow, Priority
+from ._core.mailbox import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.messages import Request, Why
 from ._core.process import Process
 from ._core.reasons import Reason
@@ -93,15 +93,45 @@ class Service:
         """
         if self._process is not None:
             self._process.sent += 1
+        router = self._router
+        if get_ident() != router.loop_thread:
+            return self._send_from_thread(message, check_priority(priority))
         pid = self._seat.pid
         if pid is not None:
-            return self._router.send(self._sender, pid, message, priority)
-        if self._router.bridge.on_loop():
-            return self._send_later(message, check_priority(priority))
+            return router.send(self._sender, pid, message, priority)
+        return self._send_later(message, check_priority(priority))
+
+    def _send_from_thread(self, message: object, priority: Priority) -> bool:
+        router, pid = self._router, self._seat.pid
+        receiver = None if pid is None else router.resolve(pid)
+        if (
+            receiver is not None
+            and receiver.mailbox.limit
+            and receiver.mailbox.overflow
+            in (
+                Overflow.RAISE,
+                Overflow.WAIT,
+            )
+        ):
+            lane = LANES[priority]
+            with router.bridge.lock:
+                fits = receiver.accepting and receiver.mailbox.promise(lane)
+            if fits:
+                router.bridge.post(self._arrive, receiver, lane, (MESSAGE, self._sender, pid, message), priority)
+                return True
+            if receiver.accepting:
+                return router.send(self._sender, receiver.id, message, priority)
         if self._seat.gone is not None:
-            self._router.bridge.run(self._present, message)
-        self._router.bridge.post(self._send_for_thread, message, check_priority(priority))
+            router.bridge.run(self._present, message)
+        # What is true of the child here may not be true when the message arrives: that is when to look.
+        router.bridge.post(self._send_for_thread, message, priority)
         return True
+
+    def _arrive(self, receiver: Receiver, lane: Lane, envelope: Envelope, priority: Priority) -> None:
+        if receiver.accepting:
+            self._router.arrive_promised(receiver, lane, envelope)
+        else:
+            self._send_for_thread(envelope[3], priority)
 
     def _send_later(self, message: object, priority: Priority) -> bool:
         seat = self._present(message)
@@ -133,12 +163,18 @@ class Service:
         if self._process is not None:
             self._process.sent += 1
         seat = self._present(message)
-        if seat.pid is not None:
-            return await self._router.send_wait(self._sender, seat.pid, message, priority, timeout)
-        self._refuse_ring(seat, message)
+        receiver = None if seat.pid is None else self._router.resolve(seat.pid)
+        if receiver is not None and (
+            receiver.mailbox.overflow is not Overflow.WAIT or receiver.mailbox.has_room(LANES[priority])
+        ):
+            return await self._router.send_wait(self._sender, receiver.id, message, priority, timeout)
         waiting = _Sending(self, message, priority)
         waiting.told = trio.Event()
-        self._join(seat, waiting, message)
+        if seat.pid is not None:
+            waiting.admit(seat.pid)
+        else:
+            self._refuse_ring(seat, message)
+            self._join(seat, waiting, message)
         try:
             with trio.move_on_after(math.inf if timeout is None else timeout):
                 await waiting.told.wait()
@@ -334,12 +370,18 @@ class _Sending:
             self.told.set()
 
     def settle(self, admitted: bool, /) -> None:
-        """There is room, and the message is in; or the process has ended meanwhile."""
-        self.sent = admitted
-        if not admitted:
-            self._bury(Why.STOPPING)
-        if self.told is not None:
-            self.told.set()
+        """There is room, and the message is in; or the process is ending, and there may be a successor to wait for."""
+        assert self.told is not None
+        if admitted:
+            self.sent = True
+        else:
+            self.receiver = None
+            try:
+                self.service._join(self.service._seat, self, self.message)
+                return
+            except ServiceBusyError as error:
+                self.error = error
+        self.told.set()
 
     def give_up(self) -> None:
         """Wait for room no longer."""

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Awaitable, Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import (
     ALL_FOR_ONE,
     KEEP,
+    PERMANENT,
     TEMPORARY,
     Actor,
     Backoff,
@@ -330,6 +332,56 @@ async def test_what_finds_the_successor_full_is_treated_as_by_its_mailbox(
         assert heard == [1, 2, 3]
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
+    autojump_clock: trio.testing.MockClock, comes_back: bool
+) -> None:
+    class Slow(Actor):
+        def __init__(self, heard: Log) -> None:
+            self.heard = heard
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.sleep(1)
+            if isinstance(message, Exception):
+                raise message
+            self.heard.append(message)
+
+    heard: Log = []
+    async with running_node() as node:
+        spec = ChildSpec(
+            "echo",
+            Slow,
+            heard,
+            restart=PERMANENT if comes_back else TEMPORARY,
+            mailbox=KEEP,
+            backoff=BACK_IN_A_SECOND,
+            mailbox_size=1,
+            overflow=Overflow.WAIT,
+        )
+        await node.supervise([spec])
+        service = node.service("echo")
+        service.send(Failed("x"))
+        await wait_all_tasks_blocked()
+        service.send(1)
+        told: Log = []
+
+        async def send(what: int) -> None:
+            try:
+                told.append(await service.send_wait(what))
+            except ServiceGoneError as error:
+                told.append(type(error))
+
+        async with trio.open_nursery() as nursery:
+            for number in (2, 3):
+                nursery.start_soon(send, number)
+                await wait_all_tasks_blocked()
+        await trio.sleep(5)
+
+        assert told == [True if comes_back else ServiceGoneError] * 2
+        assert heard == ([1, 2, 3] if comes_back else [])
+        assert service._seat.line == {}
+
+
 async def test_a_full_successor_that_refuses_refuses_who_waited(autojump_clock: trio.testing.MockClock) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND, mailbox_size=1)])
@@ -574,6 +626,34 @@ async def test_threads_may_use_a_service_while_it_runs_and_while_it_is_coming_ba
         assert heard == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("mailbox_size", [None, 100])
+async def test_what_a_thread_sent_to_a_child_that_ended_before_it_arrived_waits_for_the_successor(
+    mailbox_size: int | None,
+) -> None:
+    class Failing(Echo):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, Thread):
+                message.start()
+                message.join()
+                raise Failed("before the loop has a turn and takes what the thread has sent")
+            super().handle_message(message, sender)
+            if message == 2:
+                all_heard.set()
+
+    heard: Log = []
+    all_heard = trio.Event()
+    async with running_node() as node:
+        await node.supervise([ChildSpec("echo", Failing, heard, mailbox_size=mailbox_size)])
+        service = node.service("echo")
+
+        node.send("echo", Thread(target=lambda: [service.send(number) for number in range(3)]))
+        with trio.move_on_after(5):
+            await all_heard.wait()
+
+        assert heard == [0, 1, 2]
+        assert node.dead_letters() == []
+
+
 async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> None:
     async with running_node() as node:
         specs = [
@@ -615,6 +695,7 @@ async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
     class Watching:
         def __init__(self, router: Any) -> None:
             self.router = router
+            self.loop_thread = router.loop_thread
 
         def send(self, *args: Any) -> bool:
             handed.append(args)
