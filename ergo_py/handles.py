@@ -52,15 +52,14 @@ class SupervisorHandle:
         """How many children there are, and how they are. From any thread, also while the supervisor is busy."""
         return self._kernel.router.bridge.run(lambda: self._supervisor().count_children())
 
-    def service(self, child: str) -> Service:
+    def service(self, child: str | PID) -> Service:
         """The address of a child, which survives its restarts.
 
         Raises:
             ChildUnknownError: there is no such child.
         """
-        self._supervisor()._plan.find(child)
-        seats = self._process().seats or {}
-        return Service(self._kernel, seats[child])
+        supervisor = self._supervisor()
+        return Service(self._kernel, supervisor._seat(supervisor._plan.find(child)))
 
     async def start_child(self, child: str, *args: Any, timeout: float | None = None) -> PID:
         """As :meth:`Supervisor.start_child`."""
@@ -100,7 +99,7 @@ class SupervisorHandle:
     def _process(self) -> Process:
         found = self._kernel.router.resolve(self._target)
         if not isinstance(found, Process) or found.seats is None or not isinstance(found.behaviour, Supervisor):
-            raise ProcessUnknownError(self._target)
+            raise ProcessUnknownError(self._target, "supervisor")
         return found
 
     def _supervisor(self) -> Supervisor:

@@ -6,7 +6,7 @@ restarts together, one stop.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final
@@ -294,7 +294,9 @@ class Supervision:
         Raises:
             ChildUnknownError: there is none.
         """
-        found = self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
+        found = None
+        if isinstance(child, Hashable):
+            found = self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
         if found is None:
             raise ChildUnknownError(child, tuple(self.children))
         return found

@@ -179,6 +179,7 @@ class Supervisor(Actor):
 
     def count_children(self) -> ChildCount:
         """How many children there are, and how they are."""
+        self._check_planned()
         children = self._plan.children.values()
         phases = Counter(child.phase for child in children)
         return ChildCount(
@@ -201,6 +202,7 @@ class Supervisor(Actor):
 
     def supervision(self) -> SupervisorInfo:
         """The children and the last restarts, as they are at this moment."""
+        self._check_planned()
         spec, now = self._plan.spec, trio.current_time()
         wall = time.time() - now
         return SupervisorInfo(
@@ -340,8 +342,7 @@ class Supervisor(Actor):
         """Do an operation from inside a callback of the supervisor itself, which cannot wait for its own mailbox."""
         process = self._process
         process.allow(Verb.SPAWN)
-        if process.seats is None:
-            raise NotAllowedError("there are no children yet while `children` says whom to supervise")
+        self._check_planned()
         if current_task() is not process.home:
             return await process.kernel.calls.control(process.id, process, operation, None)
         asker = _Inside()
@@ -357,6 +358,10 @@ class Supervisor(Actor):
             reason = ending.reason or Shutdown()
             await self._perform(self._plan.exited(child.name, ending.id, reason, seat.decision, trio.current_time()))
         return asker.result(process)
+
+    def _check_planned(self) -> None:
+        if self._process.seats is None:
+            raise NotAllowedError("there are no children yet while `children` says whom to supervise")
 
     async def _perform(self, actions: list[Action]) -> None:
         failures = 0

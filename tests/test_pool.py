@@ -665,7 +665,7 @@ async def test_what_is_no_pool_is_refused() -> None:
 
         with pytest.raises(BadInputError):
             node.pool("top")
-        with pytest.raises(ProcessUnknownError):
+        with pytest.raises(ProcessUnknownError, match="no supervisor at 'a'"):
             node.pool("a")
         with pytest.raises(InitError):
             await node.spawn(Pool, 5)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

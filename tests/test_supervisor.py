@@ -739,6 +739,33 @@ async def test_a_refused_operation_says_why_and_changes_nothing(side: str) -> No
         assert [entry for entry in log if not entry.endswith("bad")] == []
 
 
+async def test_a_child_can_be_named_by_its_pid_and_what_names_nobody_is_unknown() -> None:
+    async with running_node() as node:
+        tree = await node.supervise(three([]))
+        pid = node.whereis("a")
+        assert pid is not None
+
+        assert tree.service(pid).name == "a"
+        with pytest.raises(ChildUnknownError):
+            await tree.stop_child(["a"])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("look", [Supervisor.which_children, Supervisor.count_children])
+async def test_before_a_supervisor_has_said_whom_to_supervise_it_has_no_children_to_look_at(
+    look: Callable[[Supervisor], object],
+) -> None:
+    class Early(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            look(self)
+            return []
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Early)
+
+        assert isinstance(caught.value.__cause__, NotAllowedError)
+
+
 async def test_a_start_that_was_asked_for_and_fails_leaves_the_child_as_it_was(side: str) -> None:
     log: Log = []
     async with running_node() as node:

@@ -207,8 +207,8 @@ class EventUnknownError(ErgoError, LookupError):
 class ProcessUnknownError(ErgoError, LookupError):
     """There is no living process at this address."""
 
-    def __init__(self, target: object) -> None:
-        super().__init__(f"there is no process at {target!r}")
+    def __init__(self, target: object, what: str = "process") -> None:
+        super().__init__(f"there is no {what} at {target!r}")
         self.target = target
 
 
