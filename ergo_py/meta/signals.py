@@ -28,7 +28,8 @@ class SignalReceived:
     """A signal came; ``count`` times since it was told last, as far as the operating system tells them apart."""
 
     source: Alias
-    signal: signal.Signals
+    signal: signal.Signals | int
+    """A number for a real-time signal that has no name of its own."""
     count: int = 1
 
 
@@ -77,11 +78,11 @@ class Signals(MetaProcess):
                 # Taken out after the wait: what comes meanwhile is counted in, and not told apart.
                 await wait_for_room(self._meta, to)
                 self._told += 1
-                self.send(to, SignalReceived(self.id, signal.Signals(number), self._pending.pop(number)))
+                self.send(to, SignalReceived(self.id, _known(number), self._pending.pop(number)))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """What is taken, and how much was told."""
-        return {"signals": " ".join(signal.Signals(number).name for number in self._wanted), "told": str(self._told)}
+        return {"signals": " ".join(map(_name, self._wanted)), "told": str(self._told)}
 
     def _signalled(self, number: int) -> None:
         """Runs anywhere, in the middle of the scheduler too: so only what a thread might do."""
@@ -110,9 +111,7 @@ class _Taken:
     def take(self, number: int) -> None:
         before = signal.getsignal(number)
         if isinstance(before, _Taken):
-            raise NotAllowedError(
-                f"{signal.Signals(number).name} belongs to {before.owner}; let that one tell whoever wants to know"
-            )
+            raise NotAllowedError(f"{_name(number)} belongs to {before.owner}; let that one tell whoever wants to know")
         try:
             signal.signal(number, self)
         except ValueError:
@@ -128,6 +127,18 @@ class _Taken:
                 # None stands for a handler that was not installed from Python, and cannot be put back from here either.
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._before = {}
+
+
+def _known(number: int) -> signal.Signals | int:
+    try:
+        return signal.Signals(number)
+    except ValueError:  # between SIGRTMIN and SIGRTMAX
+        return number
+
+
+def _name(number: int) -> str:
+    known = _known(number)
+    return known.name if isinstance(known, signal.Signals) else f"signal {known}"
 
 
 def _nothing() -> None:

@@ -47,6 +47,18 @@ async def test_a_signal_becomes_a_message() -> None:
         assert await owned.node.inspect_meta(source) == {"signals": "SIGUSR1 SIGUSR2", "told": "2"}
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="this system has no real-time signals")
+async def test_a_real_time_signal_without_a_name_is_told_by_its_number() -> None:
+    number = signal.SIGRTMIN + 1
+    async with owning() as owned:
+        source = await owned.spawn(Signals(number))
+
+        me(number)
+
+        assert await owned.until(SignalReceived) == SignalReceived(source, number, 1)
+        assert (await owned.node.inspect_meta(source))["signals"] == f"signal {number}"
+
+
 async def test_signals_are_counted_while_the_receiver_is_behind() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
