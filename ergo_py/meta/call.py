@@ -304,6 +304,8 @@ class Poller(MetaProcess):
                 for message in cast(Iterable[object], found) if self._each else (found,):
                     self._sent += 1
                     self.send(to, message)
+                    if self.stopping:  # there may be no end of what it returns
+                        break
         finally:
             if self._close is not None:
                 self._close()

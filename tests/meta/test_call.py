@@ -4,7 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -306,6 +306,16 @@ async def test_several_things_at_once_are_sent_one_by_one() -> None:
         queue.put(("c",))
 
         assert [await owned.next() for _ in range(3)] == ["a", "b", "c"]
+
+
+async def test_things_without_an_end_do_not_hold_up_the_stop() -> None:
+    async with owning() as owned:
+        source = await owned.spawn(Poller(count, each=True), stop_timeout=60.0)
+        assert await owned.next() == 0
+
+        with trio.fail_after(20):
+            owned.node.send_exit(source)
+            await owned.node.wait_ended(source)
 
 
 async def test_what_a_poll_raises_ends_it_and_it_is_closed_in_its_thread() -> None:
