@@ -25,6 +25,8 @@ from .._core.waiters import TaskCaller
 
 __all__ = ["Descriptors", "FdLost", "FdReadable", "FdWritable", "UnwatchFd", "WatchFd"]
 
+_MOST: Final = 0x7FFF_FFFF
+"""The largest number a descriptor can have."""
 _PAUSE: Final = 0.1
 """Seconds until a descriptor is looked at again whose readiness nobody was there to hear of."""
 
@@ -114,11 +116,9 @@ class Descriptors(MetaProcess):
                 try:
                     await self._add(message)
                 except (BadInputError, OSError) as error:
-                    await self.send_wait(
-                        self._to, FdLost(self.id, fd if isinstance(fd, int) else fd.fileno(), str(error))
-                    )
+                    await self.send_wait(self._to, FdLost(self.id, _number_or(-1, fd), str(error)))
             case UnwatchFd(fd):
-                await self._remove(_number(fd))
+                await self._remove(fd)
             case _:
                 super().handle_message(message, sender)
 
@@ -132,7 +132,7 @@ class Descriptors(MetaProcess):
                     raise Reject(error) from None
                 return None
             case UnwatchFd(fd):
-                return await self._remove(_number(fd))
+                return await self._remove(fd)
         return super().handle_call(request, caller)
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
@@ -161,8 +161,9 @@ class Descriptors(MetaProcess):
             if wanted:
                 self._nursery.start_soon(self._wait, fd, watch, watch.begin(), ready, kind)
 
-    async def _remove(self, fd: int) -> bool:
-        watch = self._watches.pop(fd, None)
+    async def _remove(self, fd: int | HasFileno) -> bool:
+        # What is no descriptor, as a socket that was closed already, is not watched: that is no reason to end.
+        watch = self._watches.pop(_number_or(-1, fd), None)
         if watch is None:
             return False
         watch.cancel()
@@ -244,10 +245,20 @@ class _Watch:
 
 
 def _number(fd: int | HasFileno) -> int:
-    number = fd if isinstance(fd, int) else fd.fileno()
-    if number < 0:
-        raise BadInputError("fd", fd, "an open descriptor")
+    number = _number_or(-1, fd)
+    if not 0 <= number <= _MOST:
+        raise BadInputError("fd", fd, "an open descriptor, or something that has one")
     return number
+
+
+def _number_or(default: int, fd: object) -> int:
+    if isinstance(fd, int):
+        return fd
+    try:
+        number = getattr(fd, "fileno", lambda: default)()
+    except (OSError, ValueError):  # so files and buffers that are closed or have none say that
+        return default
+    return number if isinstance(number, int) else default
 
 
 def _identity(fd: int) -> tuple[int, int, int]:

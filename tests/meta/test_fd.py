@@ -4,6 +4,7 @@ import os
 import pty
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -175,8 +176,38 @@ async def test_what_is_no_descriptor_or_watched_already_is_refused() -> None:
                 await owned.node.call(watcher, WatchFd(-1))
             with pytest.raises(OSError, match="Bad file descriptor"):
                 await owned.node.call(watcher, WatchFd(99_999))
+            for nothing in (10**20, "stdin", Closed()):
+                with pytest.raises(BadInputError):
+                    await owned.node.call(watcher, WatchFd(nothing))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             with pytest.raises(UnhandledCallError):
                 await owned.node.call(watcher, "watch!")
+
+
+class Closed:
+    """As a file that was closed."""
+
+    def fileno(self) -> int:
+        raise ValueError("I/O operation on closed file")
+
+
+@pytest.mark.parametrize("what", ["a closed socket", "a closed file", -1])
+async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothing(what: object) -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            closed = socket.socket()
+            closed.close()
+            gone: Any = {"a closed socket": closed, "a closed file": Closed()}.get(str(what), what)
+
+            owned.node.send(watcher, UnwatchFd(gone))
+            answer = await owned.node.call(watcher, UnwatchFd(gone))
+            owned.node.send(watcher, WatchFd(gone))
+
+            assert answer is False
+            assert (await owned.until(FdLost)).fd == -1
+            os.write(pipe.write, b"x")
+            assert (await owned.until(FdReadable)).fd == pipe.read
 
 
 async def test_a_descriptor_that_became_something_else_is_lost_and_not_confused() -> None:
