@@ -17,6 +17,7 @@ from .._core.meta import MetaProcess
 from .._core.options import check_number
 from .._core.reasons import Crashed
 from .._core.requests import Caller
+from .receivers import check_receiver
 
 __all__ = ["Apply", "BlockingCalls", "Invoke", "Poller"]
 
@@ -95,6 +96,8 @@ class BlockingCalls(MetaProcess):
     ) -> None:
         if (target is None) == (factory is None):
             raise BadInputError("BlockingCalls(...)", target, "either an object, or factory=function that makes one")
+        if factory is not None and not callable(factory):
+            raise BadInputError("factory", factory, "a function that makes the object")
         check_number("threads", threads, least=1, whole=True)
         check_number("max_waiting", max_waiting, least=1, whole=True)
         self._threads = threads
@@ -285,7 +288,7 @@ class Poller(MetaProcess):
         self._interval = interval
         self._wake = wake
         self._close = close
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._polls = self._sent = 0
 
     def start(self) -> None:

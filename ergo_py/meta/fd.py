@@ -22,6 +22,7 @@ from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room
 from .._core.requests import Caller
 from .._core.waiters import TaskCaller
+from .receivers import check_receiver
 
 __all__ = ["Descriptors", "FdLost", "FdReadable", "FdWritable", "UnwatchFd", "WatchFd"]
 
@@ -95,7 +96,7 @@ class Descriptors(MetaProcess):
     kind = "fd"
 
     def __init__(self, *, receiver: Target | None = None) -> None:
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._nursery: trio.Nursery | None = None
         self._open = trio.Event()
         self._watches: dict[int, _Watch] = {}

@@ -19,6 +19,8 @@ from .cutting import MessageCutter, check_mode
 from .following import Files, Followed
 from .framing import Framing
 from .lines import Text
+from .messages import check_text
+from .receivers import check_receiver
 
 __all__ = [
     "FileData",
@@ -88,6 +90,9 @@ class FileWrite(Request[int]):
 
     data: bytes | str
 
+    def __post_init__(self) -> None:
+        check_text("FileWrite(data)", self.data)
+
 
 @dataclass(frozen=True, slots=True)
 class FileSync(Request[None]):
@@ -151,7 +156,7 @@ class FileReader(MetaProcess):
         self._missing_ok = missing_ok
         self._interval = interval
         self._linger = linger
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._files = Files()
         self._sent = 0
 

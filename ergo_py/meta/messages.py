@@ -118,6 +118,12 @@ def check_bytes(what: str, data: object) -> None:
         raise BadInputError(what, data, "bytes; encode text first, such as 'hello\\n'.encode()")
 
 
+def check_text(what: str, data: object) -> None:
+    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to ``bytes``."""
+    if not isinstance(data, bytes | bytearray | memoryview | str):
+        raise BadInputError(what, data, "bytes or a str")
+
+
 @dataclass(frozen=True, slots=True)
 class TCPSend(Request[int]):
     """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes."""

@@ -20,13 +20,16 @@ from .._core.mailbox import Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room
+from .._core.options import check_flag
 from .._core.reasons import Killed, Reason
 from .._core.requests import Caller
 from .cutting import MessageCutter, check_mode
 from .framing import Framing, FramingError, Raw
 from .lines import Text
+from .messages import check_text
 from .outlet import Outlet
 from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
+from .receivers import check_receiver
 
 __all__ = [
     "Port",
@@ -127,6 +130,9 @@ class PortWrite(Request[int]):
 
     data: bytes | str
 
+    def __post_init__(self) -> None:
+        check_text("PortWrite(data)", self.data)
+
 
 @dataclass(frozen=True, slots=True)
 class PortCloseInput(Request[None]):
@@ -146,6 +152,9 @@ class PortResize(Request[None]):
 
     rows: int
     columns: int
+
+    def __post_init__(self) -> None:
+        Terminal(self.rows, self.columns)
 
 
 # -- the port ----------------------------------------------------------------------------------------------------------
@@ -207,10 +216,13 @@ class Port(MetaProcess):
         check_mode("stderr", stderr)
         if not isinstance(stdin, Framing):
             raise BadInputError("stdin", stdin, "a framing such as Raw()")
+        if not isinstance(stop, StopTimes):
+            raise BadInputError("stop", stop, "StopTimes(close=..., terminate=..., kill=...)")
+        check_flag("check", check)
         self._stdout, self._stderr, self._framing = stdout, stderr, stdin
         self._times = stop
         self._check = check
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._asked = trio.Event()
         self._give_up_at = inf
         self._failure: Exception | None = None

@@ -23,7 +23,7 @@ import trio
 from trio.lowlevel import FdStream
 
 from .._core.errors import BadInputError, ErgoError
-from .._core.options import check_number
+from .._core.options import check_flag, check_number
 
 __all__ = ["Program", "ProgramFailedError", "ProgramOptions", "StopTimes", "Terminal"]
 
@@ -98,24 +98,52 @@ class ProgramOptions:
     def __post_init__(self) -> None:
         argv = self.argv
         if (
-            isinstance(argv, str | bytes)
+            not isinstance(argv, Sequence)
+            or isinstance(argv, str | bytes)
             or not argv
             or not all(isinstance(word, str) and "\0" not in word for word in argv)
         ):
             raise BadInputError(
                 "argv", argv, 'a list of words, such as ["ls", "-l"]; for a shell ["sh", "-c", command]'
             )
+        self._check_environment()
+        self._check_limits()
+        for what, value in (("user", self.user), ("group", self.group)):
+            if not isinstance(value, str | int | None) or isinstance(value, bool):
+                raise BadInputError(what, value, "a name or a number")
+        check_flag("new_session", self.new_session)
+        if not isinstance(self.terminal, Terminal | None):
+            raise BadInputError("terminal", self.terminal, "Terminal(rows=24, columns=80), or None")
+        if self.terminal is not None and not self.new_session:
+            raise BadInputError("new_session", False, "True for a program with a terminal of its own")
+
+    def _check_environment(self) -> None:
+        if not isinstance(self.env, Mapping):
+            raise BadInputError("env", type(self.env), "a mapping from names to values")
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
                 # The value may be a secret.
                 raise BadInputError("env", name, "names and values that are str, and no = in a name")
+            if "\0" in name + value:
+                raise BadInputError("env", name, "names and values without a zero byte")
+        names = self.inherit_env
+        if not isinstance(names, bool) and (
+            isinstance(names, str | bytes)
+            or not isinstance(names, Collection)
+            or not all(isinstance(name, str) for name in names)
+        ):
+            raise BadInputError("inherit_env", names, 'names of variables, such as ["PATH"], or True for all')
+
+    def _check_limits(self) -> None:
+        if not isinstance(self.limits, Mapping):
+            raise BadInputError("limits", self.limits, 'a mapping, such as {"nofile": 64}')
         for name, limit in self.limits.items():
             if name not in _LIMITS:
                 raise BadInputError("limits", name, "one of " + ", ".join(sorted(_LIMITS)))
+            if isinstance(limit, tuple) and len(limit) != 2:
+                raise BadInputError(f"limits[{name!r}]", limit, "one number, or the soft and the hard limit")
             for number in limit if isinstance(limit, tuple) else (limit,):
                 check_number(f"limits[{name!r}]", number, least=-1, whole=True)
-        if self.terminal is not None and not self.new_session:
-            raise BadInputError("new_session", False, "True for a program with a terminal of its own")
 
     def environment(self) -> dict[str, str]:
         """What the program will see: what was given, and of this program's own only what was asked for."""

@@ -12,6 +12,7 @@ from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError
 from .._core.ids import Alias, Target
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room
+from .receivers import check_receiver
 
 __all__ = ["SignalReceived", "Signals"]
 
@@ -55,7 +56,7 @@ class Signals(MetaProcess):
             if not isinstance(number, int) or number not in signal.valid_signals() or number in _REFUSED:
                 raise BadInputError("Signals(...)", number, "signals that can be caught, such as signal.SIGHUP")
         self._wanted = tuple(dict.fromkeys(map(int, wanted)))
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._pending: dict[int, int] = {}
         self._came = trio.Event()
         self._told = 0

@@ -9,6 +9,7 @@ from .._core.errors import BadInputError
 from .._core.ids import Alias, Target
 from .._core.meta import MetaProcess
 from .lines import Text
+from .receivers import check_receiver
 
 __all__ = ["StandardInput", "StdinEnded", "StdinLine"]
 
@@ -52,7 +53,7 @@ class StandardInput(MetaProcess):
             raise BadInputError("text", text, "Text(...)")
         self._text = text
         self._fd = fd
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._lines = 0
 
     async def init(self) -> None:

@@ -13,6 +13,7 @@ from .._core.errors import BadInputError
 from .._core.ids import Alias, Target
 from .._core.meta import MetaProcess
 from .._core.options import check_number
+from .receivers import check_receiver
 from .tree import Change, Tree
 
 __all__ = ["Change", "DirectoryWatch", "PathChanged"]
@@ -74,7 +75,7 @@ class DirectoryWatch(MetaProcess):
         self._polling = polling
         self._interval = interval
         self._recursive = recursive
-        self._receiver = receiver
+        self._receiver = check_receiver(receiver)
         self._tree = Tree(os.path.abspath(self._path), recursive=recursive, ignore=ignore)
         self._package: Any = None
         self._told = 0

@@ -264,6 +264,8 @@ async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
         lambda: BlockingCalls(Device(), max_waiting=0),
         lambda: Poller("poll"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
         lambda: Poller(lambda: None, interval=-1),
+        lambda: Poller(lambda: None, receiver=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: BlockingCalls(factory=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     ],
 )
 def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object]) -> None:

@@ -176,6 +176,8 @@ async def test_what_is_no_descriptor_or_watched_already_is_refused() -> None:
                 await owned.node.call(watcher, WatchFd(-1))
             with pytest.raises(OSError, match="Bad file descriptor"):
                 await owned.node.call(watcher, WatchFd(99_999))
+            with pytest.raises(BadInputError):
+                Descriptors(receiver=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             for nothing in (10**20, "stdin", Closed()):
                 with pytest.raises(BadInputError):
                     await owned.node.call(watcher, WatchFd(nothing))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -408,6 +408,8 @@ async def test_requests_they_do_not_know_are_refused(tmp_path: Path) -> None:
         lambda: FileReader("x", follow=True, interval=0),
         lambda: FileReader("x", mode="lines"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
         lambda: FileWriter("x", encoding="klingon"),
+        lambda: FileReader("x", receiver=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: FileWrite(7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     ],
 )
 def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object]) -> None:

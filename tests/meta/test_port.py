@@ -3,6 +3,7 @@
 import os
 import pwd
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -316,11 +317,29 @@ async def test_a_program_that_cannot_be_started_is_an_error_of_the_spawn(
         {"stdout": "lines"},
         {"stdin": Text()},
         {"terminal": Terminal(), "new_session": False},
+        {"argv": 5},
+        {"env": ["A=1"]},
+        {"env": {"A": "1\0"}},
+        {"inherit_env": "PATH"},
+        {"limits": ["nofile"]},
+        {"limits": {"nofile": (1, 2, 3)}},
+        {"terminal": True},
+        {"stop": 5},
+        {"user": 1.5},
+        {"check": "no"},
+        {"new_session": "no"},
+        {"receiver": 5},
     ],
 )
 def test_arguments_that_can_never_be_right_are_refused_at_once(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
         Port(**{"argv": ["true"], **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [lambda: PortWrite(5), lambda: PortResize(0, 80)])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+def test_orders_that_can_never_be_right_are_refused_before_they_are_sent(make: Callable[[], object]) -> None:
+    with pytest.raises(BadInputError):
+        make()
 
 
 async def test_steps_of_stopping_that_take_longer_than_the_stop_are_refused() -> None:

@@ -135,3 +135,8 @@ async def test_outside_the_main_thread_it_says_where_it_belongs() -> None:
 def test_what_cannot_be_caught_is_refused(wanted: Any) -> None:
     with pytest.raises(BadInputError):
         Signals(*wanted)
+
+
+def test_who_cannot_receive_is_refused() -> None:
+    with pytest.raises(BadInputError):
+        Signals(USR1, receiver=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -120,7 +120,7 @@ async def test_a_descriptor_that_is_not_open_is_an_error_of_the_spawn() -> None:
             await owned.spawn(StandardInput(fd=99_999))
 
 
-@pytest.mark.parametrize("options", [{"fd": -1}, {"fd": "0"}, {"text": "utf-8"}])
+@pytest.mark.parametrize("options", [{"fd": -1}, {"fd": "0"}, {"text": "utf-8"}, {"receiver": 7}])
 def test_arguments_that_can_never_be_right_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
         StandardInput(**options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

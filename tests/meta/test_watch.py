@@ -196,7 +196,9 @@ async def test_what_is_no_directory_is_an_error_of_the_spawn(tmp_path: Path) -> 
             await owned.spawn(DirectoryWatch(file))
 
 
-@pytest.mark.parametrize("options", [{"path": 7}, {"path": os.fsencode("x")}, {"path": "x", "interval": 0}])
+@pytest.mark.parametrize(
+    "options", [{"path": 7}, {"path": os.fsencode("x")}, {"path": "x", "interval": 0}, {"path": "x", "receiver": 7}]
+)
 def test_arguments_that_can_never_be_right_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         DirectoryWatch(**options)
