@@ -149,9 +149,8 @@ class Router:
             process = self.processes.get(to)
             if process is not None and process.open:
                 process.main.append((MESSAGE, sender, None, message))
-                task = process.task
-                if task.custom_sleep_data is PARKED:
-                    wake(task)
+                if process.task.custom_sleep_data is PARKED:
+                    wake(process.task)
                 return True
         return self._send(sender, to, message, priority)
 

@@ -125,17 +125,18 @@ async def serve(process: "Process") -> Reason | None:
                 if reason is not None:
                     return reason
             left -= 1
-            if not left & mask:
-                # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
-                now = clock()
-                if box.waiters:
-                    box.admit_waiters()
-                if end == 0.0:
-                    end = now + _SLICE
-                elif now >= end or left <= 0:
-                    mask = 0 if now >= end else 7
-                    await checkpoint()
-                    left, end = burst, clock() + _SLICE
+            if left & mask:
+                continue
+            # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
+            now = clock()
+            if box.waiters:
+                box.admit_waiters()
+            if end == 0.0:
+                end = now + _SLICE
+            elif now >= end or left <= 0:
+                mask = 0 if now >= end else 7
+                await checkpoint()
+                left, end = burst, clock() + _SLICE
             continue
         except trio.Cancelled:
             raise
