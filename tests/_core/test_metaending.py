@@ -174,9 +174,7 @@ async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
     assert seconds < 4
     assert len(report.abandoned) == 20
     # Even so each has its last word, once, though a busy machine may come to it later.
-    with trio.fail_after(20):
-        while not all(meta.last for meta in metas):
-            await trio.sleep(0.01)
+    await owned.until(lambda: all(meta.last for meta in metas))
     assert all(len(meta.last) == 1 for meta in metas)
 
 
