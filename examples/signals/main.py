@@ -19,8 +19,8 @@ class Settings(Actor):
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:
-            case SignalReceived(_, name, count):
-                print(f"{name.name} came {count} time(s): reading the settings again")
+            case SignalReceived(_, signal.SIGHUP, count):
+                print(f"SIGHUP came {count} time(s): reading the settings again")
                 self.done.set()
 
 

@@ -174,7 +174,8 @@ async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
     assert seconds < 4
     assert len(report.abandoned) == 20
     # Even so each has its last word, once, though a busy machine may come to it later.
-    await owned.until(lambda: all(meta.last for meta in metas))
+    with trio.fail_after(20):
+        await owned.until(lambda: all(meta.last for meta in metas))
     assert all(len(meta.last) == 1 for meta in metas)
 
 
