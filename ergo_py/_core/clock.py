@@ -20,12 +20,18 @@ _TURN = 256
 class Clock:
     """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs a wake-up for nothing."""
 
-    __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "timers")
+    __slots__ = ("_fire", "_next", "_now", "_scope", "_stopped", "_task", "deadlines", "timers")
 
-    def __init__(self, fire: Callable[[Timer], None], run: Callable[[Callable[[], bool]], bool]) -> None:
+    def __init__(
+        self,
+        fire: Callable[[Timer], None],
+        run: Callable[[Callable[[], bool]], bool],
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
         self.timers = Timers(run)
         self.deadlines = Deadlines()
         self._fire = fire
+        self._now = now
         self._next = inf
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -33,14 +39,14 @@ class Clock:
 
     def arm_call(self, caller: Caller, timeout: float) -> None:
         """Give a call in flight ``timeout`` seconds."""
-        deadline = trio.current_time() + timeout
+        deadline = self._now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
         if deadline < self._next:
             self._earlier(deadline)
 
     def arm_timer(self, timer: Timer, delay: float) -> None:
         """Let a timer fire ``delay`` seconds from now."""
-        deadline = trio.current_time() + delay
+        deadline = self._now() + delay
         self.timers.arm(timer, deadline)
         if deadline < self._next:
             self._earlier(deadline)
@@ -56,7 +62,7 @@ class Clock:
         """Serve until stopped."""
         self._task = current_task()
         while not self._stopped:
-            now = trio.current_time()
+            now = self._now()
             worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(now, _TURN, self._fire)
             if worked:
                 await trio.lowlevel.checkpoint()

@@ -1,6 +1,6 @@
 """What the verbs of nodes, processes and meta-processes have in common."""
 
-from typing import Any
+from typing import Any, Final
 
 from .errors import BadInputError, NameUnknownError
 from .ids import PID, Name, Target
@@ -24,17 +24,19 @@ __all__ = [
     "release_name",
 ]
 
+_ARM_TIMER: Final = Operation.ARM_TIMER
+
 
 def arm_timer(
     process: Any, delay: float, period: float, to: Target, message: object, priority: Priority | None
 ) -> Timer:
     """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
-    process.allow(Operation.ARM_TIMER)
-    process.router.resolve(to)
+    process.allow(_ARM_TIMER)
+    if type(to) is not PID:
+        process.router.resolve(to)
     clock = process.kernel.clock
-    timer = Timer(
-        clock.timers, process, to, message, process.priority if priority is None else check_priority(priority), period
-    )
+    chosen = process.priority if priority is None else check_priority(priority)
+    timer = Timer(clock.timers, process, to, message, chosen, period)
     if process.timers is None:
         process.timers = set()
     process.timers.add(timer)
