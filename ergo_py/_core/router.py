@@ -287,16 +287,21 @@ class Router:
     # -- threads -----------------------------------------------------------------------------------------------------
 
     def _send_from_thread(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
+        if type(to) is PID and not priority:
+            process = self.processes.get(to)
+            if process is not None and process.open:
+                self.bridge.post(self.send, sender, to, message, priority)
+                return True
         self.bridge.check_open()
         check_priority(priority)
-        # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
         receiver = self.resolve(to)
         if receiver is None or not receiver.accepting:
             self.bridge.post(self._send, sender, to, message, priority)
             return False
         box = receiver.mailbox
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
-            self.bridge.post(self._arrive, sender, to, message, priority)
+            self.bridge.post(self.send, sender, to, message, priority)
             return True
         lane = LANES[priority]
         envelope = (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)
@@ -309,9 +314,6 @@ class Router:
             return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
-
-    def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
-        self.send(sender, to, message, priority)
 
     def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Put a message for which a place was promised."""
