@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-from .harness import Case, discover, measure
+from .harness import ROUNDS, Case, discover, measure
 from .report import save, table
 
 _RESULTS = Path(__file__).parent / "results"
@@ -13,7 +13,10 @@ _RESULTS = Path(__file__).parent / "results"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="how often each variant is measured (default: 7)")
+    rounds = (
+        f"how often each variant is measured (default: {ROUNDS}); what is slow is measured less often, in proportion"
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=rounds)
     parser.add_argument("--quick", action="store_true", help="two rounds of a fifth of the work: for a first look")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="cases whose name contains NAME")
     parser.add_argument("--list", action="store_true", help="name the cases and do nothing")

@@ -18,6 +18,7 @@ import trio
 from . import workloads
 
 __all__ = [
+    "ROUNDS",
     "Case",
     "Figures",
     "Goal",
@@ -30,6 +31,9 @@ __all__ = [
     "on_loop",
     "spread",
 ]
+
+ROUNDS = 5
+"""How often each variant is measured if nothing else is asked for: the whole run takes less than four minutes then."""
 
 Figures = Mapping[str, float]
 """What one measurement of one variant gives; ``cpu`` and ``wall`` are the usual two."""
@@ -78,7 +82,7 @@ class Case:
     variants: Mapping[str, Variant]
     lines: Sequence[Line]
     rounds: int | None = None
-    """At most so many rounds, for what is slow and steady."""
+    """So many out of every :data:`ROUNDS`, for what is slow and steady."""
     reference: str = "trio"
     """The variant whose spread says how noisy the run was."""
     by_wall: frozenset[str] = frozenset({"pykka"})
@@ -122,10 +126,15 @@ def measure(
     for number in range(1, rounds + 1):
         choose.shuffle(cases)
         for case in cases:
-            if case.rounds is None or number <= case.rounds:
+            if number <= _share(case, rounds):
                 tell(f"round {number} of {rounds}: {case.name}")
                 done[case.name].append(_round(case, size(case), choose, warm_up=number == 1))
     return done
+
+
+def _share(case: Case, rounds: int) -> int:
+    """In how many of all rounds a case takes part."""
+    return rounds if case.rounds is None else max(1, case.rounds * rounds // ROUNDS)
 
 
 def _round(case: Case, size: int, choose: random.Random, warm_up: bool) -> dict[str, Figures]:

@@ -210,6 +210,7 @@ def _busy_case(turn: float) -> Case:
             Line("a reader that sleeps", "ergo, reader asleep", figure="wall", goals=(Goal("X13", 1.05, "trio"),)),
             Line("one that wakes, 500/s", "ergo, reader wakes", figure="wall"),
         ],
+        rounds=3,
     )
 
 

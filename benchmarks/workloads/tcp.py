@@ -162,6 +162,7 @@ def _case(name: str, size: int, count: int) -> Case:
             Line("reader thread, CPU", "ergo thread"),
             Line("reader task, CPU", "ergo task"),
         ],
+        rounds=3,
     )
 
 

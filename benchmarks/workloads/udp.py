@@ -157,5 +157,6 @@ CASES = [
             Line("reader task, wall", "ergo task", figure="wall"),
             Line("reader thread, wall", "ergo thread", figure="wall"),
         ],
+        rounds=3,
     )
 ]
