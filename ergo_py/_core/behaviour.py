@@ -144,7 +144,9 @@ class Behaviour:
         Raises:
             BadInputError: the delay is negative or no number.
         """
-        check_number("delay", delay, least=0.0)
+        # First what nearly every delay passes, as for the time limit of a call.
+        if not (type(delay) is float and delay >= 0.0):
+            check_number("delay", delay, least=0.0)
         return arm_timer(self._process, delay, 0.0, to, message, priority)
 
     def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:

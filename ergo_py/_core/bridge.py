@@ -127,7 +127,7 @@ class Bridge:
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
         """Run a plain function on the loop and wait, in this thread, for its result."""
-        if self.on_loop():
+        if get_ident() == self.loop_thread:
             return function(*args)
         parker: Parker[outcome.Outcome[T]] = Parker()
         self.post(lambda: parker.settle(outcome.capture(function, *args)))

@@ -41,8 +41,9 @@ class Timer:
 
     def _finish(self) -> None:
         self.active = False
-        if self.owner is not None and self.owner.timers is not None:
-            self.owner.timers.discard(self)
+        owner = self.owner
+        if owner is not None and owner.timers is not None:
+            owner.timers.discard(self)
         self._table = self.owner = self.to = self.message = None
 
     def __repr__(self) -> str:
