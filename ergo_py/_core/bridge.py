@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 import outcome
 import trio
-from trio.lowlevel import TrioToken
+from trio.lowlevel import TrioToken, enable_ki_protection, wait_readable
 
 from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
@@ -27,6 +27,7 @@ __all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_iden
 
 T = TypeVar("T")
 Lock = threading.Lock
+_NO_BELL: Final = -1
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
@@ -70,6 +71,7 @@ class Bridge:
     __slots__ = (
         "__weakref__",
         "_armed",
+        "_bell",
         "_closed",
         "_edge",
         "_inbox",
@@ -88,6 +90,7 @@ class Bridge:
         self._on_error = on_error
         self._inbox: deque[Job] = deque()
         self._armed = False
+        self._bell = _NO_BELL
         self._closed = False
         self._why = ""
         self._when_forked: Callable[[], None] | None = None
@@ -148,10 +151,37 @@ class Bridge:
         if self._inbox:
             self._drain()
 
+    @enable_ki_protection
+    async def serve(self) -> None:
+        """Wait for threads until the bridge is closed.
+
+        While this runs, a batch wakes the loop through a descriptor of its own: a write and a read, where trio's door for
+        everybody takes a lock, a socket and a look at two queues. Where there is none to be had, that door is used.
+        """
+        try:
+            bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except (AttributeError, OSError):  # not a Linux, or no descriptor left
+            return
+        self._bell = bell
+        try:
+            while not self._closed:
+                await wait_readable(bell)
+                # Before the flag comes down: a ring that comes after that is one of the next batch, and stays.
+                os.eventfd_read(bell)
+                self._drain()
+        finally:
+            # Threads ring under this lock, so none of them writes to a number that belongs to somebody else by then.
+            with self._edge:
+                self._bell = _NO_BELL
+                os.close(bell)
+            # Also if there is nothing: a ring that nobody takes any more would leave the flag up for good.
+            self._drain()
+
     def close(self) -> None:
         """Do what was accepted before, and refuse the rest."""
         with self._edge:
             self._closed = True
+            self._ring()
         self._drain()
 
     def when_forked(self, mark_dead: Callable[[], None]) -> None:
@@ -173,12 +203,19 @@ class Bridge:
             if self._armed:
                 return
             try:
-                self._token.run_sync_soon(self._drain)
+                if not self._ring():
+                    self._token.run_sync_soon(self._drain)
             except trio.RunFinishedError:
                 self._closed = True
                 self._why = "its event loop is over"
                 raise NodeStoppedError(self._node, self._why) from None
             self._armed = True
+
+    def _ring(self) -> bool:
+        if self._bell < 0:
+            return False
+        os.eventfd_write(self._bell, 1)
+        return True
 
     def _drain(self) -> None:
         with self._edge:

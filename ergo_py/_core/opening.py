@@ -106,6 +106,7 @@ class NodeContext(Generic[N]):
                 )
                 self._node = self.node_type(kernel, options["expose_env"])
                 nursery.start_soon(kernel.clock.run, name="clock")
+                nursery.start_soon(kernel.router.bridge.serve, name="threads")
                 self._ready.set()
                 await self._closing.wait()
                 kernel.clock.stop()

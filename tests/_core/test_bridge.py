@@ -4,6 +4,8 @@ Races are looked for in two ways: with a switch interval of a microsecond, and w
 that could be raced. The second way is shown to work: bridges that take the steps in a wrong order are found out by it.
 """
 
+import errno
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +20,7 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
+import trio.testing
 
 from ergo_py import (
     NO_REPLY,
@@ -1322,3 +1325,171 @@ def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -
     verbs = ["send", "high", "name", "info", "kill", "stop", "thread"]
     assert done.stderr == ""
     assert done.stdout == "".join(f"{verb} refused, " for verb in verbs) + "0 undisturbed\n"
+
+
+# -- a bell of the bridge's own ------------------------------------------------------------------------------------------
+
+
+class TakesARingForNothing(Hesitant):
+    """Leaves the flag up when there is nothing to do."""
+
+    def _drain(self) -> None:
+        if self._inbox:
+            super()._drain()
+
+
+async def served(kind: type[Bridge], use: Callable[[Bridge], T]) -> T:
+    """Use a bridge from a thread while it is served."""
+    bridge = make_bridge(kind)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bridge.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        try:
+            return await in_thread(lambda: use(bridge))
+        finally:
+            bridge.close()
+
+
+def rounds_in_threads_until_one_is_lost(rounds: int, patience: float, bridge: Bridge) -> list[int | None]:
+    lost: list[int | None] = []
+    threads = [
+        threading.Thread(target=lambda: lost.append(rounds_until_one_is_lost(bridge, rounds, patience)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return lost
+
+
+async def test_no_job_is_forgotten_while_the_bridge_has_a_bell_of_its_own() -> None:
+    with trio.fail_after(60):
+        lost = await served(Hesitant, partial(rounds_in_threads_until_one_is_lost, 100, PATIENCE))
+
+    assert lost == [None] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
+async def test_a_bridge_that_takes_a_ring_for_nothing_forgets_a_job() -> None:
+    with trio.fail_after(60):
+        lost = await served(TakesARingForNothing, partial(rounds_in_threads_until_one_is_lost, 1000, 0.3))
+
+    assert lost != [None] * 3
+
+
+@pytest.mark.parametrize("kind", [Bridge, Hesitant])
+async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switching_fast: None) -> None:
+    def flood(bridge: Bridge) -> int:
+        for number in range(10**9):
+            try:
+                bridge.post(int)
+            except NodeStoppedError:
+                return number
+            time.sleep(0.0001)
+        return 0
+
+    for _ in range(5):
+        bridge = make_bridge(kind)
+        accepted: list[int] = []
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+
+                async def flood_in_thread(bridge: Bridge = bridge, accepted: list[int] = accepted) -> None:
+                    accepted.append(await in_thread(lambda: flood(bridge)))
+
+                nursery.start_soon(bridge.serve)
+                for _ in range(3):
+                    nursery.start_soon(flood_in_thread)
+                for _ in range(5):
+                    await trio.sleep(0.001)
+                bridge.close()
+                # Whoever takes over the number of the bell now must not be written to.
+                taken = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
+        for fd in taken:
+            with pytest.raises(BlockingIOError):
+                os.eventfd_read(fd)
+            os.close(fd)
+
+        assert len(accepted) == 3
+
+
+async def test_serving_ends_with_the_bridge_and_leaves_nothing() -> None:
+    before = os.listdir("/proc/self/fd")
+    bridge = make_bridge()
+    ran: list[str] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bridge.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            while_served = len(os.listdir("/proc/self/fd"))
+            bridge.post(ran.append, "job")
+            bridge.close()
+
+    assert ran == ["job"]
+    assert while_served == len(before) + 1
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+async def test_a_bridge_whose_serving_was_cancelled_goes_on_without_a_bell() -> None:
+    bridge = make_bridge()
+    ran: list[str] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bridge.serve)
+            await trio.testing.wait_all_tasks_blocked()
+            bridge.post(ran.append, "while it was served")
+            nursery.cancel_scope.cancel()
+        await in_thread(lambda: bridge.run(ran.append, "afterwards"))
+
+    assert ran == ["while it was served", "afterwards"]
+
+
+async def test_where_there_is_no_eventfd_trio_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    bridge = make_bridge()
+
+    await bridge.serve()
+
+    assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
+
+
+async def test_where_there_is_no_descriptor_left_trio_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "eventfd", exhausted, raising=False)
+    bridge = make_bridge()
+
+    await bridge.serve()
+
+    assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
+
+
+async def test_a_ring_that_nobody_takes_any_more_does_not_leave_the_flag_up() -> None:
+    bridge = make_bridge()
+    ran: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bridge.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        bridge.post(ran.append, "done by the way")
+        bridge._inbox.popleft()
+        nursery.cancel_scope.cancel()
+
+    with trio.fail_after(10):
+        await in_thread(lambda: bridge.run(ran.append, "afterwards"))
+
+    assert ran == ["afterwards"]
+
+
+async def test_a_thread_is_heard_while_time_stands_still(autojump_clock: trio.testing.MockClock) -> None:
+    async with running_node() as node:
+        heard: list[Any] = []
+        pid = await node.spawn(Recorder, heard)
+        for number in range(20):
+            thread = threading.Thread(target=node.send, args=(pid, number))
+            thread.start()
+            thread.join(PATIENCE)
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert heard == list(range(20))

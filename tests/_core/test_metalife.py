@@ -146,7 +146,7 @@ class Run:
             await self.until_over()
             assert self.node.metas() == []
             assert self.node.info().relations == 0
-            await self.until(lambda: len(self.node._kernel.nursery.child_tasks) <= 2 + len(self.node.processes()))
+            await self.until(lambda: len(self.node._kernel.nursery.child_tasks) <= 3 + len(self.node.processes()))
         self.check()
 
     async def watch(self) -> None:
