@@ -15,7 +15,7 @@ from .._core.ids import Target
 from .._core.messages import NO_REPLY, Request
 from .._core.meta import MetaProcess
 from .._core.options import check_number
-from .._core.reasons import Crashed
+from .._core.reasons import Crashed, Reason
 from .._core.requests import Caller
 from .receivers import check_receiver
 
@@ -66,7 +66,7 @@ class BlockingCalls(MetaProcess):
     The answer is what the method returns or raises; whatever it raises, the meta-process lives on. With one thread, calls are
     done one at a time, in order. What is sent instead of called is done as well; an exception is logged then. A call whose
     caller has given up before its turn came is not done at all. When the meta-process is stopped, the calls in progress are
-    waited for, as long as its ``stop_timeout`` says.
+    waited for, as long as its ``stop_timeout`` says. It ends with any of its threads that is ended by somebody else.
 
     Args:
         target: the object. With more than one thread it must be made for that.
@@ -113,7 +113,7 @@ class BlockingCalls(MetaProcess):
     async def init(self) -> None:
         """Start the threads, and have each make its object."""
         for _ in range(self._threads):
-            worker = _Worker(self._made_by, self._closed_by, self._interrupted_by, self._finished)
+            worker = _Worker(self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost)
             await self.spawn_meta(worker, stop_timeout=self._meta.options.stop_timeout)
             await worker.made.wait()
             if worker.failure is not None:
@@ -157,6 +157,10 @@ class BlockingCalls(MetaProcess):
             self._idle.pop().give(job)
         else:
             self._waiting.append(job)
+
+    def _lost(self, reason: Reason) -> None:
+        """A thread has ended. If that is not because of the end of all this, nobody would do what it was given."""
+        self._meta.finish(reason)
 
     def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
         """On the loop, when a thread is free again."""
@@ -208,8 +212,10 @@ class _Worker(MetaProcess):
         close: Callable[[Any], object] | None,
         interrupt: Callable[[Any], object] | None,
         finished: Callable[["_Worker", _Job, outcome.Outcome[Any]], None],
+        lost: Callable[[Reason], None],
     ) -> None:
         self._make, self._close, self._interrupt, self._finished = make, close, interrupt, finished
+        self._lost = lost
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._target: Any = None
         self._is_busy = False
@@ -242,6 +248,10 @@ class _Worker(MetaProcess):
         if self._interrupt is not None and self._is_busy:
             self._interrupt(self._target)
         self._jobs.put(None)
+
+    async def terminate(self, reason: Reason) -> None:
+        if self.failure is None:
+            self._lost(reason)
 
     def _post(self, function: Callable[..., object], *args: Any) -> None:
         try:

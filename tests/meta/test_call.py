@@ -17,6 +17,7 @@ from ergo_py import (
     CallTimeoutError,
     Crashed,
     InitError,
+    Killed,
     Normal,
     Shutdown,
     TargetDownError,
@@ -229,6 +230,18 @@ async def test_stopping_waits_for_the_call_in_progress_and_answers_it() -> None:
         assert sorted(map(str, answers)) == ["at last", "shutdown"]
         assert device.done == []
         assert await owned.down() == Shutdown()
+
+
+async def test_it_ends_with_a_thread_that_somebody_else_ends() -> None:
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(Device(), threads=2))
+        thread = next(alias for alias in owned.node.metas() if alias != calls)
+
+        owned.node.kill(thread)
+
+        assert await owned.down() == Killed()
+        with pytest.raises(TargetDownError):
+            await owned.node.call(calls, Invoke("ask", 1), timeout=None)
 
 
 async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
