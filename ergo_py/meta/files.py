@@ -197,7 +197,8 @@ class FileReader(MetaProcess):
         try:
             if not self._files.has_newest(os.stat(self._path)):
                 self._files.add(self._open())
-        except FileNotFoundError:  # between two files, or between the look and the opening: it is looked for again
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+            # Between two files, or between the making of one and the permission to read it: it is looked for again.
             pass
         self.send_after(self._interval, self.id, message)
 

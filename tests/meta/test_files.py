@@ -23,7 +23,7 @@ from ergo_py.meta.files import (
 )
 from ergo_py.meta.framing import LengthHeader, Raw
 from ergo_py.meta.lines import Text
-from tests.meta.owner import Owned, open_descriptors, owning
+from tests.meta.owner import Owned, eventually, open_descriptors, owning
 
 SOON = 0.01
 
@@ -242,6 +242,33 @@ async def test_a_file_that_is_removed_and_made_again_is_another_file(tmp_path: P
 
         await heard_lines(owned, "d")
         assert len(owned.of(FileRotated)) == 3
+
+
+async def test_what_cannot_be_read_for_a_while_is_looked_for_again(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = folder / "log"
+    log.write_text("one\n")
+    async with owning() as owned:
+        source = await owned.spawn(FileReader(log, follow=True, interval=0.01, linger=0.0))
+        await owned.until(FileLine)
+
+        async def looked() -> None:
+            before = owned.node.meta_info(source).messages_in
+            await eventually(lambda: owned.node.meta_info(source).messages_in > before + 2)
+
+        log.unlink()
+        log.mkdir()
+        await looked()
+        log.rmdir()
+        folder.rmdir()
+        folder.touch()
+        await looked()
+        folder.unlink()
+        folder.mkdir()
+        log.write_text("two\n")
+
+        assert (await owned.until(FileLine)).line == "two"
 
 
 async def test_rotation_under_load_loses_no_line_and_doubles_none(tmp_path: Path) -> None:
