@@ -50,6 +50,8 @@ __all__ = ["Meta"]
 _HISTORY: Final = 16
 _HASTE: Final = 0.05
 """Seconds that each step of an ending may still take after a second kill."""
+_LAST_CHANCE: Final = 2.0
+"""Seconds after which an ending that should be over is left behind."""
 
 
 class Meta:
@@ -71,6 +73,7 @@ class Meta:
         "handled",
         "handler",
         "handling",
+        "has_last_word",
         "has_thread",
         "history",
         "hop",
@@ -168,6 +171,8 @@ class Meta:
         """The reader would not end, and was left: it may not send any more."""
         self.stragglers: set[str] = set()
         """Threads that were left behind, and may still use what was opened."""
+        self.has_last_word = False
+        """``terminate`` has begun."""
         self.over = False
         """Nothing follows but the telling."""
         self.silenced = False
@@ -380,10 +385,12 @@ class Meta:
         """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain ``def`` on a worker thread."""
         function = getattr(self.behaviour, name)
         if name in self.callbacks.asynchronous:
+            self.has_last_word = name == "terminate"
             await function(*args)
             return
 
         def call() -> None:
+            self.has_last_word = name == "terminate"
             try:
                 check_plain(self, name, function(*args))
             finally:
@@ -554,6 +561,10 @@ class Meta:
 
     async def abandon(self) -> None:
         """Leave it behind: nothing helps any more."""
+        if self.closing is not None:
+            # Each of its steps is bounded: it is nearly through, and a busy machine must not cost it its last word.
+            with trio.move_on_after(_LAST_CHANCE):
+                await self.gone.wait()
         if self.gone.is_set():
             return
         self.note_abandoned()
