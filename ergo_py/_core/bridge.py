@@ -151,6 +151,13 @@ class Bridge:
         if self._inbox:
             self._drain()
 
+    def hang_bell(self) -> None:
+        """Take a descriptor for :meth:`serve`, if there is one to be had."""
+        try:
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except (AttributeError, OSError):  # not a Linux, or no descriptor left
+            pass
+
     @enable_ki_protection
     async def serve(self) -> None:
         """Wait for threads until the bridge is closed.
@@ -158,11 +165,9 @@ class Bridge:
         While this runs, a batch wakes the loop through a descriptor of its own: a write and a read, where trio's door for
         everybody takes a lock, a socket and a look at two queues. Where there is none to be had, that door is used.
         """
-        try:
-            bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except (AttributeError, OSError):  # not a Linux, or no descriptor left
+        bell = self._bell
+        if bell == _NO_BELL:
             return
-        self._bell = bell
         try:
             while not self._closed:
                 await wait_readable(bell)

@@ -106,6 +106,8 @@ class NodeContext(Generic[N]):
                 )
                 self._node = self.node_type(kernel, options["expose_env"])
                 nursery.start_soon(kernel.clock.run, name="clock")
+                # Now and not in the task: once a node is open, it has all the descriptors that it needs for itself.
+                kernel.router.bridge.hang_bell()
                 nursery.start_soon(kernel.router.bridge.serve, name="threads")
                 self._ready.set()
                 await self._closing.wait()

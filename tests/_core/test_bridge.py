@@ -1342,6 +1342,7 @@ async def served(kind: type[Bridge], use: Callable[[Bridge], T]) -> T:
     """Use a bridge from a thread while it is served."""
     bridge = make_bridge(kind)
     async with trio.open_nursery() as nursery:
+        bridge.hang_bell()
         nursery.start_soon(bridge.serve)
         await trio.testing.wait_all_tasks_blocked()
         try:
@@ -1398,6 +1399,7 @@ async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switc
                 async def flood_in_thread(bridge: Bridge = bridge, accepted: list[int] = accepted) -> None:
                     accepted.append(await in_thread(lambda: flood(bridge)))
 
+                bridge.hang_bell()
                 nursery.start_soon(bridge.serve)
                 for _ in range(3):
                     nursery.start_soon(flood_in_thread)
@@ -1420,6 +1422,7 @@ async def test_serving_ends_with_the_bridge_and_leaves_nothing() -> None:
     ran: list[str] = []
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
+            bridge.hang_bell()
             nursery.start_soon(bridge.serve)
             await trio.testing.wait_all_tasks_blocked()
             while_served = len(os.listdir("/proc/self/fd"))
@@ -1436,6 +1439,7 @@ async def test_a_bridge_whose_serving_was_cancelled_goes_on_without_a_bell() -> 
     ran: list[str] = []
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
+            bridge.hang_bell()
             nursery.start_soon(bridge.serve)
             await trio.testing.wait_all_tasks_blocked()
             bridge.post(ran.append, "while it was served")
@@ -1449,6 +1453,7 @@ async def test_where_there_is_no_eventfd_trio_is_asked(monkeypatch: pytest.Monke
     monkeypatch.delattr(os, "eventfd", raising=False)
     bridge = make_bridge()
 
+    bridge.hang_bell()
     await bridge.serve()
 
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
@@ -1461,6 +1466,7 @@ async def test_where_there_is_no_descriptor_left_trio_is_asked(monkeypatch: pyte
     monkeypatch.setattr(os, "eventfd", exhausted, raising=False)
     bridge = make_bridge()
 
+    bridge.hang_bell()
     await bridge.serve()
 
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
@@ -1470,6 +1476,7 @@ async def test_a_ring_that_nobody_takes_any_more_does_not_leave_the_flag_up() ->
     bridge = make_bridge()
     ran: list[str] = []
     async with trio.open_nursery() as nursery:
+        bridge.hang_bell()
         nursery.start_soon(bridge.serve)
         await trio.testing.wait_all_tasks_blocked()
         bridge.post(ran.append, "done by the way")
