@@ -148,6 +148,10 @@ async def abandon(process: "Process") -> None:
     """Leave behind a process that would not end: its tables are cleared, its task is cut off if that is possible."""
     if process.id not in process.router.processes:
         return
+    if any(one.pid == process.id for one in process.kernel.abandoned):
+        # Its owner and the clock can lose patience in the same turn: the second one waits for what the first one does.
+        await process.wait_gone()
+        return
     ended = Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
     process.kernel.abandoned.append(ended)
     process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())

@@ -725,6 +725,30 @@ async def test_a_child_that_will_not_end_is_left_behind(fast_clock: MockClock, b
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
+async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_behind_once(
+    fast_clock: MockClock,
+) -> None:
+    heard: list[Any] = []
+    async with running_node(limit=600) as node:
+        watcher = await node.spawn(Puppet, heard)
+        pid = await node.spawn(StubbornEnd, name="stubborn", terminate_timeout=100)
+        await node.call(watcher, lambda me: me.monitor(pid))
+        node.send(pid, "begin")
+        await wait_all_tasks_blocked()
+        process = node._router.processes[pid]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.abandon)
+            nursery.start_soon(process.abandon)
+        left = pid in node.processes()
+        await node.call(watcher, lambda me: None)
+
+    assert not left
+    assert [type(message) for message in heard] == [Down]
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
+
+
 async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         parent = await node.spawn(Puppet)
