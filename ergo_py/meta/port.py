@@ -20,6 +20,7 @@ from .._core.mailbox import Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room
+from .._core.metaserving import wait_in_callback
 from .._core.options import check_flag
 from .._core.reasons import Killed, Reason
 from .._core.requests import Caller
@@ -383,7 +384,7 @@ class Port(MetaProcess):
             data = data.encode(self._stdout.encoding if isinstance(self._stdout, Text) else "utf-8")
         framed = self._framing.encode(data)
         try:
-            await program.stdin.send_all(framed)
+            await self._push(program, framed)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             why = "it was closed" if self._input_closed else str(error.__cause__ or error)
             if not self._input_closed and not self._input_lost and not self._asked.is_set():
@@ -392,6 +393,28 @@ class Port(MetaProcess):
             raise BrokenPipeError(EPIPE, f"the program reads its input no more: {why}") from None
         self._bytes_in += len(framed)
         return len(framed)
+
+    async def _push(self, program: Program, data: bytes) -> None:
+        """Write all of it. The program may take its time for that, or never do it: who asks how it is must not wait, too."""
+        sent = program.write_some(data)
+        if sent == len(data) and sent:
+            await self._meta.router.pause()
+            return
+        done, errors = trio.Event(), list[Exception]()
+
+        async def push() -> None:
+            try:
+                await program.stdin.send_all(memoryview(data)[sent:])
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                errors.append(error)
+            done.set()
+            self._meta.wake()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(push)
+            await wait_in_callback(self._meta, lambda: not done.is_set())
+        for error in errors:
+            raise error
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """Everything but the values of the environment, which may be secret."""

@@ -270,6 +270,13 @@ class Program:
             return True
         return True
 
+    def write_some(self, data: bytes) -> int:
+        """Write what its input takes at once; how many bytes that were. What is wrong with it, ``stdin.send_all`` says."""
+        try:
+            return os.write(self.stdin.fileno(), data)
+        except OSError:
+            return 0
+
     def close_stdin(self) -> None:
         """Let it see the end of its input. A terminal cannot be closed from this side: it is told as a person would."""
         if not self._is_terminal:

@@ -412,6 +412,18 @@ async def test_a_writer_to_a_program_that_does_not_read_is_freed_by_the_stop() -
         assert await owned.down() == Shutdown()
 
 
+async def test_a_port_whose_program_does_not_read_says_how_it_is() -> None:
+    async with owning() as owned:
+        port = await owned.spawn(Port(["sleep", "60"]))
+        owned.node.send(port, PortWrite(b"x" * 1_000_000))
+        await eventually(lambda: owned.node.meta_info(port).callback == "handle_message")
+
+        inspected = await owned.node.inspect_meta(port, timeout=5)
+
+        assert inspected["running"] == "True"
+        assert inspected["bytes_in"] == "0"
+
+
 async def test_a_signal_reaches_the_program() -> None:
     async with owning() as owned:
         port = await owned.spawn(
