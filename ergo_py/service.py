@@ -25,7 +25,7 @@ from ._core.messages import Request, Why
 from ._core.process import Process
 from ._core.reasons import Reason
 from ._core.receiver import Receiver
-from ._core.requests import Caller
+from ._core.requests import Caller, ring_of
 from ._core.router import LANES
 from ._core.seats import Claim, Seat
 from ._core.verbs import check_priority, check_timeout
@@ -243,7 +243,13 @@ class Service:
             process.sent += 1
             if process.home is not task:
                 process = None
+        # While the child is coming back it is its supervisor who is waited for; and that one waits for whom it is starting, whose
+        # init may wait for this very process.
+        ring = ring_of(process, seat.supervisor)
+        if ring:
+            raise DeadlockError(self.name, request, ring)
         caller = TaskCaller(self._sender, next(self._router.numbers), self.name, request, task)
+        caller.callee = seat.supervisor
         asking = _Asking(self, caller, check_priority(priority))
         self._enter(seat, asking)
         try:

@@ -603,6 +603,42 @@ async def test_a_child_that_waits_for_a_sibling_in_its_init_is_told_that_nobody_
         assert "→ echo →" in str(errors[0])
 
 
+class Asking(Actor):
+    """Asks the echo when it is asked to, and is asked by the init of the echo's successor."""
+
+    async def handle_call(self, request: Any, caller: Any) -> Any:
+        return await self.service("echo").call("x", timeout=None) if request == "ask" else request
+
+
+@pytest.mark.parametrize("asks_first", ["the process", "the child"])
+async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
+    autojump_clock: trio.testing.MockClock, asks_first: str
+) -> None:
+    class Needy(Echo):
+        async def init(self) -> None:
+            starts.append(trio.current_time())
+            if len(starts) == 2:
+                await trio.sleep(1)
+                await self.call("asking", "ask" if asks_first == "the child" else "hello", timeout=None)
+
+    starts: list[float] = []
+    async with running_node() as node:
+        await node.spawn(Asking, name="asking")
+        await node.supervise([ChildSpec("echo", Needy, [], init_timeout=1000)])
+        node.send("echo", Failed("x"))
+        await wait_all_tasks_blocked()
+
+        if asks_first == "the process":
+            assert await node.call("asking", "ask", timeout=10) == "x"
+        else:
+            await trio.sleep(2)
+            assert await node.service("echo").call("y", timeout=10) == "y"
+
+        # The init that closed the ring failed at once, or the process that did has crashed, and the child was tried again.
+        assert len(starts) == 3
+        assert trio.current_time() < 5
+
+
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
