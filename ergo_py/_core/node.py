@@ -343,14 +343,20 @@ class Node:
 
     def _find(self, to: Target) -> Process:
         found = self._router.resolve(to)
+        if isinstance(found, Meta):
+            raise BadInputError("target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`")
         if not isinstance(found, Process):
             raise ProcessUnknownError(to)
         return found
 
     def _find_meta(self, alias: Alias) -> Meta:
         found = self._router.resolve(alias)
+        if isinstance(found, Process):
+            raise BadInputError(
+                "alias", alias, "that of a meta-process; about a process ask `process_info` and `inspect`"
+            )
         if not isinstance(found, Meta):
-            raise ProcessUnknownError(alias)
+            raise ProcessUnknownError(alias, "meta-process")
         return found
 
     def _run(self, function: Callable[..., T], *args: Any) -> T:

@@ -963,14 +963,31 @@ async def test_an_inspect_that_fails_hurts_nobody() -> None:
         assert await owned.node.call(alias, "still there?") == []
 
 
-async def test_asking_about_what_is_no_meta_process_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "verb, of, error, says",
+    [
+        ("meta_info", "a process", BadInputError, "`process_info` and `inspect`"),
+        ("inspect_meta", "a process", BadInputError, "`process_info` and `inspect`"),
+        ("meta_info", "nobody", ProcessUnknownError, "no meta-process at"),
+        ("inspect_meta", "nobody", ProcessUnknownError, "no meta-process at"),
+        ("process_info", "a meta-process", BadInputError, "`meta_info` and `inspect_meta`"),
+        ("inspect", "a meta-process", BadInputError, "`meta_info` and `inspect_meta`"),
+    ],
+)
+async def test_asking_about_the_wrong_kind_says_what_to_ask_instead(
+    verb: str, of: str, error: type[Exception], says: str
+) -> None:
     async with owning() as owned:
-        alias = await owned.ask_owner(lambda owner: owner.create_alias())
-        for ask in (owned.node.meta_info, owned.node.inspect_meta):
-            with pytest.raises(ProcessUnknownError):
-                result = ask(alias)
-                assert inspect.isawaitable(result)
-                await result
+        targets = {
+            "a process": await owned.ask_owner(lambda owner: owner.create_alias()),
+            "a meta-process": await owned.spawn(InTask()),
+            "nobody": Alias("test@localhost", 1, 1),
+        }
+
+        with pytest.raises(error, match=says):
+            result = getattr(owned.node, verb)(targets[of])
+            assert inspect.isawaitable(result)
+            await result
 
 
 @pytest.mark.parametrize("name", ["handle_inspect", "unblock"])
