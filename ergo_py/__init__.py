@@ -56,6 +56,7 @@ from ._core.info import (
     RestartRecord,
     SupervisorInfo,
 )
+from ._core.looking import Queued
 from ._core.mailbox import Divert, Overflow, Priority
 from ._core.messages import (
     NO_REPLY,
@@ -73,6 +74,7 @@ from ._core.messages import (
     Why,
 )
 from ._core.meta import MetaProcess
+from ._core.obituaries import Obituary
 from ._core.options import Behind
 from ._core.reasons import (
     Crashed,
@@ -95,6 +97,7 @@ from ._core.seats import (
 from ._core.shared import Counter, Flag
 from ._core.states import MetaState, State
 from ._core.timers import Timer
+from ._core.tracing import CallbackStatistics, Statistics, Trace, TraceEntry
 from .actor import Actor
 from .handles import (
     SupervisorHandle,
@@ -189,6 +192,7 @@ __all__ = [
     "CallFailedError",
     "CallTimeoutError",
     "CallbackError",
+    "CallbackStatistics",
     "Caller",
     "ChildBusyError",
     "ChildCount",
@@ -240,6 +244,7 @@ __all__ = [
     "NodeStoppedError",
     "Normal",
     "NotAllowedError",
+    "Obituary",
     "Overflow",
     "Phase",
     "Pool",
@@ -249,6 +254,7 @@ __all__ = [
     "ProcessInfo",
     "ProcessUnknownError",
     "Published",
+    "Queued",
     "Reason",
     "Redirect",
     "Ref",
@@ -270,6 +276,7 @@ __all__ = [
     "Shutdown",
     "SpawnError",
     "State",
+    "Statistics",
     "Strategy",
     "SupervisionError",
     "Supervisor",
@@ -281,6 +288,8 @@ __all__ = [
     "Timer",
     "TooManyProcessesError",
     "TooManyReadersError",
+    "Trace",
+    "TraceEntry",
     "TreeNode",
     "UnhandledCallError",
     "Unregistered",

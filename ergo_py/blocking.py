@@ -26,12 +26,15 @@ from ._core.bridge import Parker
 from ._core.errors import NodeStoppedError
 from ._core.ids import PID, Alias, Target
 from ._core.info import ExitReport, MetaInfo, NodeInfo, ProcessInfo
+from ._core.looking import Queued
 from ._core.mailbox import Priority
 from ._core.messages import DeadLetter, Request
+from ._core.obituaries import Obituary
 from ._core.options import SpawnKeywords
 from ._core.reasons import Reason, Shutdown
 from ._core.requests import Caller
 from ._core.timers import Timer
+from ._core.tracing import Statistics, TraceEntry
 from .node import Node
 from .node import open_node as open_async_node
 from .tree import TreeNode
@@ -182,6 +185,53 @@ class BlockingNode:
     def tree(self) -> TreeNode:
         """Everything that runs on this node, and every child that should."""
         return self._node.tree()
+
+    def get_state(self, to: Target, *, timeout: float = 5.0) -> dict[str, object]:
+        """The attributes of a behaviour, read between two of its messages. Raises as ``Node.get_state``."""
+        return self._wait(partial(self._node.get_state, to, timeout=timeout))
+
+    def replace_state(
+        self,
+        to: Target,
+        function: Callable[[dict[str, object]], Mapping[str, object]],
+        *,
+        timeout: float = 5.0,
+    ) -> dict[str, object]:
+        """Give a behaviour other attributes, between two of its messages. Raises as ``Node.replace_state``."""
+        return self._wait(partial(self._node.replace_state, to, function, timeout=timeout))
+
+    def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
+        """Have a process take no message until it is resumed. Raises as ``Node.suspend``."""
+        return self._wait(partial(self._node.suspend, to, timeout=timeout))
+
+    def resume(self, to: Target, *, timeout: float = 5.0) -> bool:
+        """Let a suspended process go on. Raises as ``Node.resume``."""
+        return self._wait(partial(self._node.resume, to, timeout=timeout))
+
+    def trace(self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any) -> list[TraceEntry]:
+        """The callbacks of a process during the next ``seconds``, or the next ``limit``. Takes and raises what ``Node.trace`` does."""
+
+        async def collect() -> list[TraceEntry]:
+            async with self._node.trace(to, limit=limit, seconds=seconds, **filters) as entries:
+                return [entry async for entry in entries]
+
+        return self._wait(collect)
+
+    def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
+        """Watch a process for a while, and tell what it did. Raises as ``Node.statistics``."""
+        return self._wait(partial(self._node.statistics, to, seconds=seconds))
+
+    def peek(self, to: Target, *, limit: int = 100, contents: bool = False) -> list[Queued]:
+        """The messages that wait for a process or meta-process. Raises as ``Node.peek``."""
+        return self._node.peek(to, limit=limit, contents=contents)
+
+    def crashes(self, count: int | None = None) -> list[Obituary]:
+        """The last processes and meta-processes that failed, newest last."""
+        return self._node.crashes(count)
+
+    def ended(self, count: int | None = None) -> list[Obituary]:
+        """The last processes and meta-processes that ended, newest last."""
+        return self._node.ended(count)
 
     def events(self) -> dict[str, int]:
         """All events of this node, each with the number of its subscribers."""

@@ -218,6 +218,11 @@ class Supervisor(Actor):
         child = self._plan.children.get(name)
         return None if child is None else child.phase
 
+    def restarts_of(self, name: str) -> int:
+        """How often a child was started again."""
+        child = self._plan.children.get(name)
+        return 0 if child is None else child.restarts
+
     def _info(self, child: Child, now: float) -> ChildInfo:
         seat = (self._process.seats or {}).get(child.name)
         return ChildInfo(

@@ -20,6 +20,7 @@ from ergo_py import (
     MetaProcess,
     NodeStoppedError,
     NotAllowedError,
+    ProcessUnknownError,
     Reject,
     Shutdown,
 )
@@ -242,3 +243,27 @@ def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "terminated: shutdown\n", "")
+
+
+def test_the_verbs_that_look_inside_need_no_await() -> None:
+    with open_node(watchdog=None, log_output="none") as node:
+        clerk = node.spawn(Clerk, 5)
+        node.suspend(clerk)
+        node.send(clerk, 1)
+
+        waiting = node.peek(clerk, contents=True)
+        state = node.replace_state(clerk, lambda state: {**state, "total": 10})
+        node.resume(clerk)
+        node.send_every(0.01, clerk, 2)
+        entries = node.trace(clerk, limit=3, seconds=20, types=["int"])
+        told = node.statistics(clerk, seconds=0.05)
+        node.kill(clerk)
+        node.wait_ended(clerk)
+
+        assert [one.message for one in waiting] == ["1"]
+        assert state["total"] == 10
+        assert [entry.message_type for entry in entries] == ["int"] * 3
+        assert told.pid == clerk
+        assert node.crashes() == node.ended()
+        with pytest.raises(ProcessUnknownError):
+            node.get_state(clerk)

@@ -123,6 +123,7 @@ def _can_end_asleep(process: "Process") -> bool:
         process.task.custom_sleep_data is PARKED
         and not process.owned
         and process.seats is None
+        and process.id not in process.kernel.watches
         and not callbacks.parts
         and "terminate" not in callbacks.asynchronous
     )
@@ -175,6 +176,7 @@ async def abandon(process: "Process") -> None:
 def _begin(process: "Process") -> None:
     """Take no more user messages. A call that was cut off in progress is answered with the queued ones."""
     process.refuse()
+    process.kernel.obituaries.note(process)
     process.enter(STOPPING)
     if process.handling is not None and isinstance(process.handling[2], Caller):
         process.handling[2].defer(process)
@@ -260,6 +262,8 @@ def _release(process: "Process") -> None:
     kernel.remove_logger(process.id)
     kernel.forget_watcher(process.id)
     del router.processes[process.id]
+    if kernel.watches:
+        kernel.stop_watching(process.id)
     parent = process.parent
     if parent is None:
         kernel.roots.pop(process.id, None)

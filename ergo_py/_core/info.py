@@ -134,6 +134,8 @@ class ProcessInfo:
     """Where it is in its life as a child of a supervisor; None if it has none."""
     supervision: SupervisorInfo | None = None
     """What it supervises, if it is a supervisor."""
+    suspended: bool = False
+    """Whether somebody who looks inside holds it: it takes no messages until it is resumed."""
 
 
 @dataclass(frozen=True, slots=True)

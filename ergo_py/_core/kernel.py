@@ -1,6 +1,6 @@
 """What all processes of one node share: its tables, its clock, its nursery and its limits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from .lingering import Lingering
 from .log import Log
 from .mailbox import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
 from .messages import LogRecord
+from .obituaries import Obituaries
 from .options import LEVELS
 from .publishing import Publishing
 from .reasons import NoProcess, Reason
@@ -52,6 +53,8 @@ class Kernel:
         on_escalation: str,
         log_level: str,
         log_output: Any,
+        obituaries: int,
+        redact: Callable[[str, object], object] | None,
     ) -> None:
         self.pid = PID(name, creation, 0)
         self.node: Any = None
@@ -83,6 +86,10 @@ class Kernel:
         self.fatal: BaseException | None = None
         self.spawned = 0
         self.crashed = 0
+        self.obituaries = Obituaries(obituaries)
+        self.redact = redact
+        self.watches: dict[PID, Any] = {}
+        """What is being watched or held, by whoever looks inside; mostly nothing."""
         self.killed: list[Ended] = []
         self.abandoned: list[Ended] = []
         self._callbacks: dict[type, Callbacks] = {}
@@ -231,6 +238,12 @@ class Kernel:
         if self.on_escalation == "stop" and self.escalated is None:
             self.escalated = Ended(process.id, process.name, process.callbacks.behaviour, reason)
             self.node.stop()
+
+    def stop_watching(self, pid: PID) -> None:
+        """Tell whoever watches a process that it has ended."""
+        watch = self.watches.pop(pid, None)
+        if watch is not None:
+            watch.over()
 
     def panic(self, error: BaseException) -> None:
         """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""

@@ -27,6 +27,7 @@ __all__ = [
     "KILL",
     "LOG",
     "LOG_LANE",
+    "LOOK",
     "MAIN_LANE",
     "MESSAGE",
     "RESPONSE",
@@ -65,6 +66,8 @@ CONTROL: Final = 14
 STARTED: Final = 15
 FENCE: Final = 16
 """Says that everything before it was dealt with."""
+LOOK: Final = 17
+"""From somebody who looks inside: the payload is what to do, as the process and in its turn."""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -84,6 +87,7 @@ _KIND_NAMES: Final = (
     "supervision",
     "post_start",
     "fence",
+    "look",
 )
 
 

@@ -295,7 +295,9 @@ class Meta:
         self.reader_gone.set()
         if self.has_thread:
             self.kernel.breather.give_place_back()
-        self.reason = self.reason or (Crashed(error) if isinstance(error, Exception) else Shutdown())
+        if self.reason is None:
+            self.reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
+            self.kernel.obituaries.note(self)
         self.accepting = False
         self.mailbox.refuse_waiters()
         self.resources.unblock()
@@ -516,6 +518,7 @@ class Meta:
         if self.reason is not None:
             return
         self.reason = reason
+        self.kernel.obituaries.note(self)
         self.accepting = False
         self.mailbox.refuse_waiters()
         for child in list(self.owned.values()):

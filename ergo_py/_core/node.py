@@ -12,6 +12,7 @@ from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnk
 from .ids import PID, Alias, Target
 from .info import BlockedReport, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
+from .looking import Looking
 from .mailbox import Priority
 from .messages import DeadLetter, Request
 from .metalife import Meta
@@ -40,7 +41,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Node:
+class Node(Looking):
     """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:

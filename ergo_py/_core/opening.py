@@ -1,7 +1,7 @@
 """How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
@@ -103,6 +103,8 @@ class NodeContext(Generic[N]):
                     on_escalation=options["on_escalation"],
                     log_level=options["log_level"],
                     log_output=options["log_output"],
+                    obituaries=options["obituaries"],
+                    redact=options["redact"],
                 )
                 self._node = self.node_type(kernel, options["expose_env"])
                 nursery.start_soon(kernel.clock.run, name="clock")
@@ -170,6 +172,8 @@ def open_node(
     max_reader_threads: int = 10_000,
     debug_shared_state: bool = False,
     on_escalation: Literal["keep", "stop"] = "keep",
+    obituaries: int = 100,
+    redact: Callable[[str, object], object] | None = None,
 ) -> NodeContext[Node]:
     """Make a node that is up while entered with ``async with``, and stops everything on leaving.
 
@@ -190,6 +194,9 @@ def open_node(
         debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
         on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
             or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
+        obituaries: how many ended processes are remembered, of those that failed and of the others.
+        redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
+            as text to whoever looks inside; what it returns is shown instead.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
@@ -201,6 +208,11 @@ def open_node(
     check_number("burst", burst, least=1, whole=True)
     check_number("dead_letters", dead_letters, least=0, whole=True)
     check_number("stop_timeout", stop_timeout, least=0.0)
+    check_number("obituaries", obituaries, least=0, whole=True)
+    if redact is not None and not callable(redact):
+        raise BadInputError(
+            "redact", redact, "a function of the kind of thing and the thing: `def redact(what, value)`"
+        )
     check_level(log_level)
     check_output(log_output)
     if on_escalation not in ("keep", "stop"):
@@ -225,4 +237,6 @@ def open_node(
         max_reader_threads=max_reader_threads,
         debug_shared_state=debug_shared_state,
         on_escalation=on_escalation,
+        obituaries=obituaries,
+        redact=redact,
     )

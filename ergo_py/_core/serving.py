@@ -23,6 +23,7 @@ from .mailbox import (
     INSPECT,
     KILL,
     LOG,
+    LOOK,
     MESSAGE,
     STARTED,
     STOP,
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from .metalife import Meta
     from .process import Process
 
-__all__ = ["answer_now", "check_plain", "serve"]
+__all__ = ["AGAIN", "answer_now", "check_plain", "serve"]
 
 _SLICE: Final = 0.001
 """Seconds after which a process that always has messages lets others run."""
 _HISTORY: Final = 16
+AGAIN: Final = Normal()
+"""Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew."""
 
 
 async def serve(process: "Process") -> Reason | None:
@@ -123,7 +126,10 @@ async def serve(process: "Process") -> Reason | None:
             else:
                 reason = await _handle_other(process, envelope)
                 if reason is not None:
-                    return reason
+                    if reason is not AGAIN:
+                        return reason
+                    behaviour = process.behaviour
+                    handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
             left -= 1
             if left & mask:
                 continue
@@ -179,6 +185,8 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
             await _greet(process)
         case _ if kind == FENCE:
             ref.settle(None, None)
+        case _ if kind == LOOK:
+            return await payload(process, ref)  # type: ignore[no-any-return]
     return None
 
 

@@ -56,6 +56,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         env=dict(process.env) if expose_env else None,
         phase=_phase(process),
         supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
+        suspended=process.id in process.kernel.watches and process.kernel.watches[process.id].suspended,
     )
 
 

@@ -1,0 +1,117 @@
+"""Why did it die: the last processes and meta-processes that ended, and what is known of their last moments."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+from typing import Any, Final
+
+from .ids import PID, Alias
+from .mailbox import Mailbox
+from .reasons import Reason, error_of, is_failure
+
+__all__ = ["Obituaries", "Obituary"]
+
+_WAITING: Final = 5
+"""How many of the messages that it had not come to are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obituary:
+    """One process or meta-process that ended. No message is kept, only types: messages may hold secrets."""
+
+    pid: PID | Alias
+    name: str | None
+    behaviour: str
+    reason: Reason
+    at: float
+    """When it began to end, on ``time.time``'s clock."""
+    uptime: float
+    """Seconds it had lived."""
+    handled: int
+    """Messages it had handled."""
+    callback: str | None = None
+    """The callback it ended in; None if it was idle."""
+    message_type: str | None = None
+    """The type of what it was handling."""
+    waiting: tuple[str, ...] = ()
+    """The types of the next messages that it did not come to."""
+    left: int = 0
+    """How many messages it did not come to."""
+    restarts: int = 0
+    """How often its supervisor had started it again before."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than by itself or because it was asked to."""
+        return is_failure(self.reason)
+
+    @property
+    def traceback(self) -> str:
+        """What Python would have printed about the exception it ended of; empty if it was none."""
+        reason: Any = self.reason
+        while error_of(reason) is not None and not hasattr(reason, "traceback"):
+            reason = reason.reason
+        return str(getattr(reason, "traceback", ""))
+
+    def __str__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        where = f" in {self.callback}" if self.callback else ""
+        what = f" of {self.message_type}" if self.message_type else ""
+        return f"{self.pid}{called} {self.behaviour}{where}{what}: {self.reason}"
+
+
+class Obituaries:
+    """Two rings, so that many processes that just finished do not push out the one that failed."""
+
+    __slots__ = ("_failed", "_others")
+
+    def __init__(self, capacity: int) -> None:
+        self._failed: deque[Obituary] = deque(maxlen=capacity)
+        # Most processes end well and nobody asks: so only the facts are kept, and put together when they are read.
+        self._others: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+
+    def note(self, one: Any) -> None:
+        """Keep what is known of a process or meta-process whose reason is set and that has begun to end."""
+        reason = one.reason
+        facts = (one.id, getattr(one, "name", None), one.callbacks.behaviour, reason, time.time())
+        if not is_failure(reason):
+            self._others.append((*facts, perf_counter() - one.born, one.handled))
+            return
+        handling, box = one.handling, one.mailbox
+        seat: Any = getattr(one, "seat", None)
+        supervisor = getattr(seat, "supervisor", None) and seat.supervisor.behaviour
+        self._failed.append(
+            Obituary(
+                *facts,
+                uptime=perf_counter() - one.born,
+                handled=one.handled,
+                callback=one.current_callback(),
+                message_type=None if handling is None else type(handling[3]).__qualname__,
+                waiting=tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING)),
+                left=len(box),
+                restarts=0 if supervisor is None else supervisor.restarts_of(seat.name),
+            )
+        )
+
+    def failed(self, count: int | None = None) -> list[Obituary]:
+        """The last ones that failed, newest last."""
+        return _last(list(self._failed), count)
+
+    def all(self, count: int | None = None) -> list[Obituary]:
+        """The last ones of both kinds, newest last."""
+        others = [Obituary(*facts) for facts in self._others]
+        return _last(sorted([*self._failed, *others], key=lambda one: one.at), count)
+
+
+def _payloads(box: Mailbox) -> Iterator[object]:
+    for lane in (box.urgent, box.system, box.main):
+        # A worker thread may be taking messages out of a meta-process's lane.
+        for envelope in tuple(lane.copy()):
+            yield envelope[3]
+
+
+def _last(these: list[Obituary], count: int | None) -> list[Obituary]:
+    return these if count is None else these[max(0, len(these) - count) :]

@@ -1,0 +1,229 @@
+"""Watching the callbacks of one process: as a stream of entries, or added up."""
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from .ids import PID, Alias
+from .kernel import Kernel
+from .requests import Caller
+from .watching import Observer, show, stop_observing
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["CallbackStatistics", "Statistics", "Trace", "TraceEntry", "Tally"]
+
+_BUFFER: Final = 1000
+"""Entries that wait for whoever reads a trace; what comes beyond is counted and dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """One callback that has returned or raised."""
+
+    at: float
+    """When it ended, on ``time.time``'s clock."""
+    callback: str
+    message_type: str | None
+    """The type of what it was called with; None if it is called with nothing."""
+    sender: PID | Alias | object
+    """Who sent or asked that."""
+    seconds: float
+    """How long it took, waiting inside it included."""
+    sent: int
+    """How many messages the process sent meanwhile."""
+    error: str | None
+    """What it raised."""
+    message: str | None
+    """The message as text; only if the trace was asked for contents."""
+
+    def __str__(self) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(self.at)) + f".{int(self.at % 1 * 1000):03d}"
+        what = self.message or self.message_type or ""
+        words = f"{clock} {self.callback}({what})" + (f" from {self.sender}" if self.sender is not None else "")
+        told = [f"{self.seconds * 1000:.3f} ms"]
+        if self.sent:
+            told.append(f"{self.sent} sent")
+        if self.error is not None:
+            told.append(f"raised {self.error}")
+        return f"{words}: {', '.join(told)}"
+
+
+class Trace:
+    """The callbacks of one process as they happen: ``async with node.trace(pid) as trace: async for entry in trace``.
+
+    It ends by itself: after so many entries, after so many seconds, or with the process.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        find: "Callable[[], Process]",
+        attach: "Callable[[Process, Observer], Awaitable[None]]",
+        *,
+        types: Collection[type | str],
+        callbacks: Collection[str],
+        contents: bool,
+        limit: int,
+        seconds: float,
+    ) -> None:
+        self._kernel = kernel
+        self._find = find
+        self._attach = attach
+        self._types = frozenset(one if isinstance(one, str) else one.__qualname__ for one in types)
+        self._callbacks = frozenset(callbacks)
+        self._contents = contents
+        self._left = limit
+        self._seconds = seconds
+        self._process: Process | None = None
+        self._alarm: _Alarm | None = None
+        self._entries, self._reader = trio.open_memory_channel[TraceEntry](_BUFFER)
+        self.missed = 0
+        """Entries that were dropped because nobody read them."""
+
+    async def __aenter__(self) -> "Trace":
+        process = self._find()
+        await self._attach(process, self)
+        self._process = process
+        self._alarm = _Alarm(process.id, next(self._kernel.router.numbers), self.over)
+        self._kernel.clock.arm_call(self._alarm, self._seconds)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over()
+        self._reader.close()
+        await trio.lowlevel.checkpoint()
+
+    def __aiter__(self) -> "Trace":
+        return self
+
+    async def __anext__(self) -> TraceEntry:
+        try:
+            return await self._reader.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            raise StopAsyncIteration from None
+
+    def note(
+        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+    ) -> None:
+        """A callback has ended."""
+        kind = None if message is None else type(message).__qualname__
+        if (self._callbacks and callback not in self._callbacks) or (self._types and kind not in self._types):
+            return
+        text = show(self._kernel, "message", message) if self._contents and message is not None else None
+        problem = None if error is None else f"{type(error).__name__}"
+        if error is not None and self._contents:
+            problem = show(self._kernel, "error", error)
+        try:
+            self._entries.send_nowait(TraceEntry(time.time(), callback, kind, sender, seconds, sent, problem, text))
+        except trio.WouldBlock:
+            self.missed += 1
+        except (trio.ClosedResourceError, trio.BrokenResourceError):  # nobody reads any more
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self.over()
+
+    def over(self) -> None:
+        """End: because of the time, the number of entries, the process, or whoever asked for it."""
+        process, self._process = self._process, None
+        if self._alarm is not None:
+            self._alarm.abandon()
+        if process is not None:
+            stop_observing(process, self)
+        self._entries.close()
+
+
+class _Alarm(Caller):
+    """A deadline on the node's clock that calls a function."""
+
+    __slots__ = ("_ring",)
+
+    def __init__(self, pid: PID, number: int, ring: Callable[[], None]) -> None:
+        super().__init__(pid, number, pid, None)
+        self._ring = ring
+
+    def awaken(self) -> None:
+        self._ring()
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackStatistics:
+    """What one callback did with messages of one type."""
+
+    callback: str
+    message_type: str | None
+    count: int
+    seconds: float
+    """Altogether, waiting inside it included."""
+    longest: float
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a process did while it was watched."""
+
+    pid: PID
+    seconds: float
+    """How long it was watched."""
+    messages_in: int
+    messages_out: int
+    busy: float
+    """The part of that time it spent in callbacks, waiting inside them included."""
+    callbacks: tuple[CallbackStatistics, ...]
+    """The ones that took most time first."""
+    ended: bool
+    """Whether it ended meanwhile."""
+
+
+class Tally:
+    """An observer that adds up."""
+
+    def __init__(self, process: "Process") -> None:
+        self._process = process
+        self._began = trio.current_time()
+        self._handled, self._sent = process.handled, process.sent
+        self._rows: dict[tuple[str, str | None], list[float]] = {}
+        self.ended = trio.Event()
+
+    def note(
+        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+    ) -> None:
+        """A callback has ended."""
+        key = (callback, None if message is None else type(message).__qualname__)
+        row = self._rows.setdefault(key, [0, 0.0, 0.0, 0])
+        row[0] += 1
+        row[1] += seconds
+        row[2] = max(row[2], seconds)
+        row[3] += error is not None
+
+    def over(self) -> None:
+        """The process has ended."""
+        self.ended.set()
+
+    def result(self) -> Statistics:
+        """The sums so far."""
+        process, seconds = self._process, trio.current_time() - self._began
+        rows = [
+            CallbackStatistics(callback, kind, int(count), total, longest, int(errors))
+            for (callback, kind), (count, total, longest, errors) in self._rows.items()
+        ]
+        rows.sort(key=lambda row: row.seconds, reverse=True)
+        busy = sum(row.seconds for row in rows) / seconds if seconds > 0 else 0.0
+        return Statistics(
+            process.id,
+            seconds,
+            process.handled - self._handled,
+            process.sent - self._sent,
+            min(1.0, busy),
+            tuple(rows),
+            self.ended.is_set(),
+        )

@@ -1,0 +1,338 @@
+"""Looking into a process without any code in it: its state, holding it, and watching its callbacks.
+
+Nothing here costs a process anything that nobody looks at. A request travels as one more kind of signal, and is served by the
+process between two messages. Whoever watches callbacks has a stand-in put in the place of the behaviour for as long as that takes.
+"""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from trio.lowlevel import Task, current_task
+
+from . import serving
+from .callbacks import CALLBACKS
+from .errors import BadInputError, DeadlockError
+from .ids import PID, Target
+from .kernel import Kernel
+from .mailbox import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope, Lane
+from .parking import park
+from .reasons import Reason
+from .requests import Caller
+from .states import State
+from .waiters import TaskCaller
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["Observer", "ask", "get_state", "observe", "replace_state", "resume", "show", "stop_observing", "suspend"]
+
+_SHOWN: Final = 2000
+"""Characters of a message or a value that are shown."""
+
+
+class Observer(Protocol):
+    """Somebody who is told about the callbacks of one process, on the loop's thread. Must not raise."""
+
+    def note(
+        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+    ) -> None:
+        """A callback has returned or raised."""
+
+    def over(self) -> None:
+        """The process has ended."""
+
+
+class _Watch:
+    """What is done to one process by those who look inside."""
+
+    __slots__ = ("observers", "real", "suspended")
+
+    def __init__(self) -> None:
+        self.observers: list[Observer] = []
+        self.suspended = False
+        self.real: Any = None
+        """The behaviour, while a stand-in is in its place."""
+
+    def over(self) -> None:
+        for observer in tuple(self.observers):
+            observer.over()
+
+
+def _watch(process: "Process") -> _Watch:
+    watch: _Watch | None = process.kernel.watches.get(process.id)
+    if watch is None:
+        watch = process.kernel.watches[process.id] = _Watch()
+    return watch
+
+
+def _tidy(process: "Process", watch: _Watch) -> None:
+    if not watch.observers and not watch.suspended:
+        process.kernel.watches.pop(process.id, None)
+
+
+# -- asking --------------------------------------------------------------------------------------------------------------
+
+
+async def ask(
+    kernel: Kernel, sender: PID, process: "Process", to: Target, what: str, request: Any, timeout: float | None
+) -> Any:
+    """Have a process do ``request(process, caller)`` in its own turn, before the messages that wait, and wait for the answer."""
+    task = current_task()
+    if process.works_in(task):
+        raise DeadlockError(process.id, what, [process.id, process.id])
+    caller = TaskCaller(sender, next(kernel.router.numbers), to, what, task)
+    caller.callee = process
+    kernel.router.signal(process, Lane.SYSTEM, (LOOK, sender, caller, request))
+    await kernel.calls.wait(None, caller, timeout)
+    return caller.result()
+
+
+# -- state ---------------------------------------------------------------------------------------------------------------
+
+
+def _real(process: "Process") -> Any:
+    watch = process.kernel.watches.get(process.id)
+    return process.behaviour if watch is None or watch.real is None else watch.real
+
+
+def _attributes(behaviour: Any) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for cls in reversed(type(behaviour).__mro__):
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(behaviour, name):
+                found[name] = getattr(behaviour, name)
+    found.update(getattr(behaviour, "__dict__", {}))
+    found.pop("_process", None)
+    return found
+
+
+async def get_state(process: "Process", caller: Caller) -> None:
+    """Answer with the attributes of the behaviour."""
+    caller.settle(_attributes(_real(process)), None)
+
+
+def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
+    """Make the request that gives a behaviour the attributes that ``function`` makes of the present ones."""
+
+    async def replace(process: "Process", caller: Caller) -> None:
+        behaviour = _real(process)
+        before = _attributes(behaviour)
+        try:
+            after = function(dict(before))
+            if not isinstance(after, Mapping) or not all(isinstance(name, str) for name in after):
+                raise BadInputError("what the function returned", after, "a dict from names of attributes to values")
+            _put(behaviour, before, after)
+        except Exception as error:
+            # Whatever was wrong with the function, it must not harm the process.
+            _put(behaviour, _attributes(behaviour), before)
+            caller.settle(None, error)
+        else:
+            caller.settle(dict(after), None)
+
+    return replace
+
+
+def _put(behaviour: Any, before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    for name in before.keys() - after.keys():
+        delattr(behaviour, name)
+    for name, value in after.items():
+        if name not in before or before[name] is not value:
+            setattr(behaviour, name, value)
+
+
+def show(kernel: Kernel, what: str, value: object) -> str:
+    """A value as text, after the node's ``redact`` has seen it. Never raises, and is never long."""
+    if kernel.redact is not None:
+        try:
+            value = kernel.redact(what, value)
+        except Exception as error:
+            return f"<redact raised {type(error).__name__}>"
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+# -- holding -------------------------------------------------------------------------------------------------------------
+
+
+async def suspend(process: "Process", caller: Caller) -> Reason | None:
+    """Take nothing but signals until resumed."""
+    watch = _watch(process)
+    caller.settle(not watch.suspended, None)
+    if watch.suspended:
+        return None
+    watch.suspended = True
+    # A sleeping process may be asked on the spot; this one must not.
+    inline, process.inline = process.inline, False
+    try:
+        return await _hold(process, watch)
+    finally:
+        watch.suspended = False
+        process.inline = inline
+        _tidy(process, watch)
+
+
+async def _hold(process: "Process", watch: _Watch) -> Reason | None:
+    task, look_anew = process.task, False
+    assert isinstance(task, Task)
+    while watch.suspended:
+        envelope = _next_signal(process)
+        if envelope is not None:
+            process.handling = envelope
+            reason = await serving._handle_other(process, envelope)
+            if reason is serving.AGAIN:
+                look_anew = True
+            elif reason is not None:
+                return reason
+            continue
+        process.handling = envelope = None
+        process.enter(State.SLEEP)
+        slept = perf_counter()
+        await park(task)
+        process.enter(State.RUNNING)
+        # The loop counts this whole turn as time spent in callbacks.
+        process.running_time -= perf_counter() - slept
+    return serving.AGAIN if look_anew else None
+
+
+def _next_signal(process: "Process") -> Envelope | None:
+    """What even a suspended process serves: being looked at, and its end."""
+    box = process.mailbox
+    for lane in (box.urgent, box.system):
+        for index, envelope in enumerate(lane):
+            kind = envelope[0]
+            if kind in _SERVED or (kind == EXIT and not _is_trapped(process, envelope)):
+                del lane[index]
+                box.ahead = bool(box.urgent or box.system)
+                return envelope
+    return None
+
+
+_SERVED: Final = frozenset({LOOK, INSPECT, KILL, STOP, FAILED, FENCE})
+
+
+def _is_trapped(process: "Process", envelope: Envelope) -> bool:
+    parent = process.kernel.pid if process.parent is None else process.parent.id
+    return process.trap_exit and envelope[1] != parent
+
+
+async def resume(process: "Process", caller: Caller) -> None:
+    """Go on. Answers whether it was suspended."""
+    watch = process.kernel.watches.get(process.id)
+    was = watch is not None and watch.suspended
+    if watch is not None:
+        watch.suspended = False
+    caller.settle(was, None)
+
+
+# -- watching callbacks --------------------------------------------------------------------------------------------------
+
+
+def observe(observer: Observer) -> Any:
+    """Make the request that has ``observer`` told about every callback from now on."""
+
+    async def begin(process: "Process", caller: Caller) -> Reason | None:
+        watch = _watch(process)
+        watch.observers.append(observer)
+        caller.settle(None, None)
+        if watch.real is not None:
+            return None
+        watch.real = process.behaviour
+        process.behaviour = _Standin(process, watch)
+        return serving.AGAIN
+
+    return begin
+
+
+def stop_observing(process: "Process", observer: Observer) -> None:
+    """Tell ``observer`` nothing any more; the last one to go gives the process its behaviour back."""
+    watch = process.kernel.watches.get(process.id)
+    if watch is None or observer not in watch.observers:
+        return
+    watch.observers.remove(observer)
+    if not watch.observers and watch.real is not None and process.behaviour is not None:
+        process.behaviour, watch.real = watch.real, None
+        process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
+    _tidy(process, watch)
+
+
+async def _look_anew(_process: "Process", _caller: None) -> Reason:
+    return serving.AGAIN
+
+
+class _Standin:
+    """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in everything else."""
+
+    def __init__(self, process: "Process", watch: _Watch) -> None:
+        self._real = real = watch.real
+        for name, parameters in CALLBACKS.items():
+            function = getattr(real, name, None)
+            if function is not None:
+                wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
+                setattr(self, name, wrap(_Teller(process, watch, name, parameters), function))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    # isinstance() believes this: a supervisor that is watched is a supervisor.
+    __class__: Any = property(lambda self: type(self._real))
+
+
+class _Teller:
+    """Tells the observers of one process about one of its callbacks."""
+
+    __slots__ = ("_callback", "_message", "_process", "_sender", "_watch")
+
+    def __init__(self, process: "Process", watch: _Watch, callback: str, parameters: tuple[str, ...]) -> None:
+        self._process = process
+        self._watch = watch
+        self._callback = callback
+        self._message = _place(parameters, ("message", "request", "event", "record", "reason"))
+        self._sender = _place(parameters, ("sender", "caller", "child"))
+
+    def begin(self) -> tuple[float, int]:
+        return perf_counter(), self._process.sent
+
+    def end(self, args: tuple[Any, ...], begun: tuple[float, int], error: BaseException | None) -> None:
+        message = None if self._message is None or self._message >= len(args) else args[self._message]
+        sender = None if self._sender is None or self._sender >= len(args) else args[self._sender]
+        sender = sender.pid if isinstance(sender, Caller) else sender
+        seconds, sent = perf_counter() - begun[0], self._process.sent - begun[1]
+        for observer in tuple(self._watch.observers):
+            observer.note(self._callback, message, sender, seconds, error, sent)
+
+
+def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
+    return next((index for index, name in enumerate(parameters) if name in wanted), None)
+
+
+def _plain(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        begun = teller.begin()
+        try:
+            result = function(*args)
+        except BaseException as error:
+            teller.end(args, begun, error)
+            raise
+        teller.end(args, begun, None)
+        return result
+
+    return call
+
+
+def _asynchronous(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any) -> Any:
+        begun = teller.begin()
+        try:
+            result = await function(*args)
+        except BaseException as error:
+            teller.end(args, begun, error)
+            raise
+        teller.end(args, begun, None)
+        return result
+
+    return call

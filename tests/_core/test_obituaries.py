@@ -1,0 +1,130 @@
+"""Why did it die: what is remembered of those that ended."""
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from ergo_py import Actor, BadInputError, ChildSpec, Crashed, InitError, Killed, MetaProcess, Normal, Shutdown
+from tests.support import Failed, Puppet, Recorder, running_node
+
+
+class Bomb(Actor):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        if message == "hold":
+            return
+        raise Failed(str(message))
+
+
+class FailsInInit(Actor):
+    async def init(self) -> None:
+        raise Failed("no device")
+
+
+class FailingReader(MetaProcess):
+    async def start(self) -> None:
+        raise Failed("the line is dead")
+
+
+class Owner(Actor):
+    async def init(self) -> None:
+        await self.spawn_meta(FailingReader())
+
+
+async def test_a_crash_is_remembered_with_its_last_moments(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Bomb, name="bomb")
+        for message in ("hold", "secret", 3, 4.0):
+            node.send(pid, message)
+
+        await node.wait_ended(pid)
+
+        (one,) = node.crashes()
+        assert (one.pid, one.name, one.behaviour) == (pid, "bomb", "Bomb")
+        assert one.reason == Crashed(Failed("secret"))
+        assert "raise Failed(str(message))" in one.traceback
+        assert (one.callback, one.message_type, one.handled) == ("handle_message", "str", 2)
+        assert (one.waiting, one.left) == (("int", "float"), 2)
+        assert str(one) == f"{pid} 'bomb' Bomb in handle_message of str: crashed: Failed: secret"
+
+
+async def test_those_that_ended_well_do_not_push_out_those_that_failed(autojump_clock: MockClock) -> None:
+    async with running_node(obituaries=2) as node:
+        bomb = await node.spawn(Bomb)
+        node.send(bomb, "now")
+        await node.wait_ended(bomb)
+        others = [await node.spawn(Puppet) for _ in range(3)]
+        for pid in others:
+            node.send(pid, lambda me: me.stop())
+            await node.wait_ended(pid)
+
+        ended = node.ended()
+
+        assert [one.pid for one in node.crashes()] == [bomb]
+        assert [one.pid for one in ended] == [bomb, *others[1:]]
+        assert [one.failed for one in ended] == [True, False, False]
+        assert ended[-1].reason == Normal()
+        assert ended[-1].traceback == ""
+        assert node.ended(1) == ended[-1:]
+        assert node.ended(0) == []
+
+
+async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        killed, asked = await node.spawn(Recorder), await node.spawn(Recorder)
+        node.kill(killed)
+        await node.wait_ended(killed)
+        node.send_exit(asked)
+        await node.wait_ended(asked)
+
+        assert [(one.pid, one.reason, one.callback) for one in node.crashes()] == [(killed, Killed(), "kill")]
+        assert node.ended()[-1].reason == Shutdown()
+
+
+async def test_a_process_that_failed_in_its_init_is_remembered_too(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        with pytest.raises(InitError):
+            await node.spawn(FailsInInit)
+
+        (one,) = node.crashes()
+        assert (one.behaviour, one.callback) == ("FailsInInit", "init")
+        assert "no device" in one.traceback
+
+
+async def test_a_meta_process_that_failed_is_remembered_with_its_alias(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        owner = await node.spawn(Owner)
+        for alias in node.metas():
+            await node.wait_ended(alias)
+
+        (one,) = node.crashes()
+        assert (one.behaviour, one.name) == ("FailingReader", None)
+        assert one.pid != owner
+        assert one.reason == Crashed(Failed("the line is dead"))
+
+
+async def test_a_supervised_child_is_remembered_with_its_restarts(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("bomb", Bomb)], intensity=5)
+        service = node.service("bomb")
+        for number in range(3):
+            await service.send_wait(number)
+            pid = node.whereis("bomb")
+            if pid is not None:
+                await node.wait_ended(pid)
+
+        assert [one.restarts for one in node.crashes()] == [0, 1, 2]
+
+
+async def test_a_node_may_remember_nobody_and_refuses_numbers_that_are_none(autojump_clock: MockClock) -> None:
+    async with running_node(obituaries=0) as node:
+        pid = await node.spawn(Recorder)
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        assert node.crashes() == []
+        with pytest.raises(BadInputError, match="count"):
+            node.crashes(-1)
+    with pytest.raises(BadInputError, match="obituaries"):
+        async with running_node(obituaries=-1):
+            pass

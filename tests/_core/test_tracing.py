@@ -1,0 +1,198 @@
+"""Watching callbacks: as a stream that ends by itself, or added up."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py import Actor, BadInputError, ProcessUnknownError
+from tests.support import Failed, Puppet, Recorder, running_node
+
+
+@dataclass(frozen=True)
+class Login:
+    password: str
+
+
+class Relay(Actor):
+    """Sends on what it gets, and takes its time."""
+
+    def __init__(self, to: Any) -> None:
+        self.to = to
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        await trio.sleep(1)
+        if message == "fail":
+            raise Failed("secret")
+        self.send(self.to, message)
+        self.send(self.to, message)
+
+
+async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        sink = await node.spawn(Recorder)
+        pid = await node.spawn(Relay, sink)
+        async with node.trace(pid) as trace:
+            node.send(pid, Login("hunter2"))
+            node.send(pid, "fail")
+
+            entries = [entry async for entry in trace]
+
+        first, second = entries
+        assert (first.callback, first.message_type, first.sender, first.sent) == (
+            "handle_message",
+            "Login",
+            node.pid,
+            2,
+        )
+        assert first.message is None
+        assert first.error is None
+        assert (second.error, second.sent) == ("Failed", 0)
+        assert "hunter2" not in str(entries)
+        assert "secret" not in str(entries)
+        assert "handle_message(Login) from" in str(first)
+        assert "raised Failed" in str(second)
+
+
+async def test_contents_are_shown_if_asked_for_and_after_redact(autojump_clock: MockClock) -> None:
+    def redact(what: str, value: object) -> object:
+        if value == 3:
+            raise Failed("in redact")
+        return "Login(…)" if isinstance(value, Login) else value
+
+    async with running_node(redact=redact) as node:
+        pid = await node.spawn(Recorder)
+        async with node.trace(pid, contents=True, limit=3) as trace:
+            for message in (Login("hunter2"), 2, 3):
+                node.send(pid, message)
+
+            shown = [entry.message async for entry in trace]
+
+        assert shown == ["'Login(…)'", "2", "<redact raised Failed>"]
+
+
+async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        async with (
+            node.trace(pid, types=[int, "Login"]) as by_type,
+            node.trace(pid, callbacks=["handle_call"]) as by_callback,
+        ):
+            for message in ("text", 1, Login("a")):
+                node.send(pid, message)
+            await node.call(pid, "all")
+            await node.inspect(pid)
+        # Left before it was read: what had come is gone, and nothing is held.
+        assert [entry async for entry in by_type] == []
+        async with node.trace(pid, types=[int, "Login"], limit=2) as trace:
+            for message in ("text", 1, Login("a")):
+                node.send(pid, message)
+            kinds = [entry.message_type async for entry in trace]
+        async with node.trace(pid, callbacks=["handle_call"], limit=1) as by_callback:
+            node.send(pid, 1)
+            await node.call(pid, "all")
+            calls = [entry.callback async for entry in by_callback]
+
+        assert kinds == ["int", "Login"]
+        assert calls == ["handle_call"]
+
+
+async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_back(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        real = node._find(pid).behaviour
+        trace = await node.trace(pid, seconds=5).__aenter__()
+        assert node._find(pid).behaviour is not real
+        node.send(pid, 1)
+        began = trio.current_time()
+
+        entries = [entry async for entry in trace]
+
+        assert len(entries) == 1
+        assert trio.current_time() - began == pytest.approx(5, abs=0.1)
+        assert node._find(pid).behaviour is real
+        assert node._kernel.watches == {}
+        assert await node.call(pid, "all") == [1]
+        await trace.__aexit__(None, None, None)
+
+
+async def test_what_nobody_reads_is_counted_and_does_not_grow(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        async with node.trace(pid, limit=10_000) as trace:
+            for number in range(1500):
+                node.send(pid, number)
+            await node.call(pid, "all")
+
+            assert trace.missed == 501
+
+
+async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        await node.suspend(pid)
+        async with node.trace(pid, limit=2) as trace:
+            node.send(pid, 1)
+            await node.resume(pid)
+            await wait_all_tasks_blocked()
+            # Asleep, it is asked on the spot: the trace sees that, too.
+            await node.call(pid, "all")
+
+            assert [entry.callback async for entry in trace] == ["handle_message", "handle_call"]
+
+
+async def test_filters_and_limits_that_cannot_be_right_are_refused(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+
+        wrongs: list[dict[str, Any]] = [
+            {"limit": 0},
+            {"seconds": -1},
+            {"types": "Login"},
+            {"callbacks": ["handle_mesage"]},
+        ]
+        for wrong in wrongs:
+            with pytest.raises(BadInputError):
+                node.trace(pid, **wrong)
+        with pytest.raises(ProcessUnknownError):
+            async with node.trace("nobody"):
+                pass
+        assert node._kernel.watches == {}
+
+
+async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        sink = await node.spawn(Recorder)
+        pid = await node.spawn(Relay, sink)
+        for message in (1, 2, "text"):
+            node.send_after(0.1, pid, message)
+
+        told = await node.statistics(pid, seconds=3.5)
+
+        assert told.pid == pid
+        assert told.seconds == pytest.approx(3.5, abs=0.1)
+        assert not told.ended
+        assert told.messages_out == 6
+        by_type = {row.message_type: row for row in told.callbacks}
+        assert (by_type["int"].count, by_type["str"].count) == (2, 1)
+        assert by_type["int"].callback == "handle_message"
+        assert node._kernel.watches == {}
+
+
+async def test_statistics_of_a_process_that_ends_say_so(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        node.send_after(1, pid, "x")
+        async with trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                await trio.sleep(2)
+                node.kill(pid)
+
+            nursery.start_soon(end)
+            told = await node.statistics(pid, seconds=60)
+
+        assert told.ended
+        assert [row.message_type for row in told.callbacks] == ["str"]
