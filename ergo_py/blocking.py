@@ -209,7 +209,7 @@ class BlockingNode:
         return self._wait(partial(self._node.resume, to, timeout=timeout))
 
     def trace(self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any) -> list[TraceEntry]:
-        """The callbacks of a process during the next ``seconds``, or the next ``limit``. Takes and raises what ``Node.trace`` does."""
+        """The next callbacks of a process, as many as come in ``seconds``. Takes and raises what ``Node.trace`` does."""
 
         async def collect() -> list[TraceEntry]:
             async with self._node.trace(to, limit=limit, seconds=seconds, **filters) as entries:

@@ -10,6 +10,7 @@ from ._core import opening
 from ._core.errors import BadInputError
 from ._core.ids import Target
 from ._core.options import SpawnKeywords
+from .control.server import open_control
 from .handles import SupervisorHandle
 from .pool import PoolHandle
 from .service import Service
@@ -93,6 +94,7 @@ def _opening(opener: Callable[P, opening.NodeContext[Any]]) -> Callable[P, openi
     def open_node(*args: P.args, **options: P.kwargs) -> opening.NodeContext[Node]:
         context = opener(*args, **options)
         context.node_type = Node
+        context.open_control = open_control
         return context
 
     return open_node

@@ -18,6 +18,7 @@ from ergo_py import (
     CallTimeoutError,
     InitError,
     MetaProcess,
+    Node,
     NodeStoppedError,
     NotAllowedError,
     ProcessUnknownError,
@@ -246,6 +247,10 @@ def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes
 
 
 def test_the_verbs_that_look_inside_need_no_await() -> None:
+    async def end(node: Node) -> None:
+        node.kill(clerk)
+        await node.wait_ended(clerk)
+
     with open_node(watchdog=None, log_output="none") as node:
         clerk = node.spawn(Clerk, 5)
         node.suspend(clerk)
@@ -257,8 +262,7 @@ def test_the_verbs_that_look_inside_need_no_await() -> None:
         node.send_every(0.01, clerk, 2)
         entries = node.trace(clerk, limit=3, seconds=20, types=["int"])
         told = node.statistics(clerk, seconds=0.05)
-        node.kill(clerk)
-        node.wait_ended(clerk)
+        node.run_async(end)
 
         assert [one.message for one in waiting] == ["1"]
         assert state["total"] == 10

@@ -452,6 +452,8 @@ class Meta:
         reason = Crashed(error)
         self.kernel.crashed += 1
         _, _, ref, payload = self.handling or (0, None, None, None)
+        is_message = self.handling is not None and callback != "start"
+        self.kernel.obituaries.note_crash(self, callback, type(payload).__qualname__ if is_message else None)
         if self.kernel.log.wants("error"):
             self.log.error(
                 "meta-process crashed",

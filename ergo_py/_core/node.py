@@ -1,6 +1,7 @@
 """A node: owns the tables and the nursery, starts and stops everything, and answers questions about it."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -51,8 +52,11 @@ class Node(Looking):
         self._born = perf_counter()
         self._blocked = 0
         self._last_blocked: BlockedReport | None = None
+        self._watchdog: Any = None
         self._timers = _NodeTimers(kernel)
         self._stop_asked = trio.Event()
+        self.control_path: Path | None = None
+        """Where its control socket is, if it was opened with one."""
         self.exit_report: ExitReport | None = None
         """How the node came down; None while it is up."""
         kernel.node = self

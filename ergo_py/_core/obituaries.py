@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from .ids import PID, Alias
-from .mailbox import Mailbox
+from .mailbox import EXIT, FAILED, KILL, STOP, Mailbox
 from .reasons import Reason, error_of, is_failure
 
 __all__ = ["Obituaries", "Obituary"]
@@ -66,12 +66,18 @@ class Obituary:
 class Obituaries:
     """Two rings, so that many processes that just finished do not push out the one that failed."""
 
-    __slots__ = ("_failed", "_others")
+    __slots__ = ("_failed", "_others", "_sites")
 
     def __init__(self, capacity: int) -> None:
         self._failed: deque[Obituary] = deque(maxlen=capacity)
         # Most processes end well and nobody asks: so only the facts are kept, and put together when they are read.
         self._others: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        self._sites: dict[PID | Alias, tuple[str, str | None]] = {}
+
+    def note_crash(self, one: Any, callback: str, message_type: str | None) -> None:
+        """Keep where an exception was raised, until the process comes to its end."""
+        if one.reason is None:
+            self._sites[one.id] = (callback, message_type)
 
     def note(self, one: Any) -> None:
         """Keep what is known of a process or meta-process whose reason is set and that has begun to end."""
@@ -80,7 +86,9 @@ class Obituaries:
         if not is_failure(reason):
             self._others.append((*facts, perf_counter() - one.born, one.handled))
             return
-        handling, box = one.handling, one.mailbox
+        site = self._sites.pop(one.id, None)
+        callback, message_type = _site(one) if site is None else site
+        box = one.mailbox
         seat: Any = getattr(one, "seat", None)
         supervisor = getattr(seat, "supervisor", None) and seat.supervisor.behaviour
         self._failed.append(
@@ -88,8 +96,8 @@ class Obituaries:
                 *facts,
                 uptime=perf_counter() - one.born,
                 handled=one.handled,
-                callback=one.current_callback(),
-                message_type=None if handling is None else type(handling[3]).__qualname__,
+                callback=callback,
+                message_type=message_type,
                 waiting=tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING)),
                 left=len(box),
                 restarts=0 if supervisor is None else supervisor.restarts_of(seat.name),
@@ -104,6 +112,14 @@ class Obituaries:
         """The last ones of both kinds, newest last."""
         others = [Obituary(*facts) for facts in self._others]
         return _last(sorted([*self._failed, *others], key=lambda one: one.at), count)
+
+
+def _site(one: Any) -> tuple[str | None, str | None]:
+    """What it was doing. What ended it (a kill, an exit) is no work of its own."""
+    handling = one.handling
+    if handling is None or handling[0] in (EXIT, STOP, KILL, FAILED):
+        return (None, None) if handling is not None else (one.current_callback(), None)
+    return one.current_callback(), type(handling[3]).__qualname__
 
 
 def _payloads(box: Mailbox) -> Iterator[object]:

@@ -1,10 +1,10 @@
 """How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import trio
 
@@ -18,7 +18,7 @@ from .options import check_level, check_name, check_number
 from .reasons import Shutdown
 from .watchdog import Watchdog
 
-__all__ = ["NodeContext", "open_node"]
+__all__ = ["NodeContext", "open_node", "read_permissions"]
 
 
 N = TypeVar("N", bound=Node)
@@ -38,6 +38,9 @@ class NodeContext(Generic[N]):
         self._closing = trio.Event()
         self._ready = trio.Event()
         self._failure: BaseException | None = None
+        self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
+        """Opens the node's control socket with these permissions; returns what closes it. Set by what is built on the kernel."""
+        self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
         self._body: trio.CancelScope | None = None
 
@@ -55,7 +58,14 @@ class NodeContext(Generic[N]):
             raise self._failure or NodeStoppedError(self._name)
         threshold = self._options["watchdog"]
         if threshold:
-            self._watchdog = Watchdog(node._router.bridge, threshold, node._note_blocked)
+            self._watchdog = node._watchdog = Watchdog(node._router.bridge, threshold, node._note_blocked)
+        if self.open_control is not None and self._options["control"]:
+            try:
+                self._close_control = self.open_control(node, self._options["control"])
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._shut_down()
+                raise
         self._body = trio.CancelScope()
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
@@ -140,6 +150,8 @@ class NodeContext(Generic[N]):
         kernel.router.stopped = True
         kernel.router.bridge.close()
         kernel.breather.stop()
+        if self._close_control is not None:
+            self._close_control()
         if self._watchdog is not None:
             self._watchdog.stop()
         self._closing.set()
@@ -154,6 +166,21 @@ class NodeContext(Generic[N]):
             kernel.escalated,
         )
         (kernel.logger.warning if forced else kernel.logger.info)(str(report))
+
+
+PERMISSIONS: Final = ("look", "act", "attach")
+
+
+def read_permissions(given: str | Collection[str]) -> frozenset[str]:
+    """Read what is allowed through a control socket.
+
+    Raises:
+        BadInputError: something else is named.
+    """
+    named = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+    if not isinstance(named, Collection) or not all(word in PERMISSIONS for word in named):
+        raise BadInputError("control", given, "'look', 'act', 'attach', or several of them, such as 'look,attach'")
+    return frozenset(named)
 
 
 def open_node(
@@ -174,6 +201,7 @@ def open_node(
     on_escalation: Literal["keep", "stop"] = "keep",
     obituaries: int = 100,
     redact: Callable[[str, object], object] | None = None,
+    control: str | Collection[str] = (),
 ) -> NodeContext[Node]:
     """Make a node that is up while entered with ``async with``, and stops everything on leaving.
 
@@ -197,6 +225,8 @@ def open_node(
         obituaries: how many ended processes are remembered, of those that failed and of the others.
         redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
             as text to whoever looks inside; what it returns is shown instead.
+        control: what programs of the same user may do through the node's control socket: ``look``, ``act`` (send, end, suspend),
+            ``attach`` (run any code); several as a list, or with commas. There is no socket unless something is named.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
@@ -239,4 +269,5 @@ def open_node(
         on_escalation=on_escalation,
         obituaries=obituaries,
         redact=redact,
+        control=read_permissions(control),
     )

@@ -411,6 +411,7 @@ class Process:
                 ref.settle(None, CallFailedError(ref.to, ref.request, reason))
             return None
         self.kernel.crashed += 1
+        self.kernel.obituaries.note_crash(self, kind_name(kind), type(payload).__qualname__)
         if isinstance(ref, Caller):
             # Its caller learns at once; the other ones when terminate has run.
             ref.settle(None, TargetDownError(ref.to, ref.request, reason))

@@ -18,7 +18,7 @@ from .errors import NodeStoppedError
 from .info import BlockedReport
 from .process import Process
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "look_at_loop"]
 
 _STACK_LIMIT: Final = 50
 
@@ -32,6 +32,8 @@ class Watchdog:
         self._report = report
         self._stop = threading.Event()
         self._alive = threading.Event()
+        self.asked: float | None = None
+        """Since when, on ``perf_counter``'s clock, it waits for a sign of life; None while all is well."""
         self._thread = threading.Thread(target=self._watch, name="ergo-watchdog", daemon=True)
         self._thread.start()
 
@@ -48,21 +50,29 @@ class Watchdog:
             if frame is None or _waits_for_io(frame):
                 continue
             self._alive.clear()
-            asked = perf_counter()
+            self.asked = asked = perf_counter()
             try:
                 self._bridge.post(self._alive.set)
             except NodeStoppedError:
                 return
             if self._alive.wait(self._threshold):
+                self.asked = None
                 continue
             frame = self._frame()
             if frame is not None and not self._alive.is_set():
                 self._report(_describe(frame, perf_counter() - asked))
             # Once for each time: nothing more until the loop moves again.
             self._alive.wait()
+            self.asked = None
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._bridge.loop_thread)
+
+
+def look_at_loop(bridge: Bridge, seconds: float) -> BlockedReport | None:
+    """Who keeps the loop from running at this moment, for ``seconds`` already. From any thread; None if nobody does."""
+    frame = sys._current_frames().get(bridge.loop_thread)
+    return None if frame is None or _waits_for_io(frame) else _describe(frame, seconds)
 
 
 def _waits_for_io(frame: FrameType) -> bool:

@@ -3,9 +3,20 @@
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import Actor, BadInputError, ChildSpec, Crashed, InitError, Killed, MetaProcess, Normal, Shutdown
+from ergo_py import (
+    Actor,
+    BadInputError,
+    ChildSpec,
+    Crashed,
+    InitError,
+    Killed,
+    MetaProcess,
+    Normal,
+    Shutdown,
+    TargetDownError,
+)
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -77,7 +88,7 @@ async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(aut
         node.send_exit(asked)
         await node.wait_ended(asked)
 
-        assert [(one.pid, one.reason, one.callback) for one in node.crashes()] == [(killed, Killed(), "kill")]
+        assert [(one.pid, one.reason, one.callback) for one in node.crashes()] == [(killed, Killed(), None)]
         assert node.ended()[-1].reason == Shutdown()
 
 
@@ -98,7 +109,7 @@ async def test_a_meta_process_that_failed_is_remembered_with_its_alias(autojump_
             await node.wait_ended(alias)
 
         (one,) = node.crashes()
-        assert (one.behaviour, one.name) == ("FailingReader", None)
+        assert (one.behaviour, one.name, one.callback, one.message_type) == ("FailingReader", None, "start", None)
         assert one.pid != owner
         assert one.reason == Crashed(Failed("the line is dead"))
 
@@ -128,3 +139,21 @@ async def test_a_node_may_remember_nobody_and_refuses_numbers_that_are_none(auto
     with pytest.raises(BadInputError, match="obituaries"):
         async with running_node(obituaries=-1):
             pass
+
+
+class Asked(Actor):
+    def handle_call(self, request: Any, caller: Any) -> object:
+        raise Failed("asked too much")
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_crash_in_a_call_is_remembered_where_it_was(inline: bool, autojump_clock: MockClock) -> None:
+    async with running_node(inline_calls=inline) as node:
+        pid = await node.spawn(Asked)
+        with pytest.raises(TargetDownError):
+            await node.call(pid, 5)
+        await wait_all_tasks_blocked()
+
+        (one,) = node.crashes()
+
+        assert (one.callback, one.message_type) == ("handle_call", "int")

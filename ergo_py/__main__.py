@@ -1,0 +1,7 @@
+"""``python -m ergo_py``: the same as ``ergo``."""
+
+import sys
+
+from .shell.cli import main
+
+sys.exit(main())

@@ -1,0 +1,153 @@
+"""What is said over a control socket: one JSON object a line, each way, with a version and with limits.
+
+The server speaks first: ``{"ergo": 1, "node": …, "may": […]}``. A client asks ``{"v": 1, "id": 7, "do": "ps", "with": {…}}``
+and gets ``{"id": 7, "ok": true, "result": …}`` or ``{"id": 7, "ok": false, "error": {"code": …, "text": …}}``.
+Answers come in the order of asking.
+"""
+
+import json
+import re
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Any, Final
+
+from .._core.ids import PID, Alias, EventName, Name, NodeName, Ref
+
+__all__ = [
+    "MAX_ANSWER",
+    "MAX_REQUEST",
+    "VERSION",
+    "ControlError",
+    "Question",
+    "answer",
+    "as_json",
+    "encode",
+    "read_question",
+    "refusal",
+]
+
+VERSION: Final = 1
+MAX_REQUEST: Final = 64 * 1024
+"""Bytes of a request, its line end included."""
+MAX_ANSWER: Final = 8 * 1024 * 1024
+"""Bytes of an answer, its line end included."""
+
+
+class ControlError(Exception):
+    """A request that is refused, with a code for programs and a text for people.
+
+    Codes: ``bad_request`` (not understood, and the connection is closed), ``version``, ``unknown``, ``bad_argument``,
+    ``not_permitted``, ``no_such_process``, ``timeout``, ``blocked`` (with a ``report``), ``stopping``, ``too_large``, ``busy``,
+    ``cancelled``, ``failed``.
+    """
+
+    def __init__(self, code: str, text: str, **more: object) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.more = more
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request that could be read."""
+
+    id: int | str | None
+    do: str
+    arguments: dict[str, Any]
+
+
+def read_question(line: bytes) -> Question:
+    """Read one line.
+
+    Raises:
+        ControlError: it is no request; ``bad_request`` and ``version`` are the codes after which nothing more is read.
+    """
+    try:
+        _check_depth(line)
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ControlError(
+            "bad_request", 'a request is one line of JSON, such as {"v": 1, "id": 1, "do": "ps"}'
+        ) from None
+    if not isinstance(said, dict):
+        raise ControlError("bad_request", f"a request is a JSON object, and this is {type(said).__name__}")
+    number = said.get("id")
+    if not isinstance(number, int | str | None) or (isinstance(number, str) and len(number) > 100):
+        raise ControlError("bad_request", "id is a number or a short string; it comes back with the answer")
+    if said.get("v") != VERSION:
+        raise ControlError("version", f'this node speaks version {VERSION}; say so with "v": {VERSION}', id=number)
+    do, arguments = said.get("do"), said.get("with", {})
+    if not isinstance(do, str) or not isinstance(arguments, dict):
+        raise ControlError("bad_request", "do is the name of a command, and with, if given, is an object", id=number)
+    return Question(number, do, arguments)
+
+
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+_DEEPEST: Final = 50
+
+
+def _check_depth(line: bytes) -> None:
+    """Refuse brackets in brackets in brackets: the parser goes as deep as they do, and the stack of this thread is small."""
+    if line.count(b"[") + line.count(b"{") <= _DEEPEST:
+        return
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", line)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > _DEEPEST:
+            raise ValueError("too deep")
+
+
+def encode(value: object) -> bytes:
+    """One line."""
+    return (
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_stand_in).encode(errors="replace") + b"\n"
+    )
+
+
+def answer(id: int | str | None, result: object) -> bytes:
+    """The line for a request that was done."""
+    line = encode({"id": id, "ok": True, "result": as_json(result)})
+    if len(line) > MAX_ANSWER:
+        too_large = ControlError(
+            "too_large", f"the answer has {len(line)} bytes, at most {MAX_ANSWER} go; ask for less"
+        )
+        return refusal(id, too_large)
+    return line
+
+
+def refusal(id: int | str | None, error: ControlError) -> bytes:
+    """The line for a request that was not done."""
+    told = {"code": error.code, "text": error.text, **{key: as_json(value) for key, value in error.more.items()}}
+    return encode({"id": id, "ok": False, "error": told})
+
+
+def as_json(value: object) -> Any:
+    """What JSON can say of a snapshot: identifiers become their numbers, names stay names, anything unknown becomes text."""
+    match value:
+        case None | bool() | int() | float() | str() if not isinstance(value, Enum):
+            return value
+        case PID(number=number) | Alias(number=number) | Ref(number=number):
+            return number
+        case Name(name=name) | EventName(name=name) | NodeName(node=name):
+            return name
+        case Enum():
+            return value.value
+        case dict():
+            return {_key(key): as_json(one) for key, one in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [as_json(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        if type(value).__module__.endswith("reasons"):
+            return str(value)
+        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+    return str(value)
+
+
+def _key(key: object) -> str:
+    return key.name.lower() if isinstance(key, Enum) else str(key)
+
+
+def _stand_in(value: object) -> str:
+    return str(value)

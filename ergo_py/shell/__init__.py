@@ -1,0 +1,1 @@
+"""The command line: running programs, a prompt, and looking into running nodes."""

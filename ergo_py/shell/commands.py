@@ -1,0 +1,319 @@
+"""What each command that talks to a running node asks, and how it shows the answer."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..control.protocol import ControlError
+from ..control.rendering import clock, crash_text, duration, pairs, printable, process_table, table
+from .client import Link, choose, find_nodes
+from .leaving import Leave, Status
+from .prompt import Attached, Prompt
+from .top import blocked_text, top
+
+__all__ = ["COMMANDS", "nodes"]
+
+Options = argparse.Namespace
+
+
+def say(text: str) -> None:
+    """Print a text."""
+    sys.stdout.write(f"{text}\n")
+
+
+def say_json(value: object) -> None:
+    """Print for programs."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def width() -> int:
+    """The columns of the terminal; 0, which is no limit, if there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def nodes(options: Options) -> None:
+    """Every node that offers a control socket."""
+    found = find_nodes()
+    if options.json:
+        say_json(
+            [
+                {"name": one.name, "pid": one.os_pid, "path": str(one.path), "may": [*one.may], "problem": one.problem}
+                for one in found
+            ]
+        )
+        return
+    if not found:
+        say("no node offers a control socket")
+        return
+    rows = [[one.name, str(one.os_pid), ", ".join(one.may) or "-", one.problem or ""] for one in found]
+    say(table(["NODE", "PROGRAM", "PERMITS", ""], rows, right="PROGRAM"))
+
+
+def ps(link: Link, options: Options) -> None:
+    """All processes and meta-processes."""
+    asked = {"sort": options.sort, "limit": options.limit, "threads": options.threads, "find": options.find}
+    said = link.ask("ps", **asked)
+    if options.json:
+        say_json(said)
+        return
+    if said["blocked"] is not None:
+        sys.stderr.write(f"{blocked_text(said['blocked'])}\n")
+    say(process_table(said["rows"], threads=options.threads, width=width()))
+    if len(said["rows"]) < said["found"]:
+        say(f"… and {said['found'] - len(said['rows'])} more; --limit shows them")
+
+
+def tree(link: Link, options: Options) -> None:
+    """Who belongs to whom."""
+    said = link.ask("tree")
+    if options.json:
+        say_json(said["tree"])
+    else:
+        say("\n".join(printable(line) for line in said["text"].splitlines()))
+
+
+def info(link: Link, options: Options) -> None:
+    """The node, or one process."""
+    said = link.ask("info", **({} if options.who is None else {"to": options.who}))
+    if options.json:
+        say_json(said)
+        return
+    shown = {}
+    stack = ""
+    for key, value in said.items():
+        if key in ("stack", "handler_stack"):
+            stack += f"{key.replace('_', ' ')}:\n{value}" if value else ""
+        elif key == "history":
+            shown["history"] = " → ".join(state for state, _ in value)
+        elif key == "last_blocked" and value:
+            shown["last blocked"] = blocked_text(value).removeprefix("THE LOOP IS BLOCKED ")
+        elif key in ("uptime", "running_time"):
+            shown[key.replace("_", " ")] = duration(value)
+        elif isinstance(value, dict):
+            shown[key.replace("_", " ")] = ", ".join(f"{name} {one}" for name, one in value.items()) or "-"
+        elif isinstance(value, list):
+            shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
+        elif value is not None:
+            shown[key.replace("_", " ")] = str(value)
+    say(pairs(shown))
+    if stack:
+        say(stack.rstrip())
+
+
+def inspect(link: Link, options: Options) -> None:
+    """What a process tells about itself."""
+    said = link.ask(
+        "inspect", patience=options.timeout + 5, to=options.who, items=options.items, timeout=options.timeout
+    )
+    _say_pairs(said, options, "it tells nothing: it has no handle_inspect")
+
+
+def state(link: Link, options: Options) -> None:
+    """The attributes of a behaviour."""
+    _say_pairs(link.ask("state", to=options.who), options, "it has no attributes")
+
+
+def _say_pairs(said: dict[str, Any], options: Options, nothing: str) -> None:
+    if options.json:
+        say_json(said)
+    else:
+        say(pairs(said) if said else nothing)
+
+
+def peek(link: Link, options: Options) -> None:
+    """What waits in a mailbox."""
+    said = link.ask("peek", to=options.who, limit=options.limit, contents=options.contents)
+    if options.json:
+        say_json(said)
+    elif not said:
+        say("nothing waits")
+    else:
+        rows = [
+            [
+                one["lane"],
+                one["callback"],
+                str(one["sender"]),
+                one["message"] if options.contents else one["message_type"],
+            ]
+            for one in said
+        ]
+        say(
+            table(
+                ["LANE", "CALLBACK", "FROM", "MESSAGE"], [[cell or "-" for cell in row] for row in rows], width=width()
+            )
+        )
+
+
+def statistics(link: Link, options: Options) -> None:
+    """What a process does for a while."""
+    said = link.ask("statistics", patience=options.seconds + 15, to=options.who, seconds=options.seconds)
+    if options.json:
+        say_json(said)
+        return
+    say(
+        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} sent, "
+        f"busy {said['busy']:.0%}" + (", and then it ended" if said["ended"] else "")
+    )
+    rows = [
+        [
+            row["callback"],
+            row["message_type"] or "-",
+            str(row["count"]),
+            duration(row["seconds"]),
+            duration(row["longest"]),
+            str(row["errors"] or "-"),
+        ]
+        for row in said["callbacks"]
+    ]
+    if rows:
+        say(
+            table(
+                ["CALLBACK", "MESSAGE", "COUNT", "TIME", "LONGEST", "ERRORS"], rows, right="COUNT TIME LONGEST ERRORS"
+            )
+        )
+
+
+def dead_letters(link: Link, options: Options) -> None:
+    """Messages that had nowhere to go."""
+    said = link.ask("dead-letters", count=options.count)
+    if options.json:
+        say_json(said)
+        return
+    if not said["counts"]:
+        say("no dead letters")
+        return
+    rows = [
+        [clock(one["at"]), str(one["sender"]), one["target"], one["message_type"], one["why"]] for one in said["last"]
+    ]
+    say(table(["AT", "FROM", "TO", "MESSAGE", "WHY"], rows, width=width()))
+    say(f"{sum(said['counts'].values())} in all: " + ", ".join(f"{n} {why}" for why, n in said["counts"].items()))
+
+
+def crashes(link: Link, options: Options) -> None:
+    """Why processes died."""
+    said = link.ask("crashes", count=options.count, all=options.all)
+    if options.json:
+        say_json(said)
+    elif not said:
+        say("nothing has ended" if options.all else "nothing has failed")
+    else:
+        say("\n\n".join(crash_text(one) for one in said))
+
+
+def live(link: Link, options: Options) -> None:
+    """The live view."""
+    top(link, options.sort, options.interval, options.count)
+
+
+def attach(link: Link, options: Options) -> None:
+    """A prompt in another program."""
+    if "attach" not in link.may:
+        # Said before the first input instead of after it.
+        raise ControlError(
+            "not_permitted",
+            f"{link.node} does not permit code to be run: open it with control='look,attach', "
+            "or run it with `ergo run --control look,attach`",
+        )
+    banner = (
+        f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` show it, "
+        "Ctrl-D leaves it as it is"
+    )
+    Prompt(Attached(link), banner).run()
+
+
+# -- acting ----------------------------------------------------------------------------------------------------------------
+
+
+def _confirm(link: Link, options: Options, what: str) -> None:
+    if options.yes:
+        return
+    who = str(options.who)
+    if "look" in link.may:
+        found = link.ask("info", to=options.who)
+        number = found["pid"] if found["kind"] == "process" else found["alias"]
+        who = " ".join(str(word) for word in (found.get("name"), found["behaviour"], number) if word is not None)
+    if not sys.stdin.isatty():
+        raise Leave(Status.NOT_CONFIRMED, f"{what} {who} on {link.node}? there is no terminal to ask at: say --yes")
+    sys.stdout.write(f"{what} {printable(who)} on {link.node}? [y/N] ")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Leave(Status.NOT_CONFIRMED, "nothing was done")
+
+
+def _act(
+    do: str, what: str, done: str, arguments: Callable[[Options], dict[str, Any]]
+) -> Callable[[Link, Options], None]:
+    def command(link: Link, options: Options) -> None:
+        asked = {"to": options.who, **arguments(options)}
+        _confirm(link, options, what)
+        said = link.ask(do, **asked)
+        if options.json:
+            say_json(said)
+        elif all(said.values()):
+            say(done)
+        else:
+            say(f"not {done}: see `ergo dead-letters`" if do == "send" else f"it was {done} already")
+
+    return command
+
+
+def _message(options: Options) -> dict[str, Any]:
+    try:
+        message = json.loads(options.message)
+    except ValueError:
+        message = options.message
+    return {"message": message, "priority": options.priority}
+
+
+def _nothing(_: Options) -> dict[str, Any]:
+    return {}
+
+
+def _reason(options: Options) -> dict[str, Any]:
+    return {"reason": options.reason}
+
+
+_TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
+    "ps": ps,
+    "tree": tree,
+    "info": info,
+    "inspect": inspect,
+    "state": state,
+    "peek": peek,
+    "statistics": statistics,
+    "dead-letters": dead_letters,
+    "crashes": crashes,
+    "top": live,
+    "attach": attach,
+    "send": _act("send", "send a message to", "sent", _message),
+    "exit": _act("exit", "ask to end:", "asked", _reason),
+    "kill": _act("kill", "kill", "killed", _nothing),
+    "suspend": _act("suspend", "suspend", "suspended", _nothing),
+    "resume": _act("resume", "resume", "resumed", _nothing),
+}
+
+
+def _with_link(command: Callable[[Link, Options], None]) -> Callable[[Options], None]:
+    def run(options: Options) -> None:
+        with choose(options.node, options.pid) as link:
+            try:
+                command(link, options)
+            except ControlError as error:
+                report: Any = error.more.get("report")
+                stack = f"\n{report['stack'].rstrip()}" if report else ""
+                raise Leave(Status.of(error.code), f"{error.text}{stack}") from None
+            except TimeoutError:
+                raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
+            except ConnectionError as error:
+                raise Leave(Status.NO_ANSWER, str(error)) from None
+
+    return run
+
+
+COMMANDS: Final[dict[str, Callable[[Options], None]]] = {
+    "nodes": nodes,
+    **{name: _with_link(command) for name, command in _TALKING.items()},
+}

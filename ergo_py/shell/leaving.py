@@ -1,0 +1,54 @@
+"""How the command line ends: the statuses that scripts can rely on."""
+
+from enum import IntEnum
+
+__all__ = ["Leave", "Status"]
+
+
+class Status(IntEnum):
+    """The exit statuses of ``ergo``. ``docs/looking-inside.md`` has the same table."""
+
+    DONE = 0
+    FAILED = 1
+    """The program that was run failed, or a node failed to do what was asked."""
+    USAGE = 2
+    """The command line, the program's name or an argument cannot be right."""
+    NO_NODE = 3
+    """No such node, or several of that name."""
+    NO_PROCESS = 4
+    """No such process on that node."""
+    NO_ANSWER = 5
+    """The node does not answer, or its loop is blocked."""
+    NOT_PERMITTED = 6
+    """The node does not permit it."""
+    NOT_CONFIRMED = 7
+    """It was not confirmed, so nothing was done."""
+    TOO_SLOW = 8
+    """The process was busy for longer than the time limit."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+    @classmethod
+    def of(cls, code: str) -> "Status":
+        """The status for an error that a node answered with."""
+        return _OF_CODE.get(code, cls.FAILED)
+
+
+_OF_CODE = {
+    "bad_argument": Status.USAGE,
+    "no_such_process": Status.NO_PROCESS,
+    "blocked": Status.NO_ANSWER,
+    "stopping": Status.NO_ANSWER,
+    "busy": Status.NO_ANSWER,
+    "not_permitted": Status.NOT_PERMITTED,
+    "timeout": Status.TOO_SLOW,
+}
+
+
+class Leave(Exception):
+    """End with a status, after saying why."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text

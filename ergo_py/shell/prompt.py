@@ -1,0 +1,231 @@
+"""A prompt with top-level ``await``: for a node of its own, or for one in another program."""
+
+import ast
+import atexit
+import codeop
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from .._core.behaviour import Behaviour
+from .._core.reasons import Crashed
+from ..blocking import OwnedNode
+from ..control.evaluating import Session
+from ..control.protocol import ControlError
+from ..node import Node
+from .client import Link
+from .loading import Program
+
+try:
+    import readline
+except ImportError:  # not every build of Python has it: then there is neither history nor completion
+    readline = None  # type: ignore[assignment]
+
+__all__ = ["Attached", "Local", "Prompt"]
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class Evaluator(Protocol):
+    """Where what is typed is run."""
+
+    def run(self, source: str) -> None:
+        """Run some input, and show what comes of it. Ctrl-C ends the input, and nothing else."""
+
+    def complete(self, text: str) -> list[str]:
+        """The names that begin like this."""
+        ...
+
+
+class Local:
+    """A node of the prompt's own. Its loop runs in a thread, so that the node goes on while somebody thinks."""
+
+    def __init__(self, node: OwnedNode, program: Program | None) -> None:
+        self._node = node
+        self._program = program
+        self._main = trio.CancelScope()
+        self._over: trio.Event | None = None
+        module = {} if program is None else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
+        self._session = Session(node._node, _write, {**module, "node": node._node})
+        if program is not None and program.app is not None:
+            node.run_async(self._start)
+
+    async def _start(self, node: Node) -> None:
+        assert self._program is not None
+        app = self._program.app
+        if isinstance(app, type) and issubclass(app, Behaviour):
+            await node.spawn(app)
+            return
+        self._over = trio.Event()
+        node._kernel.nursery.start_soon(self._run_main, node, name="main")
+
+    async def _run_main(self, node: Node) -> None:
+        assert self._program is not None
+        assert self._over is not None
+        try:
+            with self._main:
+                await self._program.app(node)
+                _write("main has ended; the node goes on\n")
+        except Exception as error:
+            # The prompt is there to find out why.
+            _write(f"{Crashed(error).traceback}main has failed; the node goes on\n")
+        finally:
+            self._over.set()
+
+    def run(self, source: str) -> None:
+        """Run some input."""
+        self._node.run_async(lambda _: self._session.run(source))
+
+    def complete(self, text: str) -> list[str]:
+        """The names that begin like this."""
+        return self._session.complete(text)
+
+    def close(self) -> None:
+        """Stop ``main``, then the node."""
+        if self._over is not None:
+            self._node.run_async(self._stop_main)
+        _write(f"{self._node.close()}\n")
+
+    async def _stop_main(self, _: Node) -> None:
+        self._main.cancel()
+        with trio.move_on_after(5.0):
+            assert self._over is not None
+            await self._over.wait()
+
+
+class Attached:
+    """A node in another program."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def run(self, source: str) -> None:
+        """Run some input there."""
+        try:
+            self._link.ask("eval", patience=None, out=_write, source=source)
+        except ControlError as error:
+            if error.code != "cancelled":
+                _write(f"{error.text}\n{_stack(error)}")
+        except KeyboardInterrupt:
+            self._link.cancel()
+            self._link.wait_answer(_write)
+            raise
+
+    def complete(self, text: str) -> list[str]:
+        """The names that begin like this."""
+        found: list[str] = self._link.ask("complete", patience=2.0, text=text)
+        return found
+
+
+def _stack(error: ControlError) -> str:
+    report = error.more.get("report")
+    return str(report.get("stack", "")) if isinstance(report, dict) else ""
+
+
+class Prompt:
+    """Reads, has it run, and reads again, until the end of the input, ``exit`` or ``quit``."""
+
+    def __init__(self, evaluator: Evaluator, banner: str) -> None:
+        self._evaluator = evaluator
+        self._banner = banner
+        self._compiler = codeop.CommandCompiler()
+        self._compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self._is_terminal = sys.stdin.isatty()
+
+    def run(self) -> None:
+        """Until somebody leaves."""
+        if self._is_terminal:
+            self._prepare_terminal()
+            _write(f"{self._banner}\n")
+        while True:
+            try:
+                source = self._read()
+                if source is None:
+                    break
+                if source.strip() in ("exit", "quit", "exit()", "quit()"):
+                    return
+                if source.strip():
+                    self._evaluator.run(source)
+            except KeyboardInterrupt:
+                _write("\nKeyboardInterrupt\n")
+        if self._is_terminal:
+            _write("\n")
+
+    def _read(self) -> str | None:
+        """One complete input; None at the end."""
+        lines: list[str] = []
+        while True:
+            line = self._line("... " if lines else ">>> ")
+            if line is None:
+                return "\n".join(lines) if lines else None
+            lines.append(line)
+            source = "\n".join(lines)
+            try:
+                if self._compiler(source, "<input>", "single") is not None:
+                    return source
+            except (SyntaxError, ValueError, OverflowError):
+                # Whoever runs it says what is wrong with it.
+                return source
+
+    def _line(self, prompt: str) -> str | None:
+        if not self._is_terminal:
+            line = sys.stdin.readline()
+            return line.rstrip("\n") if line else None
+        try:
+            return input(prompt)
+        except EOFError:
+            return None
+
+    def _prepare_terminal(self) -> None:
+        if readline is None:
+            return
+        readline.set_completer(_completer(self._evaluator))
+        is_editline = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind("bind ^I rl_complete" if is_editline else "tab: complete")
+        history = _history_file()
+        try:
+            history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if history.exists():
+                readline.read_history_file(history)
+        except OSError:  # a prompt without a past is still a prompt
+            return
+        readline.set_history_length(1000)
+        atexit.register(_save_history, history)
+
+
+def _history_file() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "ergo" / "history"
+
+
+def _save_history(history: Path) -> None:
+    try:
+        # What is typed may be secret.
+        history.touch(mode=0o600)
+        readline.write_history_file(history)
+    except OSError:
+        return
+
+
+def _completer(evaluator: Evaluator) -> Callable[[str, int], str | None]:
+    found: list[str] = []
+
+    def complete(text: str, state: int) -> str | None:
+        nonlocal found
+        if not text.strip():
+            return "    " if state == 0 else None
+        if state == 0:
+            try:
+                found = evaluator.complete(text)
+            except Exception:  # readline would swallow it anyway
+                found = []
+        return found[state] if state < len(found) else None
+
+    return complete

@@ -1,0 +1,124 @@
+"""``ergo top``: what a node is doing, again and again, in a terminal of any size."""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, Final
+
+from ..control.rendering import fit, process_table
+from .client import Link
+
+__all__ = ["top"]
+
+_KEYS: Final = {"m": "mailbox", "r": "rate", "l": "load", "t": "time", "i": "id"}
+_HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, t time, i id"
+
+
+def top(link: Link, sort: str, interval: float, count: int | None) -> None:
+    """Show frames until somebody presses q, or ``count`` times. Without a terminal the frames follow one another."""
+    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not on_terminal:
+        _plain(link, sort, interval, count if count is not None else 1)
+        return
+    with _whole_screen() as keys:
+        shown = 0
+        while count is None or shown < count:
+            size = shutil.get_terminal_size()
+            text = frame(link, sort, size.columns, size.lines)
+            sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text[:-1]) + f"{text[-1]}\x1b[K\x1b[J")
+            sys.stdout.flush()
+            shown += 1
+            pressed = keys.wait(interval)
+            if pressed in ("q", "\x04"):
+                return
+            sort = _KEYS.get(pressed, sort)
+
+
+def _plain(link: Link, sort: str, interval: float, count: int) -> None:
+    # The first look only says what the second is compared with.
+    link.ask("ps", limit=1)
+    for _ in range(count):
+        select.select([], [], [], interval)
+        sys.stdout.write("\n".join(frame(link, sort, 0, 0)) + "\n")
+        sys.stdout.flush()
+
+
+def frame(link: Link, sort: str, columns: int, lines: int) -> list[str]:
+    """One frame, as lines that fit; as long and wide as it likes if there is no size."""
+    room = max(1, lines - 4) if lines else 1000
+    said = link.ask("ps", sort=sort, limit=room)
+    styled = bool(columns)
+    head = (
+        f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
+        f"{said['rate']:.0f} handled a second"
+    )
+    told = [fit(head, columns) if columns else head]
+    blocked = said["blocked"]
+    if blocked is not None:
+        told.append(_style("1;31", blocked_text(blocked, columns), styled))
+    rows = process_table(said["rows"][: room - (blocked is not None)], rates=True, width=columns).splitlines()
+    told.append(_style("7", rows[0].ljust(columns), styled))
+    told += rows[1:]
+    if styled:
+        told.append(_style("2", fit(f"{_HELP}; now {sort}", columns), styled))
+    return told
+
+
+def blocked_text(report: dict[str, Any], width: int = 0) -> str:
+    """Who blocks the loop, in a line."""
+    who = (
+        f"{report['behaviour']}.{report['callback']}"
+        if report["process"] is not None
+        else "something that is no process"
+    )
+    where = report["stack"].strip().splitlines()[-2:]
+    text = f"THE LOOP IS BLOCKED by {who} for {report['seconds']:.1f} s: {' '.join(line.strip() for line in where)}"
+    return fit(text, width) if width else text
+
+
+def _style(code: str, text: str, styled: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if styled and "NO_COLOR" not in os.environ else text
+
+
+class _Keys:
+    """Waits for a key, for a change of the terminal's size, or for a time."""
+
+    def __init__(self, signals: socket.socket) -> None:
+        self._signals = signals
+
+    def wait(self, seconds: float) -> str:
+        end = monotonic() + seconds
+        ready, _, _ = select.select([sys.stdin, self._signals], [], [], max(0.0, end - monotonic()))
+        if self._signals in ready:
+            self._signals.recv(4096)
+        return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if sys.stdin in ready else ""
+
+
+@contextmanager
+def _whole_screen() -> Iterator[_Keys]:
+    """Take the screen, the keys and the news of a new size; and give all of them back, whatever happens."""
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    before = termios.tcgetattr(sys.stdin)
+    handler = signal.signal(signal.SIGWINCH, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    try:
+        tty.setcbreak(sys.stdin)
+        sys.stdout.write("\x1b[?1049h\x1b[?25l")
+        yield _Keys(woken)
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGWINCH, handler)
+        woken.close()
+        waker.close()
