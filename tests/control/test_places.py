@@ -1,0 +1,94 @@
+"""Where control sockets are, and what becomes of those that nobody listens at."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from ergo_py.control.places import ControlSocketError, bind_socket, clean, directory, peer_user, sockets
+
+
+def test_the_directory_is_in_the_run_time_directory_or_among_the_temporary_files(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_runtime = directory(create=True)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(runtime_directory))
+    in_temporary = directory(create=True)
+
+    assert in_runtime == runtime_directory / "ergo"
+    assert in_temporary == runtime_directory / f"ergo-{os.geteuid()}"
+    for place in (in_runtime, in_temporary):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(runtime_directory: Path) -> None:
+    place = runtime_directory / "ergo"
+
+    place.mkdir()
+    place.chmod(0o750)
+    with pytest.raises(ControlSocketError, match="mode 0700"):
+        directory()
+    place.rmdir()
+    place.symlink_to(runtime_directory)
+    with pytest.raises(ControlSocketError, match="mode 0700"):
+        directory(create=True)
+
+
+def test_no_directory_at_all_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere/at/all")
+
+    with pytest.raises(ControlSocketError, match="set XDG_RUNTIME_DIR"):
+        bind_socket("x@y")
+
+
+@pytest.mark.parametrize("name", ["demo@localhost", "a b/c+d", "täst@höst", "x-12-13@y", "..", "+1"])
+def test_any_name_of_a_node_is_found_again(name: str) -> None:
+    first, one = bind_socket(name)
+    second, two = bind_socket(name)
+
+    found = list(sockets())
+
+    assert sorted(found) == sorted([(name, os.getpid(), one), (name, os.getpid(), two)])
+    assert one.parent == two.parent == directory()
+    for listener, path in ((first, one), (second, two)):
+        listener.close()
+        path.unlink()
+
+
+def test_a_name_that_is_too_long_for_a_socket_is_refused() -> None:
+    with pytest.raises(ControlSocketError, match="shorter name"):
+        bind_socket("x" * 200)
+
+    assert list(directory().iterdir()) == []
+
+
+def test_only_sockets_that_nobody_listens_at_are_removed(runtime_directory: Path) -> None:
+    alive, kept = bind_socket("alive@here")
+    dead, stale = bind_socket("dead@here")
+    dead.close()
+    forgotten = kept.parent / ".77+abc"
+    forgotten.touch()
+    young = kept.parent / ".78+abc"
+    young.touch()
+    os.utime(forgotten, (1, 1))
+
+    removed = clean()
+
+    assert removed == [stale, forgotten]
+    assert sorted(kept.parent.iterdir()) == sorted([kept, young])
+    assert clean() == []
+    alive.close()
+
+
+def test_nobody_is_there_before_the_first_node(runtime_directory: Path) -> None:
+    assert list(sockets()) == []
+    assert clean() == []
+
+
+def test_the_operating_system_says_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert peer_user(ours) == os.geteuid()

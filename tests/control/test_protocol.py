@@ -1,0 +1,87 @@
+"""What is said over the wire: only what the language allows is understood, and anything can be said of a snapshot."""
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ergo_py import PID, Alias, Crashed, Killed, Name, Why
+from ergo_py.control.protocol import MAX_ANSWER, ControlError, Question, answer, as_json, read_question, refusal
+
+
+def verdict(line: bytes) -> str:
+    try:
+        question = read_question(line)
+    except ControlError as error:
+        return error.code
+    return "read" if isinstance(question.do, str) and isinstance(question.arguments, dict) else "wrong"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_question_or_an_error_and_nothing_else(line: bytes) -> None:
+    assert verdict(line) in ("read", "bad_request", "version")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_json_is_a_question_or_an_error_and_nothing_else(value: object) -> None:
+    for said in (
+        value,
+        {"v": 1, "id": 1, "do": value},
+        {"v": 1, "id": value, "do": "x"},
+        {"v": 1, "do": "x", "with": value},
+    ):
+        assert verdict(json.dumps(said).encode()) in ("read", "bad_request", "version")
+
+
+def test_a_question_has_a_command_arguments_and_a_number() -> None:
+    assert read_question(b'{"v":1,"id":7,"do":"ps","with":{"a":1}}') == Question(7, "ps", {"a": 1})
+    assert read_question(b'{"v":1,"do":"ps"}') == Question(None, "ps", {})
+
+
+def test_brackets_are_counted_outside_of_texts_only() -> None:
+    text = "[" * 1000
+    line = json.dumps({"v": 1, "do": "eval", "with": {"source": text + '\\"["'}}).encode()
+
+    assert read_question(line).arguments["source"] == text + '\\"["'
+    with pytest.raises(ControlError):
+        read_question(b'{"v":1,"do":"eval","with":' + b"[" * 1000 + b"]" * 1000 + b"}")
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Thing:
+    who: PID
+    what: object
+
+
+def test_snapshots_become_plain_values() -> None:
+    pid, alias = PID("a@b", 1, 4), Alias("a@b", 1, 5)
+
+    assert as_json(Thing(pid, (alias, Name("db", "x@y"), Colour.RED))) == {"who": 4, "what": [5, "db", "red"]}
+    assert as_json({Why.FULL: 1, 3: None}) == {"full": 1, "3": None}
+    assert as_json(Killed()) == "killed"
+    assert as_json(Crashed(ValueError("x"))) == "crashed: ValueError: x"
+    assert isinstance(as_json(object()), str)
+
+
+def test_an_answer_that_is_too_long_becomes_an_error() -> None:
+    said = json.loads(answer(1, "x" * MAX_ANSWER))
+
+    assert said["ok"] is False
+    assert said["error"]["code"] == "too_large"
+    assert json.loads(refusal(None, ControlError("busy", "no", more=[1])))["error"] == {
+        "code": "busy",
+        "text": "no",
+        "more": [1],
+    }

@@ -1,0 +1,99 @@
+"""Text for people: it fits, it lines up, and it cannot move the cursor."""
+
+import pytest
+
+from ergo_py.control.rendering import crash_text, duration, fit, pairs, printable, process_table, table
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0.0000021, "2µs"),
+        (0.0123, "12ms"),
+        (1.26, "1.3s"),
+        (75, "1m15s"),
+        (3720, "1h02m"),
+        (90000, "1d01h"),
+    ],
+)
+def test_durations_have_the_unit_that_suits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_tables_line_up_and_fit() -> None:
+    text = table(["ID", "NAME"], [["1", "a"], ["22", "long name"]], right="ID")
+
+    assert text == "ID  NAME\n 1  a\n22  long name"
+    assert table(["ID", "NAME"], [["22", "long name"]], width=8) == "ID  NAME\n22  lon…"
+    assert table(["ID"], []) == "ID"
+    assert fit("abc", 3) == "abc"
+    assert fit("abcd", 3) == "ab…"
+
+
+def test_what_comes_from_others_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
+    assert "\x1b" not in table(["NAME"], [["\x1b[31mred"]])
+    assert "\x1b" not in pairs({"a\x1b": "\x1b]0;title\x07"})
+
+
+def row(**more: object) -> dict[str, object]:
+    return {
+        "id": 4,
+        "kind": "process",
+        "name": None,
+        "behaviour": "Room",
+        "state": "running",
+        "mailbox": 3,
+        "messages": 10,
+        "time": 0.5,
+        "uptime": 61.0,
+        "callback": "handle_message",
+        "message_type": "Say",
+        "parent": 0,
+        "rate": 12.4,
+        "load": 0.25,
+        **more,
+    }
+
+
+def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
+    meta = row(
+        id=12, kind="meta", callback=None, thread="ergo-tcp-12", thread_id=99, backlog=7, frames=["a.py:1 in f: x"]
+    )
+
+    assert process_table([row()]).splitlines()[1] == (
+        " 4  -     Room       running     3       10  500ms  1m01s  handle_message(Say)"
+    )
+    assert "    12   25%" in process_table([row()], rates=True)
+    assert process_table([meta], threads=True).splitlines()[1:] == [
+        "12  -     Room       running     3       10     -  1m01s  of 0, thread ergo-tcp-12 (99), 7 behind",
+        "        a.py:1 in f: x",
+    ]
+
+
+def test_a_crash_is_told_with_all_that_is_known() -> None:
+    told = crash_text(
+        {
+            "pid": 4,
+            "name": "room",
+            "behaviour": "Room",
+            "reason": "crashed: X",
+            "at": 0.0,
+            "uptime": 1.0,
+            "handled": 5,
+            "callback": "handle_call",
+            "message_type": "Say",
+            "waiting": ["A", "B"],
+            "left": 3,
+            "restarts": 2,
+            "traceback": "Traceback:\n  line\n",
+        }
+    )
+
+    assert told.splitlines()[0].endswith("4 room Room: crashed: X")
+    assert told.splitlines()[1:] == [
+        "    in handle_call of Say",
+        "    lived 1.0s, 5 handled, 3 not handled: A, B, …, 2 restarts before",
+        "    Traceback:",
+        "      line",
+    ]

@@ -1,0 +1,500 @@
+"""The control socket: who may do what, and what clients cannot do, however hard they try.
+
+Threads and sockets are the point here, so time is real.
+"""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, BadInputError, open_node
+from ergo_py.control import server as server_module
+from ergo_py.control.protocol import MAX_REQUEST
+from ergo_py.shell.client import find_nodes
+from tests.control.rig import Quick, Wire, in_thread, served
+from tests.support import Recorder, running_node
+
+
+def control_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-control")]
+
+
+class Blocker(Actor):
+    """Blocks the loop until the test has seen enough."""
+
+    def __init__(self) -> None:
+        self.enough = threading.Event()
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.enough.wait(20)
+
+
+# -- who may do what ---------------------------------------------------------------------------------------------------------
+
+
+async def test_there_is_no_socket_and_no_thread_unless_asked_for(runtime_directory: Path) -> None:
+    async with running_node() as node:
+        assert node.control_path is None
+        assert control_threads() == []
+        assert os.listdir(runtime_directory) == []
+
+
+async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away_again(runtime_directory: Path) -> None:
+    async with running_node("demo@localhost", control="look") as node:
+        path = node.control_path
+        assert path is not None
+
+        assert path.parent == runtime_directory / "ergo"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        with Wire(path) as wire:
+            hello = await in_thread(wire.hear)
+        assert hello == {"ergo": 1, "node": "demo@localhost", "os_pid": os.getpid(), "may": ["look"]}
+
+    assert not path.exists()
+    assert control_threads() == []
+
+
+@pytest.mark.parametrize(
+    "permissions, allowed",
+    [("look", {"ps"}), ("act", {"send"}), ("attach", {"eval"}), ("look,attach", {"ps", "eval"})],
+)
+async def test_looking_acting_and_running_code_are_permitted_one_by_one(permissions: str, allowed: set[str]) -> None:
+    async with served(permissions) as (node, server):
+        await node.spawn(Recorder, name="recorder")
+        asked: dict[str, dict[str, Any]] = {
+            "ps": {},
+            "send": {"to": "recorder", "message": 1},
+            "eval": {"source": "1"},
+        }
+
+        def try_all() -> dict[str, Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                return {do: wire.ask(do, **arguments) for do, arguments in asked.items()}
+
+        answers = await in_thread(try_all)
+
+        for do, answer in answers.items():
+            assert (answer.get("code") == "not_permitted") == (do not in allowed), answer
+            if do not in allowed:
+                assert "open it with control=" in answer["text"]
+
+
+async def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "peer_user", lambda connection: os.geteuid() + 1)
+    async with served() as (_, server):
+
+        def come() -> list[Any]:
+            with Wire(server.path) as wire:
+                return [wire.hear(), wire.hear()]
+
+        said, after = await in_thread(come)
+
+        assert said["error"]["code"] == "not_permitted"
+        assert after is None
+
+
+async def test_permissions_that_are_none_are_refused() -> None:
+    for wrong in ("everything", ["look", "eval"], 5):
+        with pytest.raises(BadInputError, match="control"):
+            open_node(control=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_node_that_cannot_have_its_socket_does_not_open(runtime_directory: Path) -> None:
+    (runtime_directory / "ergo").mkdir(mode=0o755)
+
+    with pytest.raises(OSError, match="mode 0700"):
+        async with running_node(control="look"):
+            pytest.fail("it opened")
+
+    assert control_threads() == []
+
+
+# -- hostile clients ---------------------------------------------------------------------------------------------------------
+
+GARBAGE = {
+    "bytes": bytes(range(256)).replace(b"\n", b"") + b"\n",
+    "no JSON": b"GET / HTTP/1.1\r\n",
+    "empty line": b"\n",
+    "no object": b"[1, 2]\n",
+    "no version": b'{"id": 1, "do": "ps"}\n',
+    "other version": b'{"v": 2, "id": 1, "do": "ps"}\n',
+    "no command": b'{"v": 1, "id": 1}\n',
+    "arguments that are none": b'{"v": 1, "id": 1, "do": "ps", "with": 5}\n',
+    "strange id": b'{"v": 1, "id": {"a": 1}, "do": "ps"}\n',
+    "deep": b'{"v": 1, "id": 1, "do": "ps", "with": ' + b"[" * 30_000 + b"\n",
+    "long number": b'{"v": 1, "id": ' + b"9" * 30_000 + b', "do": "ps"}\n',
+    "half a character": b'{"v": 1, "do": "\xc3"}\n',
+    "no number": b'{"v": NaN, "id": 1, "do": "ps"}\n',
+}
+
+
+async def assert_serves(server: Any) -> None:
+    def look() -> Any:
+        with Wire(server.path) as wire:
+            wire.hear()
+            return wire.ask("ps")
+
+    assert "rows" in await in_thread(look)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_is_answered_once_and_the_connection_closed(garbage: bytes) -> None:
+    async with served() as (_, server):
+
+        def talk() -> list[Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                wire.say(garbage)
+                return [wire.hear(), wire.hear()]
+
+        said, after = await in_thread(talk)
+
+        assert said["error"]["code"] in ("bad_request", "version")
+        assert after is None
+        await assert_serves(server)
+
+
+async def test_a_line_that_is_too_long_is_refused_before_it_ends() -> None:
+    async with served() as (_, server):
+
+        def talk() -> Any:
+            with Wire(server.path) as wire:
+                wire.hear()
+                try:
+                    wire.say(b'{"v": 1, "do": "' + b"x" * (4 * MAX_REQUEST))
+                except OSError:  # it has hung up in the middle
+                    pass
+                return wire.hear()
+
+        said = await in_thread(talk)
+
+        assert said is None or said["error"]["code"] == "too_large"
+        await assert_serves(server)
+
+
+async def test_a_line_that_never_ends_is_waited_for_only_so_long() -> None:
+    async with served() as (_, server):
+
+        def talk() -> list[Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                wire.say(b'{"v": 1,')
+                return [wire.hear(), wire.hear()]
+
+        said, after = await in_thread(talk)
+
+        assert "complete within" in said["error"]["text"]
+        assert after is None
+
+
+async def test_silent_clients_do_not_keep_others_out() -> None:
+    async with served() as (_, server):
+        silent = [Wire(server.path) for _ in range(Quick.clients)]
+        for wire in silent:
+            await in_thread(wire.hear)
+
+        def refused() -> Any:
+            with Wire(server.path) as wire:
+                return wire.hear()
+
+        first = await in_thread(refused)
+        # After a while the one that was silent longest goes.
+        with trio.fail_after(20):
+            while "error" in await in_thread(refused):  # noqa: ASYNC110 - nobody tells when
+                await trio.sleep(0.05)
+
+        assert first["error"]["code"] == "busy"
+        for wire in silent:
+            wire.close()
+
+
+async def test_a_flood_of_connections_ends_nothing() -> None:
+    async with served() as (_, server):
+
+        def flood() -> None:
+            for _ in range(150):
+                sock = socket.socket(socket.AF_UNIX)
+                sock.settimeout(0.01)
+                try:
+                    sock.connect(str(server.path))
+                except OSError:  # the queue of those who want in is full
+                    pass
+                sock.close()
+
+        await in_thread(flood)
+        await assert_serves(server)
+
+
+async def test_a_flood_of_requests_is_slowed_down_and_the_loop_and_others_go_on() -> None:
+    line = b'{"v": 1, "id": 1, "do": "info"}\n'
+    async with served() as (node, server):
+        pid = await node.spawn(Recorder)
+        stop = threading.Event()
+        answered = [0]
+
+        def flood() -> None:
+            with Wire(server.path) as wire:
+                wire.sock.setblocking(False)
+                while not stop.is_set():
+                    for step in (lambda: wire.sock.send(line * 100), lambda: wire.sock.recv(1 << 20)):
+                        try:
+                            got = step()
+                            answered[0] += got.count(b"\n") if isinstance(got, bytes) else 0
+                        except BlockingIOError:
+                            time.sleep(0.001)
+
+        threads = [threading.Thread(target=flood) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            began = time.perf_counter()
+            for number in range(20):
+                node.send(pid, number)
+                await node.call(pid, "all")
+                await assert_serves(server)
+            took = time.perf_counter() - began
+        finally:
+            stop.set()
+            for thread in threads:
+                await in_thread(thread.join)
+
+        # Each has at most one answer in five milliseconds, however fast it asks; the rest is slack for a busy machine.
+        assert 0 < answered[0] < 2 * (took / Quick.pace) + 200
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    async with served() as (node, server):
+        for _ in range(2000):
+            await node.spawn(Recorder)
+
+        def talk() -> bool:
+            with Wire(server.path) as wire:
+                wire.hear()
+                for number in range(100):
+                    try:
+                        wire.say(
+                            json.dumps({"v": 1, "id": number, "do": "ps", "with": {"limit": 2000}}).encode() + b"\n"
+                        )
+                    except OSError:
+                        return True
+                # It takes 2 answers to fill the buffers of the operating system; and then it is given up.
+                deadline = time.monotonic() + 20
+                while time.monotonic() < deadline:
+                    try:
+                        wire.say(b"\n")
+                    except OSError:
+                        return True
+                    time.sleep(0.02)
+                return False
+
+        assert await in_thread(talk)
+        await assert_serves(server)
+
+
+async def test_what_a_client_asked_is_cancelled_when_it_leaves() -> None:
+    async with served() as (node, server):
+        left = trio.Event()
+
+        class Waits:
+            async def __call__(self) -> None:
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    left.set()
+
+        node.waits = Waits()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+        def talk() -> None:
+            with Wire(server.path) as wire:
+                wire.hear()
+                wire.say(b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "print(1); await node.waits()"}}\n')
+                assert wire.hear() == {"id": 1, "out": "1\n"}
+
+        await in_thread(talk)
+
+        with trio.fail_after(20):
+            await left.wait()
+
+
+async def test_what_a_client_asked_can_be_cancelled_and_the_session_goes_on() -> None:
+    async with served() as (_, server):
+
+        def talk() -> list[Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                wire.say(
+                    b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "x = 5; print(x); await trio.sleep_forever()"}}\n'
+                )
+                heard = [wire.hear()]
+                wire.say(b'{"v": 1, "do": "cancel"}\n')
+                heard.append(wire.hear())
+                wire.number = 1
+                heard += [wire.show("x"), wire.ask("cancel")]
+                return heard
+
+        out, cancelled, x, nothing = await in_thread(talk)
+
+        assert out == {"id": 1, "out": "5\n"}
+        assert cancelled["error"]["code"] == "cancelled"
+        assert x == "5\n"
+        assert nothing["code"] == "bad_argument"
+
+
+async def test_a_prompt_that_prints_without_end_is_cut_off_and_harms_nobody() -> None:
+    source = "for _ in range(2000):\\n    print('x' * 10_000)\\n    await trio.sleep(0)"
+    async with served() as (node, server):
+        pid = await node.spawn(Recorder)
+
+        def talk() -> None:
+            with Wire(server.path) as wire:
+                wire.hear()
+                wire.say(b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "' + source.encode() + b'"}}\n')
+                # Not a word of it is read.
+                deadline = time.monotonic() + 20
+                while time.monotonic() < deadline:
+                    try:
+                        wire.say(b" ")
+                    except OSError:
+                        return
+                    time.sleep(0.02)
+                raise AssertionError("it was not dropped")
+
+        await in_thread(talk)
+
+        assert await node.call(pid, "all") == []
+        await assert_serves(server)
+
+
+# -- a blocked loop ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_blocked_loop_is_named_with_the_one_who_blocks_it() -> None:
+    async with served() as (node, server):
+        pid = await node.spawn(Blocker, name="blocker")
+        found: Any = (await node.get_state(pid))["enough"]
+        answers: dict[str, Any] = {}
+
+        def talk() -> None:
+            try:
+                with Wire(server.path) as wire:
+                    wire.hear()
+                    wire.ask("send", to="blocker", message="now")
+                    began = time.perf_counter()
+                    answers["inspect"] = wire.ask("inspect", to="blocker")
+                    answers["took"] = time.perf_counter() - began
+                    answers["ps"] = wire.ask("ps")
+                    answers["eval"] = wire.ask("eval", source="1")
+            finally:
+                found.set()
+
+        await in_thread(talk)
+
+        told = answers["inspect"]
+        assert told["code"] == "blocked"
+        assert "blocked by Blocker.handle_message" in told["text"]
+        assert told["report"]["name"] == "blocker"
+        assert told["report"]["message_type"] == "str"
+        assert told["report"]["seconds"] > 0.3
+        assert "self.enough.wait(20)" in told["report"]["stack"]
+        assert answers["took"] < 5
+        (row,) = answers["ps"]["rows"]
+        assert (row["callback"], row["state"]) == ("handle_message", "running")
+        assert answers["ps"]["blocked"]["behaviour"] == "Blocker"
+        assert answers["eval"]["code"] == "blocked"
+        # And now it is not any more.
+        await assert_serves(server)
+        assert await node.inspect(pid) == {}
+
+
+async def test_the_watchdog_knows_since_when() -> None:
+    async with served(watchdog=0.02) as (node, server):
+        pid = await node.spawn(Blocker, name="blocker")
+        found: Any = (await node.get_state(pid))["enough"]
+        answers: list[Any] = []
+
+        def talk() -> None:
+            try:
+                node.send(pid, "now")
+                # The watchdog has seen it before anybody asks here.
+                deadline = time.monotonic() + 20
+                while node._blocked == 0 and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                time.sleep(0.5)
+                with Wire(server.path) as wire:
+                    wire.hear()
+                    answers.append(wire.ask("ps"))
+            finally:
+                found.set()
+
+        await in_thread(talk)
+
+        assert answers[0]["blocked"]["seconds"] > 0.5
+
+
+# -- the end of a program ----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+    import os, sys, time
+    import trio
+    from ergo_py import run
+
+    async def main(node):
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        print("up", flush=True)
+        await trio.sleep_forever()
+
+    run(main, name="doomed@localhost", control="look", log_output="none")
+"""
+
+
+def test_the_socket_of_a_killed_program_is_recognised_and_removed_although_a_copy_lives(
+    runtime_directory: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        before = find_nodes()
+        process.kill()
+        process.wait(20)
+        left = list((runtime_directory / "ergo").iterdir())
+
+        after = find_nodes()
+
+        assert [(one.name, one.os_pid) for one in before] == [("doomed@localhost", process.pid)]
+        assert len(left) == 1
+        assert after == []
+        assert list((runtime_directory / "ergo").iterdir()) == []
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+async def test_a_stopping_node_says_so() -> None:
+    async with served() as (node, server):
+        with Wire(server.path) as wire:
+            await in_thread(wire.hear)
+            node._router.bridge.close()
+
+            said = await in_thread(wire.ask, "info")
+
+            assert said["code"] == "stopping"
