@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["clock", "crash_text", "duration", "fit", "pairs", "printable", "process_table", "table"]
+__all__ = ["clock", "crash_text", "duration", "fit", "pairs", "printable", "process_table", "stack_text", "table"]
 
 
 def duration(seconds: float) -> str:
@@ -113,6 +113,16 @@ def _doing(row: dict[str, Any], threads: bool) -> str:
         if row["backlog"]:
             words.append(f"{row['backlog']} behind")
     return ", ".join(words)
+
+
+def stack_text(error: Any) -> str:
+    """Where a loop is blocked, if an error of a node says so; without the frames of the scheduler, which tell nobody anything."""
+    report = error.more.get("report")
+    if not report:
+        return ""
+    lines = report["stack"].splitlines()
+    last = max((number for number, line in enumerate(lines) if line.endswith("in unrolled_run")), default=-2)
+    return "\n".join(lines[last + 2 :]) + "\n"
 
 
 def crash_text(one: Any) -> str:

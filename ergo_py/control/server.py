@@ -474,7 +474,11 @@ class Server:
         report = self._who_blocks(self._limits.patience)
         if report is None:
             return
-        who = f"{report.behaviour}.{report.callback}" if report.process is not None else "something that is no process"
+        who = (
+            f"{report.behaviour}.{report.callback}"
+            if report.process is not None
+            else "something that is no process, such as `main` or a prompt"
+        )
         for pending in waiting:
             if pending.command.on_loop is not None:
                 self._cancel(pending)

@@ -180,7 +180,9 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 def _run(options: argparse.Namespace) -> Status:
     program = load(options.target, options.arguments, needs_app=True)
     try:
-        result = run_program(program.app, name=options.name or program.name, **_settings(options))
+        result = run_program(
+            program.app, name=program.name if options.name is None else options.name, **_settings(options)
+        )
     except ErgoError as error:
         if isinstance(error, BadInputError) and error.what == "name":
             raise Leave(Status.USAGE, str(error)) from None
@@ -202,7 +204,9 @@ def _run(options: argparse.Namespace) -> Status:
 
 def _shell(options: argparse.Namespace) -> Status:
     program = None if options.target is None else load(options.target, options.arguments, needs_app=False)
-    name = options.name or ("shell@localhost" if program is None else program.name)
+    name = options.name
+    if name is None:
+        name = "shell@localhost" if program is None else program.name
     try:
         node = open_node(name, **_settings(options))
     except ErgoError as error:

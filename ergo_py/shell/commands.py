@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..control.protocol import ControlError
-from ..control.rendering import clock, crash_text, duration, pairs, printable, process_table, table
+from ..control.rendering import clock, crash_text, duration, pairs, printable, process_table, stack_text, table
 from .client import Link, choose, find_nodes
 from .leaving import Leave, Status
 from .prompt import Attached, Prompt
@@ -302,9 +302,7 @@ def _with_link(command: Callable[[Link, Options], None]) -> Callable[[Options], 
             try:
                 command(link, options)
             except ControlError as error:
-                report: Any = error.more.get("report")
-                stack = f"\n{report['stack'].rstrip()}" if report else ""
-                raise Leave(Status.of(error.code), f"{error.text}{stack}") from None
+                raise Leave(Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()) from None
             except TimeoutError:
                 raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
             except ConnectionError as error:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from .._core.behaviour import Behaviour
 from .._core.reasons import Crashed
 from ..blocking import OwnedNode
 from ..control.evaluating import Session
 from ..control.protocol import ControlError
+from ..control.rendering import stack_text
 from ..node import Node
 from .client import Link
 from .loading import Program
@@ -24,6 +26,7 @@ try:
     import readline
 except ImportError:  # not every build of Python has it: then there is neither history nor completion
     readline = None  # type: ignore[assignment]
+
 
 __all__ = ["Attached", "Local", "Prompt"]
 
@@ -65,6 +68,9 @@ class Local:
             return
         self._over = trio.Event()
         node._kernel.nursery.start_soon(self._run_main, node, name="main")
+        # Let it begin, and say what it says first, before the prompt appears.
+        with trio.move_on_after(1.0):
+            await wait_all_tasks_blocked(0.02)
 
     async def _run_main(self, node: Node) -> None:
         assert self._program is not None
@@ -112,7 +118,7 @@ class Attached:
             self._link.ask("eval", patience=None, out=_write, source=source)
         except ControlError as error:
             if error.code != "cancelled":
-                _write(f"{error.text}\n{_stack(error)}")
+                _write(f"{error.text}\n{stack_text(error)}")
         except KeyboardInterrupt:
             self._link.cancel()
             self._link.wait_answer(_write)
@@ -122,11 +128,6 @@ class Attached:
         """The names that begin like this."""
         found: list[str] = self._link.ask("complete", patience=2.0, text=text)
         return found
-
-
-def _stack(error: ControlError) -> str:
-    report = error.more.get("report")
-    return str(report.get("stack", "")) if isinstance(report, dict) else ""
 
 
 class Prompt:
@@ -206,6 +207,8 @@ def _history_file() -> Path:
 
 
 def _save_history(history: Path) -> None:
+    if readline is None:
+        return
     try:
         # What is typed may be secret.
         history.touch(mode=0o600)

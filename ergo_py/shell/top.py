@@ -2,7 +2,6 @@
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -31,7 +30,8 @@ def top(link: Link, sort: str, interval: float, count: int | None) -> None:
     with _whole_screen() as keys:
         shown = 0
         while count is None or shown < count:
-            size = shutil.get_terminal_size()
+            # Not by way of COLUMNS and LINES, which say what the size was when somebody set them.
+            size = os.get_terminal_size(sys.stdout.fileno())
             text = frame(link, sort, size.columns, size.lines)
             sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text[:-1]) + f"{text[-1]}\x1b[K\x1b[J")
             sys.stdout.flush()
@@ -53,7 +53,7 @@ def _plain(link: Link, sort: str, interval: float, count: int) -> None:
 
 def frame(link: Link, sort: str, columns: int, lines: int) -> list[str]:
     """One frame, as lines that fit; as long and wide as it likes if there is no size."""
-    room = max(1, lines - 4) if lines else 1000
+    room = max(1, lines - 3) if lines else 1000
     said = link.ask("ps", sort=sort, limit=room)
     styled = bool(columns)
     head = (

@@ -231,7 +231,7 @@ async def test_arguments_that_cannot_be_right_are_refused_with_what_is(
 
 async def test_a_process_that_is_busy_is_reported_as_slow() -> None:
     async with served() as (node, server):
-        pid = await node.spawn(Puppet)
+        pid = await node.spawn(Puppet, shutdown=0)
 
         async def wait(me: Puppet) -> None:
             await trio.sleep_forever()

@@ -1,0 +1,126 @@
+"""A real terminal: a program at one end of a pty, the test at the other."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["ERGO", "ROOT", "Terminal", "at_terminal", "background"]
+
+ROOT = Path(__file__).parent.parent.parent
+ERGO = [sys.executable, "-W", "error", "-m", "ergo_py"]
+# In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is told.
+_TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
+
+
+class Terminal:
+    """As the one who sits before it sees it."""
+
+    def __init__(self, fd: int, process: "subprocess.Popen[bytes]") -> None:
+        self.fd = fd
+        self.process = process
+        self.raw = ""
+        self._seen = 0
+
+    @property
+    def text(self) -> str:
+        """All that has appeared, without colours and the like."""
+        return _ESCAPES.sub("", self.raw).replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        """Press keys; \\n is Return."""
+        os.write(self.fd, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 60.0) -> str:
+        """Wait until ``text`` appears after what was waited for last; returns what appeared until then."""
+        end = time.monotonic() + seconds
+        while (found := self.text.find(text, self._seen)) < 0:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                raise AssertionError(f"{text!r} did not appear:\n{self.text}")
+            try:
+                self.raw += os.read(self.fd, 65536).decode(errors="replace")
+            except OSError as error:
+                raise AssertionError(f"the program ended without {text!r}:\n{self.text}") from error
+        shown = self.text[self._seen : found]
+        self._seen = found + len(text)
+        return shown
+
+    def ask(self, source: str) -> str:
+        """Type an input at a prompt; returns what is shown before the next prompt."""
+        self.type(f"{source}\n")
+        self.wait_for("\n")
+        return self.wait_for(">>> ")
+
+    def resize(self, lines: int, columns: int) -> None:
+        """Change the size of the window; the program is told."""
+        termios.tcsetwinsize(self.fd, (lines, columns))
+
+    def status(self, seconds: float = 30.0) -> int:
+        """How it ended. What it writes until then is read, since a terminal that is full holds a program up."""
+        end = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    self.raw += os.read(self.fd, 65536).decode(errors="replace")
+                except OSError:
+                    break
+        return self.process.wait(max(0.1, end - time.monotonic()))
+
+
+@contextmanager
+def at_terminal(*arguments: object, lines: int = 30, columns: int = 120, **environment: str) -> Iterator[Terminal]:
+    """``ergo`` with these arguments in a terminal of its own."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (lines, columns))
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", _TAKE_TERMINAL, *ERGO, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "HOME": os.environ["XDG_RUNTIME_DIR"], **environment},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@contextmanager
+def background(*arguments: object, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """A program without a terminal, ended by Ctrl-C."""
+    with subprocess.Popen(
+        [*ERGO, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **environment},
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()

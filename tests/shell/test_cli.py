@@ -1,0 +1,311 @@
+"""The command line, in the program of the test: what each command says, and the status it ends with."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ergo_py import Actor, ChildSpec
+from ergo_py.blocking import OwnedNode, open_node
+from ergo_py.shell.cli import main
+from ergo_py.shell.leaving import Status
+from tests.control.test_commands import Bomb, Reader
+from tests.support import Puppet
+
+
+class Counter(Actor):
+    def __init__(self) -> None:
+        self.total = 0
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.total += 1
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"total": str(self.total), **dict.fromkeys(items, "asked")}
+
+
+class Blocker(Actor):
+    def __init__(self, enough: threading.Event) -> None:
+        self.enough = enough
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.enough.wait(20)
+
+
+async def populate(node: Any) -> None:
+    await node.supervise([ChildSpec("counter", Counter), ChildSpec("puppet", Puppet)], name="root")
+    await node.call("puppet", lambda me: me.spawn_meta(Reader()))
+    bomb = await node.spawn(Bomb, name="bomb")
+    node.send(bomb, "now")
+    await node.wait_ended(bomb)
+    node.send(bomb, "too late")
+
+
+@pytest.fixture
+def node() -> Iterator[OwnedNode]:
+    with open_node("demo@localhost", control="look,act", log_output="none", watchdog=None) as node:
+        node.run_async(populate)
+        yield node
+
+
+Ergo = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ergo(capsys: pytest.CaptureFixture[str]) -> Ergo:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as leave:
+            status = int(leave.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_lists_those_that_offer_a_socket(node: OwnedNode, ergo: Ergo) -> None:
+    status, out, _ = ergo("nodes")
+
+    assert status == Status.DONE
+    assert out == f"NODE            PROGRAM  PERMITS\ndemo@localhost  {os.getpid():>7}  act, look\n"
+    assert json.loads(ergo("nodes", "--json")[1])[0]["name"] == "demo@localhost"
+
+
+def test_every_command_that_looks_speaks_to_people_and_to_programs(node: OwnedNode, ergo: Ergo) -> None:
+    alias = node.metas()[0].number
+    expected: dict[tuple[object, ...], str] = {
+        ("ps",): "counter  Counter",
+        ("ps", "demo", "--sort", "mailbox", "--find", "Count"): "counter  Counter",
+        ("ps", "demo@localhost", "--threads"): "pipe.recv(1)",
+        ("tree", "demo"): "   ├─ counter Counter",
+        ("info",): "demo@localhost",
+        ("info", "demo", "counter"): "Counter",
+        ("info", "demo", alias): "pipe.recv(1)",
+        ("inspect", "demo", "counter", "more"): "total  0\n more  asked",
+        ("inspect", "demo", alias): "is  a reader",
+        ("state", "demo", "counter"): "total  0",
+        ("peek", "demo", "counter"): "nothing waits",
+        ("statistics", "demo", "counter", "--seconds", 0.01): "0 sent, busy 0%",
+        ("dead-letters",): "there is no process at this address",
+        ("crashes",): 'raise Failed("boom")',
+        ("crashes", "--all", "--count", 5): "bomb Bomb: crashed: Failed: boom",
+    }
+
+    for arguments, text in expected.items():
+        status, out, err = ergo(*arguments)
+        assert (status, err) == (Status.DONE, ""), arguments
+        assert text in out, arguments
+        status, out, err = ergo(*arguments, "--json")
+        assert (status, err) == (Status.DONE, ""), arguments
+        json.loads(out)
+
+
+def test_a_mailbox_is_shown_with_types_and_with_contents(node: OwnedNode, ergo: Ergo) -> None:
+    node.suspend("counter")
+    node.send("counter", "secret")
+
+    assert "handle_message  0     str" in ergo("peek", "demo", "counter")[1]
+    assert "'secret'" in ergo("peek", "demo", "counter", "--contents")[1]
+    assert "suspended" in ergo("ps")[1]
+
+
+def test_top_without_a_terminal_writes_frames(node: OwnedNode, ergo: Ergo) -> None:
+    status, out, _ = ergo("top", "--interval", "0.01", "--count", "2")
+
+    assert status == Status.DONE
+    assert out.count("demo@localhost (program") == 2
+    assert "MSG/S" in out
+    assert "\x1b" not in out
+
+
+def test_long_lists_say_how_much_was_left_out(node: OwnedNode, ergo: Ergo) -> None:
+    _, out, _ = ergo("ps", "--limit", "1")
+
+    assert "… and 3 more; --limit shows them" in out
+
+
+# -- acting ------------------------------------------------------------------------------------------------------------------
+
+
+def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehand(node: OwnedNode, ergo: Ergo) -> None:
+    status, _, err = ergo("kill", "demo", "counter")
+
+    assert status == Status.NOT_CONFIRMED
+    assert "kill counter Counter" in err
+    assert "say --yes" in err
+    assert node.whereis("counter") is not None
+
+
+def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(node: OwnedNode, ergo: Ergo) -> None:
+    before = node.whereis("puppet")
+
+    assert ergo("suspend", "demo", "puppet", "-y")[1] == "suspended\n"
+    assert ergo("suspend", "demo", "puppet", "-y")[1] == "it was suspended already\n"
+    for message in ('{"a": 1}', "hello", "5", '"5"'):
+        assert ergo("send", "demo", "puppet", message, "-y")[:2] == (Status.DONE, "sent\n")
+    assert ergo("resume", "demo", "puppet", "--yes", "--json")[1] == '{\n  "resumed": true\n}\n'
+    heard = node.call("puppet", "all")
+    assert ergo("exit", "demo", "puppet", "--reason", "tired", "-y")[1] == "asked\n"
+    assert ergo("kill", "demo", "counter", "-y")[1] == "killed\n"
+
+    assert heard == [{"a": 1}, "hello", 5, "5"]
+    assert before is not None
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_node_one_is_told_how_to_have_one(ergo: Ergo) -> None:
+    status, _, err = ergo("ps")
+
+    assert status == Status.NO_NODE
+    assert "ergo run --control look" in err
+    assert ergo("nodes")[:2] == (Status.DONE, "no node offers a control socket\n")
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones(node: OwnedNode, ergo: Ergo) -> None:
+    status, _, err = ergo("tree", "dmo")
+
+    assert status == Status.NO_NODE
+    assert "no node with the name 'dmo'; there are:\n  demo@localhost" in err
+    assert ergo("tree", "--pid", "1")[0] == Status.NO_NODE
+
+
+def test_two_nodes_of_one_name_must_be_told_apart(node: OwnedNode, ergo: Ergo) -> None:
+    with open_node("demo@elsewhere", control="look", log_output="none", watchdog=None):
+        status, _, err = ergo("ps", "demo")
+
+        assert status == Status.NO_NODE
+        assert "several nodes are meant" in err
+        assert ergo("ps", "demo@elsewhere")[0] == Status.DONE
+
+
+@pytest.mark.parametrize(
+    "arguments, status, text",
+    [
+        (["inspect", "demo", "nobody"], Status.NO_PROCESS, "'nobody'"),
+        (["inspect", "demo", "99999"], Status.NO_PROCESS, "99999"),
+        (["state", "demo", "alias"], Status.NO_PROCESS, "alias"),
+        (["attach", "demo"], Status.NOT_PERMITTED, "--control look,attach"),
+        (["inspect", "demo"], Status.USAGE, "WHO"),
+        (["ps", "--sort", "mailbxo"], Status.USAGE, "did you mean mailbox?"),
+        (["pss"], Status.USAGE, "did you mean ps?"),
+        (["ps", "--limit", "0"], Status.USAGE, "no number from 1"),
+        (["top", "--interval", "-1"], Status.USAGE, "no positive number"),
+        (["top", "--interval", "soon"], Status.USAGE, "no positive number"),
+        (["run"], Status.USAGE, "PROGRAM"),
+        (["run", "--control", "all", "x"], Status.USAGE, "write look, act, attach"),
+        (["run", "no_such_module"], Status.USAGE, "there is no module 'no_such_module'"),
+        (["shell", "no/such/file.py"], Status.USAGE, "there is no file no/such/file.py"),
+        (["send", "demo", "counter", "x", "--priority", "huge"], Status.USAGE, "normal"),
+    ],
+)
+def test_bad_input_is_answered_with_what_would_be_right(
+    node: OwnedNode, ergo: Ergo, arguments: list[str], status: int, text: str
+) -> None:
+    got, _, err = ergo(*arguments)
+
+    assert got == status, err
+    assert text in err
+    assert "Traceback" not in err
+
+
+def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
+    status, out, _ = ergo()
+
+    assert status == Status.USAGE
+    assert "dead-letters" in out
+    assert "statuses: 0 done" in out
+    assert ergo("--help")[0] == Status.DONE
+    assert "the number or the registered name of a process" in ergo("inspect", "--help")[1]
+
+
+def test_a_blocked_loop_is_explained_with_a_status_of_its_own(ergo: Ergo) -> None:
+    enough = threading.Event()
+    with open_node("stuck@localhost", control="look,act", log_output="none", watchdog=None) as node:
+        node.spawn(Blocker, enough, name="blocker")
+        try:
+            ergo("send", "stuck", "blocker", "now", "-y")
+            status, _, err = ergo("info", "stuck")
+            rows, out, noticed = ergo("ps", "stuck")
+        finally:
+            enough.set()
+
+    assert status == Status.NO_ANSWER
+    assert "blocked by Blocker.handle_message" in err
+    assert "self.enough.wait(20)" in err
+    assert "unrolled_run" not in err
+    assert rows == Status.DONE
+    assert "handle_message(str)" in out
+    assert noticed.startswith("THE LOOP IS BLOCKED by Blocker.handle_message")
+
+
+# -- running -----------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from ergo_py import Actor
+
+async def main(node):
+    print(node.name, sys.argv[1:], node.control_path is not None)
+
+async def fails(node):
+    raise ValueError("main failed")
+
+class Ends(Actor):
+    def init(self):
+        self.send(self.pid, "stop")
+    def handle_message(self, message, sender):
+        self.stop()
+
+class Crashes(Ends):
+    def handle_message(self, message, sender):
+        raise ValueError("crashed")
+"""
+
+
+@pytest.mark.parametrize(
+    "app, status, text",
+    [
+        ("", Status.DONE, "program@localhost ['a', '--b'] False"),
+        (":main", Status.DONE, "program@localhost ['a', '--b'] False"),
+        (":fails", Status.FAILED, "ValueError: main failed"),
+        (":Ends", Status.DONE, ""),
+        (":Crashes", Status.FAILED, "Crashes ended: crashed: ValueError: crashed"),
+    ],
+)
+def test_a_program_is_run_and_its_end_is_the_status(
+    ergo: Ergo, tmp_path: Path, app: str, status: int, text: str
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    got, out, err = ergo("run", "--log-output", "none", f"{tmp_path}/program.py{app}", "a", "--b")
+
+    assert got == status, err
+    assert text in out + err
+
+
+def test_a_program_gets_the_name_and_the_control_socket_it_is_given(ergo: Ergo, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    _, out, _ = ergo("run", "--name", "other@here", "--control", "look", f"{tmp_path}/program.py")
+
+    assert out == "other@here [] True\n"
+
+
+def test_a_name_that_cannot_be_one_is_refused(ergo: Ergo, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    for command in ("run", "shell"):
+        status, _, err = ergo(command, "--name", "", f"{tmp_path}/program.py:main")
+
+        assert status == Status.USAGE
+        assert "name: got ''" in err

@@ -1,0 +1,135 @@
+"""``ergo top`` on a busy node, in a real terminal, whose size changes."""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from ergo_py import Actor, Node
+from ergo_py.blocking import open_node
+from tests.shell.terminal import ROOT, at_terminal
+from tests.support import Recorder
+
+
+class Spinner(Actor):
+    """Sends to itself for ever, and to a slow one, whose mailbox grows."""
+
+    def init(self) -> None:
+        self.send(self.pid, 1)
+
+    def handle_message(self, message: int, sender: object) -> None:
+        self.send(self.pid, message + 1)
+        if message % 1000 == 0:
+            self.send("heap", message)
+
+
+class Heap(Actor):
+    async def handle_message(self, message: object, sender: object) -> None:
+        await trio.sleep(60)
+
+
+async def populate(node: Node) -> None:
+    await node.spawn(Heap, name="heap", shutdown=0)
+    await node.spawn(Spinner, name="spinner")
+    for number in range(30):
+        await node.spawn(Recorder, name=f"idle-{number}")
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    with open_node("busy@here", control="look", log_output="none", watchdog=None) as node:
+        node.run_async(populate)
+        yield
+
+
+def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None) -> None:
+    with at_terminal("top", "busy", "--interval", "0.1", lines=12, columns=100) as terminal:
+        terminal.wait_for("now mailbox")
+        by_mailbox = terminal.wait_for("now mailbox")
+        terminal.type("r")
+        terminal.wait_for("now rate")
+        by_rate = terminal.wait_for("now rate")
+        terminal.type("i")
+        terminal.wait_for("now id")
+        by_id = terminal.wait_for("now id")
+        terminal.type("q")
+        status = terminal.status()
+    with at_terminal("top", "busy", "--interval", "5") as interrupted:
+        interrupted.wait_for("now mailbox")
+        interrupted.type("\x03")
+        status_of_ctrl_c = interrupted.status()
+
+    first = [frame.splitlines()[2].split()[1] for frame in (by_mailbox, by_rate, by_id)]
+    assert first == ["heap", "spinner", "heap"]
+    assert "busy@here (program" in by_rate
+    assert int(by_rate.splitlines()[2].split()[6]) > 1000
+    assert status == 0
+    # The screen, the cursor and the keys are given back; after Ctrl-C, too.
+    assert terminal.raw.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+    assert status_of_ctrl_c == 130
+    assert "Traceback" not in interrupted.text
+    assert interrupted.raw.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+
+
+class Tmux:
+    """A terminal that can be looked at, as a person does: only what is on the screen counts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._command = ["tmux", "-S", str(directory / "tmux"), "-f", "/dev/null"]
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run([*self._command, *arguments], capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout
+
+    def screen(self) -> list[str]:
+        return self("capture-pane", "-p").splitlines()
+
+    def wait_for(self, text: str, seconds: float = 30.0) -> list[str]:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            screen = self.screen()
+            if any(text in line for line in screen):
+                return screen
+            time.sleep(0.05)
+        raise AssertionError(f"{text!r} did not appear:\n" + "\n".join(self.screen()))
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_it_fits_the_terminal_whatever_its_size(busy: None, runtime_directory: Path) -> None:
+    tmux = Tmux(runtime_directory)
+    tmux(
+        "new-session",
+        "-d",
+        "-x",
+        "100",
+        "-y",
+        "24",
+        "-c",
+        str(ROOT),
+        f"exec env XDG_RUNTIME_DIR={runtime_directory} sh",
+    )
+    try:
+        python = f"PYTHONPATH={ROOT} {sys.executable} -m ergo_py top busy --interval 0.2"
+        tmux("send-keys", f"cd {ROOT}; {python}; echo status $?", "Enter")
+        large = tmux.wait_for("q quit")
+        tmux("resize-window", "-x", "60", "-y", "10")
+        small = tmux.wait_for("sorted by: m mailbox, r messages/s, l load, t time…")
+        tmux("send-keys", "q")
+        after = tmux.wait_for("status 0")
+    finally:
+        tmux("kill-server")
+
+    assert len(large) == 24
+    assert sum("Recorder" in line for line in large) == 19
+    assert large[1].split()[:3] == ["ID", "NAME", "BEHAVIOUR"]
+    assert "q quit" in large[23]
+    assert len(small) == 10
+    assert "q quit" in small[9]
+    assert sum("Recorder" in line for line in small) == 5
+    # What was on the screen before is there again.
+    assert any("ergo_py top busy" in line for line in after)
