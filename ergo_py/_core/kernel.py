@@ -54,6 +54,7 @@ class Kernel:
         log_level: str,
         log_output: Any,
         obituaries: int,
+        recent_messages: int,
         redact: Callable[[str, object], object] | None,
     ) -> None:
         self.pid = PID(name, creation, 0)
@@ -87,6 +88,7 @@ class Kernel:
         self.spawned = 0
         self.crashed = 0
         self.obituaries = Obituaries(obituaries)
+        self.recent_messages = recent_messages
         self.redact = redact
         self.watches: dict[PID, Any] = {}
         """What is being watched or held, by whoever looks inside; mostly nothing."""

@@ -40,6 +40,8 @@ class Obituary:
     """The types of the next messages that it did not come to."""
     left: int = 0
     """How many messages it did not come to."""
+    recent: tuple[str, ...] = ()
+    """The types of the last messages it handled, newest last; only if the node was opened with ``recent_messages``."""
     restarts: int = 0
     """How often its supervisor had started it again before."""
 
@@ -100,6 +102,7 @@ class Obituaries:
                 message_type=message_type,
                 waiting=tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING)),
                 left=len(box),
+                recent=_recent(one),
                 restarts=0 if supervisor is None else supervisor.restarts_of(seat.name),
             )
         )
@@ -120,6 +123,11 @@ def _site(one: Any) -> tuple[str | None, str | None]:
     if handling is None or handling[0] in (EXIT, STOP, KILL, FAILED):
         return (None, None) if handling is not None else (one.current_callback(), None)
     return one.current_callback(), type(handling[3]).__qualname__
+
+
+def _recent(one: Any) -> tuple[str, ...]:
+    watch = one.kernel.watches.get(one.id)
+    return () if watch is None or watch.recent is None else tuple(watch.recent)
 
 
 def _payloads(box: Mailbox) -> Iterator[object]:

@@ -114,6 +114,7 @@ class NodeContext(Generic[N]):
                     log_level=options["log_level"],
                     log_output=options["log_output"],
                     obituaries=options["obituaries"],
+                    recent_messages=options["recent_messages"],
                     redact=options["redact"],
                 )
                 self._node = self.node_type(kernel, options["expose_env"])
@@ -200,6 +201,7 @@ def open_node(
     debug_shared_state: bool = False,
     on_escalation: Literal["keep", "stop"] = "keep",
     obituaries: int = 100,
+    recent_messages: int = 0,
     redact: Callable[[str, object], object] | None = None,
     control: str | Collection[str] = (),
 ) -> NodeContext[Node]:
@@ -223,6 +225,7 @@ def open_node(
         on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
             or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
         obituaries: how many ended processes are remembered, of those that failed and of the others.
+        recent_messages: of how many of its last messages the types are remembered when a process fails; each message pays for it.
         redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
             as text to whoever looks inside; what it returns is shown instead.
         control: what programs of the same user may do through the node's control socket: ``look``, ``act`` (send, end, suspend),
@@ -239,6 +242,7 @@ def open_node(
     check_number("dead_letters", dead_letters, least=0, whole=True)
     check_number("stop_timeout", stop_timeout, least=0.0)
     check_number("obituaries", obituaries, least=0, whole=True)
+    check_number("recent_messages", recent_messages, least=0, whole=True)
     if redact is not None and not callable(redact):
         raise BadInputError(
             "redact", redact, "a function of the kind of thing and the thing: `def redact(what, value)`"
@@ -268,6 +272,7 @@ def open_node(
         debug_shared_state=debug_shared_state,
         on_escalation=on_escalation,
         obituaries=obituaries,
+        recent_messages=recent_messages,
         redact=redact,
         control=read_permissions(control),
     )

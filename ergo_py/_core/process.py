@@ -50,6 +50,7 @@ from .states import (
     check_transition,
 )
 from .timers import Timer
+from .watching import remember_messages
 
 __all__ = ["Process"]
 
@@ -243,6 +244,8 @@ class Process:
         finally:
             if spawner is not None:
                 spawner.waiting = None
+        if kernel.recent_messages:
+            remember_messages(process)
         if options.link and parent is not None:
             # Before it takes its first step, so that an end that follows at once is not missed.
             kernel.relate_both(parent, process)

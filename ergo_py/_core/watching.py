@@ -4,6 +4,7 @@ Nothing here costs a process anything that nobody looks at. A request travels as
 process between two messages. Whoever watches callbacks has a stand-in put in the place of the behaviour for as long as that takes.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -25,7 +26,18 @@ from .waiters import TaskCaller
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["Observer", "ask", "get_state", "observe", "replace_state", "resume", "show", "stop_observing", "suspend"]
+__all__ = [
+    "Observer",
+    "ask",
+    "get_state",
+    "observe",
+    "remember_messages",
+    "replace_state",
+    "resume",
+    "show",
+    "stop_observing",
+    "suspend",
+]
 
 _SHOWN: Final = 2000
 """Characters of a message or a value that are shown."""
@@ -46,11 +58,13 @@ class Observer(Protocol):
 class _Watch:
     """What is done to one process by those who look inside."""
 
-    __slots__ = ("observers", "real", "suspended")
+    __slots__ = ("observers", "real", "recent", "suspended")
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
         self.suspended = False
+        self.recent: deque[str] | None = None
+        """The types of the last messages, if the node is to remember them."""
         self.real: Any = None
         """The behaviour, while a stand-in is in its place."""
 
@@ -67,7 +81,7 @@ def _watch(process: "Process") -> _Watch:
 
 
 def _tidy(process: "Process", watch: _Watch) -> None:
-    if not watch.observers and not watch.suspended:
+    if not watch.observers and not watch.suspended and watch.recent is None:
         process.kernel.watches.pop(process.id, None)
 
 
@@ -248,13 +262,21 @@ def observe(observer: Observer) -> Any:
     return begin
 
 
+def remember_messages(process: "Process") -> None:
+    """Have the types of a new process's last messages kept for its obituary."""
+    watch = _watch(process)
+    watch.recent = deque(maxlen=process.kernel.recent_messages)
+    watch.real = process.behaviour
+    process.behaviour = _Standin(process, watch)
+
+
 def stop_observing(process: "Process", observer: Observer) -> None:
     """Tell ``observer`` nothing any more; the last one to go gives the process its behaviour back."""
     watch = process.kernel.watches.get(process.id)
     if watch is None or observer not in watch.observers:
         return
     watch.observers.remove(observer)
-    if not watch.observers and watch.real is not None and process.behaviour is not None:
+    if not watch.observers and watch.real is not None and watch.recent is None and process.behaviour is not None:
         process.behaviour, watch.real = watch.real, None
         process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
     _tidy(process, watch)
@@ -301,6 +323,8 @@ class _Teller:
         message = None if self._message is None or self._message >= len(args) else args[self._message]
         sender = None if self._sender is None or self._sender >= len(args) else args[self._sender]
         sender = sender.pid if isinstance(sender, Caller) else sender
+        if self._watch.recent is not None and message is not None:
+            self._watch.recent.append(type(message).__qualname__)
         seconds, sent = perf_counter() - begun[0], self._process.sent - begun[1]
         for observer in tuple(self._watch.observers):
             observer.note(self._callback, message, sender, seconds, error, sent)

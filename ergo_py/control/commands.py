@@ -1,5 +1,6 @@
 """What can be asked through a control socket: each command, what it needs to be allowed, and where it is answered."""
 
+import json
 import os
 import platform
 import sys
@@ -37,7 +38,8 @@ class Client:
 
     def __init__(self, node: Any, write: Callable[[str], object]) -> None:
         self.node = node
-        self._write = write
+        self.write = write
+        """Says something before the answer."""
         self.before: dict[int, tuple[float, int, float]] = {}
         self._session: Session | None = None
 
@@ -45,7 +47,7 @@ class Client:
     def session(self) -> Session:
         """The prompt at the other end, from its first input on."""
         if self._session is None:
-            self._session = Session(self.node, self._write)
+            self._session = Session(self.node, self.write)
         return self._session
 
     def close(self) -> None:
@@ -234,6 +236,21 @@ async def statistics(client: Client, arguments: Arguments) -> object:
     return await client.node.statistics(to, seconds=seconds)
 
 
+async def trace(client: Client, arguments: Arguments) -> object:
+    """The callbacks of a process as they happen: one line of ``out`` each, for people or as JSON."""
+    to, contents, as_lines = arguments.target(client.node), arguments.flag("contents"), arguments.flag("json")
+    types, callbacks = arguments.words("types"), arguments.words("callbacks")
+    limit, seconds = int(arguments.number("limit", 1000, 1, 100_000)), arguments.number("seconds", 10.0, 0.0, 3600.0)
+    arguments.done()
+    how = {"types": types, "callbacks": callbacks, "contents": contents, "limit": limit, "seconds": seconds}
+    count = 0
+    async with client.node.trace(to, **how) as entries:
+        async for entry in entries:
+            count += 1
+            client.write(f"{json.dumps(as_json(entry), ensure_ascii=False)}\n" if as_lines else f"{entry}\n")
+    return {"entries": count, "missed": entries.missed}
+
+
 async def dead_letters(client: Client, arguments: Arguments) -> object:
     """The last messages that had nowhere to go."""
     count = int(arguments.number("count", 20, 0, 10_000))
@@ -322,7 +339,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "ps": Command("look", in_thread=ps),
     **{
         function.__name__.replace("_", "-"): Command("look", function)
-        for function in (info, tree, inspect, peek, state, statistics, dead_letters, crashes)
+        for function in (info, tree, inspect, peek, state, statistics, trace, dead_letters, crashes)
     },
     **{function.__name__: Command("act", function) for function in (send, exit, kill, suspend, resume)},
     "eval": Command("attach", evaluate),

@@ -140,6 +140,8 @@ def crash_text(one: Any) -> str:
             f"{facts['left']} not handled: {', '.join(facts['waiting'])}"
             + (", …" if facts["left"] > len(facts["waiting"]) else "")
         )
+    if facts["recent"]:
+        told.append(f"the last were {', '.join(facts['recent'])}")
     if facts["restarts"]:
         told.append(f"{facts['restarts']} restart{'s' if facts['restarts'] > 1 else ''} before")
     lines.append(f"    {', '.join(told)}")
@@ -159,5 +161,6 @@ _FACTS = (
     "message_type",
     "waiting",
     "left",
+    "recent",
     "restarts",
 )

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 from ..control.places import clean, sockets
@@ -38,13 +39,24 @@ class Link:
             ControlError: the node does not want us.
         """
         self._sock.settimeout(_GREETING)
-        self._sock.connect(str(self.path))
+        self._connect(monotonic() + _GREETING)
         hello = self._receive()
         if "error" in hello:
             raise ControlError(hello["error"]["code"], hello["error"]["text"])
         if hello.get("ergo") != VERSION:
             raise ControlError("version", f"{self.path} speaks version {hello.get('ergo')}, and this program {VERSION}")
         self.node, self.os_pid, self.may = hello["node"], hello["os_pid"], hello["may"]
+
+    def _connect(self, end: float) -> None:
+        while True:
+            try:
+                self._sock.connect(str(self.path))
+                return
+            except BlockingIOError:
+                # So many want in that the system keeps no more of them waiting.
+                if monotonic() > end:
+                    raise
+                sleep(0.05)
 
     def close(self) -> None:
         """Leave. The node goes on as if nobody had been there."""

@@ -176,6 +176,27 @@ def statistics(link: Link, options: Options) -> None:
         )
 
 
+def trace(link: Link, options: Options) -> None:
+    """The callbacks of a process as they happen."""
+    asked = {
+        "to": options.who,
+        "contents": options.contents,
+        "types": options.type,
+        "limit": options.limit,
+        "seconds": options.seconds,
+        "json": options.json,
+    }
+
+    def show(text: str) -> None:
+        sys.stdout.write(text if options.json else f"{printable(text.rstrip())}\n")
+        sys.stdout.flush()
+
+    said = link.ask("trace", patience=options.seconds + 15, out=show, **asked)
+    if not options.json:
+        missed = f", {said['missed']} missed" if said["missed"] else ""
+        say(f"{said['entries']} callbacks{missed}")
+
+
 def dead_letters(link: Link, options: Options) -> None:
     """Messages that had nowhere to go."""
     said = link.ask("dead-letters", count=options.count)
@@ -284,6 +305,7 @@ _TALKING: Final[dict[str, Callable[[Link, Options], None]]] = {
     "state": state,
     "peek": peek,
     "statistics": statistics,
+    "trace": trace,
     "dead-letters": dead_letters,
     "crashes": crashes,
     "top": live,

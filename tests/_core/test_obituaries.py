@@ -157,3 +157,22 @@ async def test_a_crash_in_a_call_is_remembered_where_it_was(inline: bool, autoju
         (one,) = node.crashes()
 
         assert (one.callback, one.message_type) == ("handle_call", "int")
+
+
+async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told_to(autojump_clock: MockClock) -> None:
+    async with running_node(recent_messages=3) as node:
+        pid = await node.spawn(Puppet)
+
+        def fail(me: Puppet) -> None:
+            raise Failed("now")
+
+        for message in ("a", 1, 2.5, "b"):
+            node.send(pid, message)
+        await node.call(pid, b"asked")
+        state = await node.get_state(pid)
+        node.send(pid, fail)
+        await node.wait_ended(pid)
+
+        assert node.crashes()[0].recent == ("str", "bytes", "function")
+        assert state == {"heard": ["a", 1, 2.5, "b"]}
+        assert node._kernel.watches == {}

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -67,9 +68,20 @@ class Wire:
     def __init__(self, path: Path | str, timeout: float = 20.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout)
-        self.sock.connect(os.fspath(path))
+        self._connect(os.fspath(path), time.monotonic() + timeout)
         self.file = self.sock.makefile("rb")
         self.number = 0
+
+    def _connect(self, path: str, end: float) -> None:
+        while True:
+            try:
+                self.sock.connect(path)
+                return
+            except BlockingIOError:  # too many want in
+                if time.monotonic() > end:
+                    self.sock.close()
+                    raise
+                time.sleep(0.01)
 
     def __enter__(self) -> "Wire":
         return self

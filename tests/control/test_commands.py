@@ -1,5 +1,6 @@
 """Every command, what it answers, and what it says to arguments that cannot be right."""
 
+import json
 from typing import Any
 
 import pytest
@@ -266,3 +267,23 @@ def test_every_command_needs_a_permission_and_errors_have_codes() -> None:
     assert explain(NodeStoppedError("x@y")).code == "stopping"
     assert explain(CallTimeoutError("a", 1, 2.0)).code == "timeout"
     assert explain(KeyError("x")).code == "failed"
+
+
+async def test_a_trace_is_told_callback_by_callback() -> None:
+    async with served("look") as (node, server):
+        pid = await node.spawn(Recorder, name="recorder")
+        node.send_every(0.01, pid, {"a": 1})
+
+        def listen(**how: Any) -> list[Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                asked = {"to": "recorder", "limit": 2, "seconds": 20, **how}
+                wire.say(json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n")
+                return [wire.hear() for _ in range(3)]
+
+        people = await in_thread(listen)
+        programs = await in_thread(lambda: listen(contents=True, json=True, types=["dict"]))
+
+        assert "handle_message(dict) from <PID 0" in people[0]["out"]
+        assert people[2]["result"] == {"entries": 2, "missed": 0}
+        assert json.loads(programs[0]["out"])["message"] == "{'a': 1}"

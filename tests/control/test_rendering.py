@@ -85,6 +85,7 @@ def test_a_crash_is_told_with_all_that_is_known() -> None:
             "message_type": "Say",
             "waiting": ["A", "B"],
             "left": 3,
+            "recent": ["X", "Y"],
             "restarts": 2,
             "traceback": "Traceback:\n  line\n",
         }
@@ -93,7 +94,7 @@ def test_a_crash_is_told_with_all_that_is_known() -> None:
     assert told.splitlines()[0].endswith("4 room Room: crashed: X")
     assert told.splitlines()[1:] == [
         "    in handle_call of Say",
-        "    lived 1.0s, 5 handled, 3 not handled: A, B, …, 2 restarts before",
+        "    lived 1.0s, 5 handled, 3 not handled: A, B, …, the last were X, Y, 2 restarts before",
         "    Traceback:",
         "      line",
     ]
