@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from .callbacks import CALLBACKS
 from .ids import PID, Alias
 from .kernel import Kernel
 from .requests import Caller
@@ -184,13 +185,18 @@ class Statistics:
     """Whether it ended meanwhile."""
 
 
+_OF_MESSAGES: Final = frozenset(
+    name for name, parameters in CALLBACKS.items() if {"message", "request", "event"} & set(parameters)
+)
+
+
 class Tally:
     """An observer that adds up."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
         self._began = trio.current_time()
-        self._handled, self._sent = process.handled, process.sent
+        self._sent = process.sent
         self._rows: dict[tuple[str, str | None], list[float]] = {}
         self.ended = trio.Event()
 
@@ -221,7 +227,7 @@ class Tally:
         return Statistics(
             process.id,
             seconds,
-            process.handled - self._handled,
+            sum(row.count for row in rows if row.callback in _OF_MESSAGES),
             process.sent - self._sent,
             min(1.0, busy),
             tuple(rows),

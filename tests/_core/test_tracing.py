@@ -174,7 +174,7 @@ async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -
         assert told.pid == pid
         assert told.seconds == pytest.approx(3.5, abs=0.1)
         assert not told.ended
-        assert told.messages_out == 6
+        assert (told.messages_in, told.messages_out) == (3, 6)
         by_type = {row.message_type: row for row in told.callbacks}
         assert (by_type["int"].count, by_type["str"].count) == (2, 1)
         assert by_type["int"].callback == "handle_message"

@@ -79,13 +79,19 @@ class Terminal:
         return self.process.wait(max(0.1, end - time.monotonic()))
 
 
+def _program(arguments: tuple[object, ...], command: list[str] | None) -> list[str]:
+    return [*ERGO, *map(str, arguments)] if command is None else [sys.executable, *command]
+
+
 @contextmanager
-def at_terminal(*arguments: object, lines: int = 30, columns: int = 120, **environment: str) -> Iterator[Terminal]:
-    """``ergo`` with these arguments in a terminal of its own."""
+def at_terminal(
+    *arguments: object, command: list[str] | None = None, lines: int = 30, columns: int = 120, **environment: str
+) -> Iterator[Terminal]:
+    """``ergo`` with these arguments in a terminal of its own, or ``python`` with those of ``command``."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (lines, columns))
     process = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", _TAKE_TERMINAL, *ERGO, *map(str, arguments)],
+        [sys.executable, "-S", "-E", "-c", _TAKE_TERMINAL, *_program(arguments, command)],
         cwd=ROOT,
         stdin=theirs,
         stdout=theirs,
@@ -104,10 +110,12 @@ def at_terminal(*arguments: object, lines: int = 30, columns: int = 120, **envir
 
 
 @contextmanager
-def background(*arguments: object, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+def background(
+    *arguments: object, command: list[str] | None = None, **environment: str
+) -> Iterator["subprocess.Popen[str]"]:
     """A program without a terminal, ended by Ctrl-C."""
     with subprocess.Popen(
-        [*ERGO, *map(str, arguments)],
+        _program(arguments, command),
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,0 +1,175 @@
+"""The transcripts of the page "Looking inside" are what a person sees who does the same."""
+
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ergo_py.control.commands import COMMANDS
+from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
+from ergo_py.control.server import Limits
+from ergo_py.shell.cli import main
+from ergo_py.shell.leaving import Status
+from tests.control.rig import runtime_directory
+from tests.shell.terminal import ROOT, Terminal, at_terminal, background
+
+__all__ = ["runtime_directory"]
+
+PAGE = (ROOT / "docs" / "looking-inside.md").read_text()
+
+
+def transcripts(kind: str) -> list[str]:
+    """The blocks that stand below ``<!-- transcript: kind -->``, in order."""
+    return re.findall(rf"<!-- transcript: {re.escape(kind)} -->\n```\w+\n(.*?)```\n", PAGE, re.DOTALL)
+
+
+def plain(text: str) -> str:
+    """A text without what differs from one run to the next: times, ports, numbers of programs and of lines, widths."""
+    for pattern, instead in (
+        (r"(?m)\s+$", ""),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\.\d{3}", "WHEN"),
+        (r"\b\d+(\.\d+)?(µs|ms| ms|s| s|m\d\ds)(?!\w)", "TIME"),
+        (r"'age': '[\d.]+'", "'age': 'TIME'"),
+        (r"127\.0\.0\.1:\d+", "ADDRESS"),
+        (r'File "[^"]*?(ergo_py|examples)/', r'File "\1/'),
+        (r"(\.py:|line )\d+", r"\1N"),
+        (r"\(\d{3,}\)", "(THREAD)"),
+        (r"(?<=shop@localhost) +\d+", " PROGRAM"),
+        (r"[ \t]+", " "),
+    ):
+        text = re.sub(pattern, instead, text)
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def split(transcript: str, prompt: str) -> Iterator[tuple[str, str]]:
+    """Each input and what is shown after it."""
+    for part in re.split(rf"(?m)^{re.escape(prompt)}", transcript)[1:]:
+        lines = part.splitlines()
+        inputs = [lines[0]]
+        while len(lines) > len(inputs) and lines[len(inputs)].startswith("..."):
+            inputs.append(lines[len(inputs)][4:])
+        yield "\n".join(inputs), "\n".join(lines[len(inputs) :])
+
+
+def assert_typed(terminal: Terminal, transcript: str) -> None:
+    for source, expected in split(transcript, ">>> "):
+        # A block ends with an empty line.
+        terminal.type(source + ("\n\n" if "\n" in source else "\n"))
+        shown = terminal.wait_for("\n>>> ")
+        # What was typed is echoed, with the prompts of further lines.
+        echoed = [line for line in shown.splitlines() if not line.startswith("...")]
+        assert plain("\n".join(echoed[1:])) == plain(expected), source
+
+
+def assert_ran(transcript: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = 0
+    for command, expected in split(transcript, "$ "):
+        if command == "echo $?":
+            assert expected == str(status)
+            continue
+        status = main(shlex.split(command)[1:])
+        out, err = capsys.readouterr()
+        assert plain(out + err) == plain(expected), command
+
+
+def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
+    """Until the program is up and its stock is in this state; looking at it like this leaves no trace."""
+    end, err = time.monotonic() + 30, ""
+    while time.monotonic() < end:
+        main(["ps", "shop", "--find", "stock"])
+        out, err = capsys.readouterr()
+        if re.search(row, out):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"the shop does not open: {err}")
+
+
+def test_the_shell_shows_what_the_page_shows() -> None:
+    (transcript,) = transcripts("ergo shell examples/looking/shop.py")
+    with at_terminal("shell", "examples/looking/shop.py") as terminal:
+        terminal.wait_for(">>> ")
+
+        assert_typed(terminal, transcript)
+
+
+def test_a_plain_python_prompt_shows_what_the_page_shows() -> None:
+    (transcript,) = transcripts("python")
+    with at_terminal(command=["-q"], lines=40) as terminal:
+        terminal.wait_for(">>> ")
+
+        assert_typed(terminal, transcript)
+
+
+def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    with background("run", "--control", "look,act,attach", "examples/looking/shop.py"):
+        wait_for_stock(capsys, r"Stock +sleep +0 +2")
+
+        looks, threads, died, held = transcripts("shop")
+        for transcript in (looks, threads, died, held):
+            assert_ran(transcript, capsys)
+        (transcript,) = transcripts("ergo attach shop")
+        with at_terminal("attach", "shop") as terminal:
+            terminal.wait_for(">>> ")
+            assert_typed(terminal, transcript)
+
+
+def test_a_blocked_loop_is_shown_as_the_page_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    (transcript,) = transcripts("blocked")
+    with background(command=["examples/looking/blocked.py"]) as program:
+        wait_for_stock(capsys, r"Stock +running")
+
+        assert_ran(transcript, capsys)
+        program.kill()
+
+
+def block(name: str) -> list[str]:
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1].splitlines()[2:]
+
+
+def test_the_page_lists_the_statuses_that_there_are() -> None:
+    source = (ROOT / "ergo_py" / "shell" / "leaving.py").read_text()
+    said = dict(re.findall(r'([A-Z_]+) = \d+\n    """(.*?)"""', source))
+
+    expected = [f"| {status.value} | {said.get(status.name, 'done')} |" for status in Status]
+
+    assert block("statuses") == expected
+
+
+def test_the_page_lists_the_commands_that_there_are_with_their_arguments() -> None:
+    source = (ROOT / "ergo_py" / "control" / "commands.py").read_text()
+    rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
+    listed = {row[1]: (row[2], set(re.findall(r"`(\w+)`", row[3]))) for row in rows if row is not None}
+
+    assert {name: permission for name, (permission, _) in listed.items()} == {
+        name: command.permission for name, command in COMMANDS.items()
+    }
+    for name, command in COMMANDS.items():
+        function = command.on_loop or command.in_thread
+        assert function is not None
+        text = source.partition(f"def {function.__name__}(")[2].partition("\n\n\n")[0]
+        asked = set(re.findall(r'arguments\.(?:text|number|flag|words|anything)\("(\w+)"', text))
+        if "arguments.target" in text:
+            asked.add("to")
+        assert listed[name][1] == asked, name
+
+
+def test_the_page_names_the_limits_that_there_are() -> None:
+    rows = [row.split("|")[2].strip() for row in block("limits")]
+
+    assert rows == [
+        f"{MAX_REQUEST}, {MAX_ANSWER}",
+        str(Limits.clients),
+        f"{Limits.line:g}, {Limits.writing:g}",
+        f"{1 / Limits.pace:g}, {1 / Limits.pace_of_all:g}",
+        f"{Limits.idle:g}",
+    ]
+
+
+def test_the_first_sentence_is_about_inspect_meta() -> None:
+    assert PAGE.splitlines()[2].startswith("`await node.inspect_meta(alias)` ")
+    assert all((ROOT / Path(path)).is_file() for path in re.findall(r"examples/looking/\w+\.py", PAGE))
