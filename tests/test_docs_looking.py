@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ergo_py.control.commands import COMMANDS
+from ergo_py.control.limits import Limits
 from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
-from ergo_py.control.server import Limits
 from ergo_py.shell.cli import main
 from ergo_py.shell.leaving import Status
 from tests.control.rig import runtime_directory

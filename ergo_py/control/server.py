@@ -19,62 +19,23 @@ import trio
 
 from .._core.bridge import Parker, ReaderThread
 from .._core.errors import NodeStoppedError
-from .._core.watchdog import look_at_loop
-from .commands import COMMANDS, Arguments, Client, Command, explain
+from .commands import COMMANDS, Arguments, Command, explain
+from .connection import Connection
+from .heartbeat import Heartbeat
+from .limits import Limits
 from .places import bind_socket, clean, peer_user
-from .protocol import MAX_ANSWER, MAX_REQUEST, VERSION, ControlError, Question, answer, encode, read_question, refusal
+from .protocol import MAX_REQUEST, VERSION, ControlError, Question, answer, encode, read_question, refusal
 
-__all__ = ["Limits", "Server", "open_control"]
-
+__all__ = ["Server", "open_control"]
 
 _MOST_STEPS: Final = 10_000
-
-
-class Limits:
-    """What clients may do. The tests have others."""
-
-    clients = 32
-    line = 5.0
-    """Seconds that a line may take from its first byte to its last."""
-    writing = 5.0
-    """Seconds that a client may take to read something of its answer."""
-    idle = 600.0
-    """Seconds without a request."""
-    accepts = 100
-    """Connections after which nobody is accepted for a second."""
-    pace = 0.005
-    """Seconds from one request of a client to its next."""
-    pace_of_all = 0.002
-    """The same for all clients together."""
-    patience = 1.5
-    """Seconds without a sign of life after which the loop is said to be blocked."""
-    glance = 0.3
-    """The same for requests that can be answered without the loop."""
-
-
-class _Connection:
-    """One client."""
-
-    def __init__(self, sock: socket.socket, node: Any, now: float, wrote: Callable[["_Connection", str], None]) -> None:
-        self.sock = sock
-        self.client = Client(node, lambda text: wrote(self, text))
-        self.received = bytearray()
-        self.to_send = bytearray()
-        self.pending: _Pending | None = None
-        self.active = now
-        """When it last asked something."""
-        self.line_began: float | None = None
-        self.write_began: float | None = None
-        self.not_before = now
-        self.leaving = False
-        """To be closed as soon as its last answer is out."""
-        self.gone = False
+"""Things that wait to be said; what a prompt prints beyond that is lost."""
 
 
 class _Pending:
     """A request that is being answered."""
 
-    def __init__(self, connection: _Connection, question: Question, command: Command, now: float) -> None:
+    def __init__(self, connection: Connection, question: Question, command: Command, now: float) -> None:
         self.connection = connection
         self.question = question
         self.command = command
@@ -90,11 +51,10 @@ class Server:
         self._may = permissions
         self._limits = limits
         self._bridge = node._router.bridge
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
         self._answers: deque[Callable[[], None]] = deque()
         """What the loop wants said, in order."""
-        self._ping: float | None = None
-        """When the loop was asked for a sign of life that has not come."""
+        self._heartbeat = Heartbeat(node)
         self._accepted = 0
         self._deaf_until = 0.0
         self._not_before = 0.0
@@ -159,11 +119,11 @@ class Server:
             elif key.fileobj is self._woken:
                 self._woken.recv(4096)
             else:
-                connection: _Connection = key.data
+                connection: Connection = key.data
                 if events & selectors.EVENT_READ:
                     self._read(connection)
-                if events & selectors.EVENT_WRITE and not connection.gone:
-                    self._write(connection)
+                if events & selectors.EVENT_WRITE and not connection.gone and not connection.flush():
+                    self._drop(connection)
         while self._answers:
             step = self._answers.popleft()
             step()
@@ -171,7 +131,7 @@ class Server:
         if self._deaf_until and now >= self._deaf_until:
             self._deaf_until = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
-        self._look_after_loop(now)
+        self._look_after_loop()
         # Who has waited longest comes first, so that those in a hurry cannot use up what all may ask together.
         for connection in sorted(self._connections, key=lambda one: one.active):
             self._look_after(connection, now)
@@ -180,7 +140,7 @@ class Server:
         """Seconds until something may have to be done although nobody says anything."""
         if any(one.pending is not None for one in self._connections):
             return self._limits.glance / 3
-        if any(b"\n" in one.received for one in self._connections):
+        if any(one.has_line for one in self._connections):
             return self._limits.pace
         soon = self._deaf_until - perf_counter() if self._deaf_until else 0.5
         return max(0.0, min(soon, 0.5, self._limits.line / 5, self._limits.writing / 5))
@@ -194,15 +154,14 @@ class Server:
         self._accepted += 1
         if self._accepted % self._limits.accepts == 0:
             self._be_deaf(1.0)
-        sock.setblocking(False)
-        connection = _Connection(sock, self._node, perf_counter(), self._wrote)
+        connection = Connection(sock, self._selector, self._node, self._wrote)
         self._connections.add(connection)
-        self._selector.register(sock, selectors.EVENT_READ, connection)
         try:
             self._admit(connection)
         except ControlError as error:
-            connection.leaving = True
-            self._say(connection, refusal(None, error))
+            self._refuse(connection, error)
+        except OSError:  # gone again, or the system does not say who it is
+            self._drop(connection)
         else:
             greeting = {"ergo": VERSION, "node": self._node.name, "os_pid": os.getpid(), "may": sorted(self._may)}
             self._say(connection, encode(greeting))
@@ -213,7 +172,7 @@ class Server:
             self._deaf_until = perf_counter() + seconds
             self._selector.unregister(self._listener)
 
-    def _admit(self, connection: _Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         user = peer_user(connection.sock)
         if user not in (os.geteuid(), 0):
             raise ControlError("not_permitted", f"this node belongs to user {os.geteuid()}, and you are user {user}")
@@ -224,76 +183,24 @@ class Server:
                 raise ControlError("busy", f"{self._limits.clients} clients are connected already")
             self._drop(idle)
 
-    def _read(self, connection: _Connection) -> None:
-        try:
-            data = connection.sock.recv(MAX_REQUEST)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
+    def _read(self, connection: Connection) -> None:
+        if not connection.receive():
             self._drop(connection)
-            return
-        if connection.leaving:
-            return
-        if connection.line_began is None:
-            connection.line_began = perf_counter()
-        connection.received += data
-        if connection.pending is not None:
+        elif connection.pending is not None:
             self._heed_cancel(connection)
-        self._mind(connection)
 
-    def _mind(self, connection: _Connection) -> None:
-        """Listen to as much as fits; what a client says beyond that waits in its own buffers."""
-        if connection.gone:
-            return
-        events = selectors.EVENT_WRITE if connection.to_send else 0
-        if len(connection.received) <= MAX_REQUEST:
-            events |= selectors.EVENT_READ
-        known = connection.sock in self._selector.get_map()
-        if events and known:
-            self._selector.modify(connection.sock, events, connection)
-        elif events:
-            self._selector.register(connection.sock, events, connection)
-        elif known:
-            self._selector.unregister(connection.sock)
-
-    def _say(self, connection: _Connection, line: bytes) -> None:
-        if connection.gone:
-            return
-        connection.to_send += line
-        connection.write_began = perf_counter()
-        self._write(connection)
-
-    def _write(self, connection: _Connection) -> None:
-        try:
-            sent = connection.sock.send(connection.to_send)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
+    def _say(self, connection: Connection, line: bytes) -> None:
+        if not connection.gone and not connection.say(line):
             self._drop(connection)
-            return
-        if sent:
-            del connection.to_send[:sent]
-            connection.write_began = perf_counter()
-        if not connection.to_send:
-            connection.write_began = None
-            if connection.leaving:
-                self._drop(connection)
-                return
-        self._mind(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
         if connection.gone:
             return
-        connection.gone = True
+        connection.close()
         self._connections.discard(connection)
         if connection.pending is not None:
             self._cancel(connection.pending)
             connection.pending = None
-        if connection.sock in self._selector.get_map():
-            self._selector.unregister(connection.sock)
-        connection.sock.close()
         try:
             # On the loop, where its variables may be in use until the cancellation has arrived.
             self._bridge.post(connection.client.close)
@@ -302,7 +209,7 @@ class Server:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def _look_after(self, connection: _Connection, now: float) -> None:
+    def _look_after(self, connection: Connection, now: float) -> None:
         limits = self._limits
         if connection.gone:
             return
@@ -311,35 +218,28 @@ class Server:
         elif connection.pending is not None:
             if connection.pending.command.in_thread is not None and now - connection.pending.asked > limits.glance:
                 self._finish(connection.pending, outcome.Value(None))
-        elif connection.to_send or connection.leaving:
+        elif connection.leaving or not connection.is_listening:
             return
-        elif b"\n" in connection.received:
+        elif connection.has_line:
             if now >= max(connection.not_before, self._not_before):
                 self._take_line(connection, now)
-        elif len(connection.received) > MAX_REQUEST:
+        elif connection.says_too_much:
             self._refuse(connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes"))
         elif connection.line_began is not None and now - connection.line_began > limits.line:
             self._refuse(connection, ControlError("bad_request", f"a line must be complete within {limits.line:g} s"))
         elif now - connection.active > limits.idle:
             self._drop(connection)
 
-    def _refuse(self, connection: _Connection, error: ControlError, id: Any = None) -> None:
+    def _refuse(self, connection: Connection, error: ControlError, id: Any = None) -> None:
         """Say why, and close: somebody who does not speak the language is not listened to."""
         connection.leaving = True
         self._say(connection, refusal(id, error))
 
-    def _next_line(self, connection: _Connection) -> bytes:
-        line, _, rest = connection.received.partition(b"\n")
-        connection.received = rest
-        connection.line_began = perf_counter() if rest else None
-        return bytes(line)
-
-    def _take_line(self, connection: _Connection, now: float) -> None:
-        line = self._next_line(connection)
+    def _take_line(self, connection: Connection, now: float) -> None:
+        line = connection.take_line()
         connection.active = now
         connection.not_before = now + self._limits.pace
         self._not_before = now + self._limits.pace_of_all
-        self._mind(connection)
         if len(line) >= MAX_REQUEST:
             self._refuse(connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes"))
             return
@@ -353,7 +253,7 @@ class Server:
         except ControlError as error:
             self._say(connection, refusal(question.id, error))
 
-    def _begin(self, connection: _Connection, question: Question, now: float) -> None:
+    def _begin(self, connection: Connection, question: Question, now: float) -> None:
         command = COMMANDS.get(question.do)
         if question.do == "cancel":
             raise ControlError("bad_argument", "there is nothing to cancel")
@@ -372,8 +272,7 @@ class Server:
         except NodeStoppedError as error:
             raise explain(error) from None
         connection.pending = pending
-        if self._ping is None:
-            self._send_ping(now)
+        self._heartbeat.ask()
 
     def _start(self, pending: _Pending) -> None:
         """On the loop."""
@@ -402,20 +301,16 @@ class Server:
         self._answers.append(lambda: self._finish(pending, result))
         self._wake()
 
-    def _wrote(self, connection: _Connection, text: str) -> None:
+    def _wrote(self, connection: Connection, text: str) -> None:
         """On the loop: a prompt is to show something before its input is done."""
         # Nobody reads as fast as a loop can print: beyond this, what is printed is lost.
-        if not connection.gone and len(connection.to_send) < MAX_ANSWER and len(self._answers) < _MOST_STEPS:
+        if not connection.gone and not connection.is_full and len(self._answers) < _MOST_STEPS:
             self._answers.append(lambda: self._show(connection, text))
             self._wake()
 
-    def _show(self, connection: _Connection, text: str) -> None:
+    def _show(self, connection: Connection, text: str) -> None:
         if connection.pending is not None:
-            began = connection.write_began
             self._say(connection, encode({"id": connection.pending.question.id, "out": text}))
-            # Somebody who does not read is not given more time by being told more.
-            if began is not None and connection.write_began is not None:
-                connection.write_began = began
 
     def _finish(self, pending: _Pending, result: "outcome.Outcome[object]") -> None:
         connection = pending.connection
@@ -426,24 +321,25 @@ class Server:
             value = result.unwrap()
             if pending.command.in_thread is not None:
                 arguments = Arguments(pending.question.do, pending.question.arguments)
-                value = pending.command.in_thread(connection.client, arguments, self._who_blocks(self._limits.glance))
+                value = pending.command.in_thread(
+                    connection.client, arguments, self._heartbeat.who_blocks(0.9 * self._limits.glance)
+                )
             line = answer(pending.question.id, value)
         except Exception as error:
             line = refusal(pending.question.id, explain(error))
         self._say(connection, line)
 
-    def _heed_cancel(self, connection: _Connection) -> None:
+    def _heed_cancel(self, connection: Connection) -> None:
         """While something is being done, only the wish to stop it is read."""
-        pending = connection.pending
-        if pending is None or b"\n" not in connection.received or b'"cancel"' not in connection.received[:MAX_REQUEST]:
+        if not connection.has_line or b"cancel" not in (line := connection.first_line()):
             return
         try:
-            question = read_question(bytes(connection.received.partition(b"\n")[0]))
+            question = read_question(line)
         except ControlError:  # it is told so when its turn comes
             return
         if question.do == "cancel":
-            self._next_line(connection)
-            self._cancel(pending)
+            connection.take_line()
+            self._cancel(connection.pending)
 
     def _cancel(self, pending: _Pending) -> None:
         try:
@@ -451,27 +347,13 @@ class Server:
         except NodeStoppedError:
             return
 
-    # -- a loop that does not move -----------------------------------------------------------------------------------
-
-    def _send_ping(self, now: float) -> None:
-        self._ping = now
-        try:
-            self._bridge.post(self._pong)
-        except NodeStoppedError:
-            self._ping = None
-
-    def _pong(self) -> None:
-        """On the loop."""
-        self._ping = None
-
-    def _look_after_loop(self, now: float) -> None:
+    def _look_after_loop(self) -> None:
+        """Answer those who wait for a loop that does not move."""
         waiting = [one.pending for one in self._connections if one.pending is not None]
         if not waiting:
             return
-        if self._ping is None:
-            self._send_ping(now)
-            return
-        report = self._who_blocks(self._limits.patience)
+        report = self._heartbeat.who_blocks(self._limits.patience)
+        self._heartbeat.ask()
         if report is None:
             return
         who = (
@@ -484,15 +366,6 @@ class Server:
                 self._cancel(pending)
                 text = f"the loop of {self._node.name} has been blocked by {who} for {report.seconds:.1f} s"
                 self._finish(pending, outcome.Error(ControlError("blocked", text, report=report)))
-
-    def _who_blocks(self, patience: float) -> Any:
-        asked, now = self._ping, perf_counter()
-        if asked is None or now - asked < patience * 0.9:
-            return None
-        watchdog = self._node._watchdog
-        if watchdog is not None and watchdog.asked is not None:
-            asked = min(asked, watchdog.asked)
-        return look_at_loop(self._bridge, now - asked)
 
 
 _servers: Final[WeakSet[Server]] = WeakSet()

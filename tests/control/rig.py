@@ -15,7 +15,8 @@ import pytest
 import trio
 
 from ergo_py import Node
-from ergo_py.control.server import Limits, Server
+from ergo_py.control.limits import Limits
+from ergo_py.control.server import Server
 from tests.support import running_node
 
 __all__ = ["Quick", "Wire", "in_thread", "runtime_directory", "served"]

@@ -17,14 +17,16 @@ from tests.support import Recorder
 
 
 class Spinner(Actor):
-    """Sends to itself for ever, and to a slow one, whose mailbox grows."""
+    """Sends to itself for ever, with a breath in between, and to a slow one, whose mailbox grows."""
 
     def init(self) -> None:
         self.send(self.pid, 1)
 
     def handle_message(self, message: int, sender: object) -> None:
-        self.send(self.pid, message + 1)
-        if message % 1000 == 0:
+        if message % 100:
+            self.send(self.pid, message + 1)
+        else:
+            self.send_after(0.002, self.pid, message + 1)
             self.send("heap", message)
 
 

@@ -1,0 +1,117 @@
+"""One client's lines, in and out: bounded, and never waited for."""
+
+import selectors
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ergo_py.control.connection import Connection
+from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
+
+
+class Pair:
+    """A connection, and the client at its other end."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        self.peer.setblocking(False)
+        self.selector = selectors.DefaultSelector()
+        self.written: list[str] = []
+        self.connection = Connection(ours, self.selector, None, lambda _, text: self.written.append(text))
+
+    def events(self) -> int:
+        """What the selector is asked to look for."""
+        known = self.selector.get_map()
+        return known[self.connection.sock].events if self.connection.sock in known else 0
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.connection.close()
+    pair.peer.close()
+    pair.selector.close()
+
+
+def test_lines_come_out_one_by_one_whatever_pieces_they_come_in(pair: Pair) -> None:
+    one = pair.connection
+
+    pair.peer.send(b"fi")
+    assert one.receive()
+    assert not one.has_line
+    assert one.line_began is not None
+    pair.peer.send(b"rst\nsecond\nth")
+    assert one.receive()
+
+    assert one.has_line
+    assert (one.first_line(), one.take_line(), one.take_line(), one.first_line()) == (
+        b"first",
+        b"first",
+        b"second",
+        b"th",
+    )
+    assert not one.has_line
+
+
+def test_no_more_is_read_than_a_line_may_have(pair: Pair) -> None:
+    one = pair.connection
+    total = 0
+    for _ in range(10):
+        try:
+            total += pair.peer.send(b"x" * MAX_REQUEST)
+        except BlockingIOError:
+            break
+    while pair.events() & selectors.EVENT_READ:
+        assert one.receive()
+
+    assert one.says_too_much
+    assert len(one.first_line()) <= 2 * MAX_REQUEST
+    assert total > len(one.first_line())
+
+
+def test_what_is_not_taken_waits_and_time_runs_until_something_is(pair: Pair) -> None:
+    one = pair.connection
+    text = b"x" * MAX_ANSWER
+
+    assert one.say(text)
+    began = one.write_began
+    assert began is not None
+    assert not one.is_listening
+    assert pair.events() & selectors.EVENT_WRITE
+    assert one.say(b"more")
+    assert one.write_began == began
+    taken = 0
+    while taken < len(text) + 4:
+        taken += len(pair.peer.recv(1 << 20))
+        assert one.flush()
+
+    assert one.is_listening
+    assert one.write_began is None
+    assert pair.events() == selectors.EVENT_READ
+
+
+def test_too_much_to_say_is_seen(pair: Pair) -> None:
+    pair.connection.say(b"x" * (2 * MAX_ANSWER))
+
+    assert pair.connection.is_full
+
+
+def test_the_end_of_the_other_side_is_noticed(pair: Pair) -> None:
+    pair.peer.close()
+
+    assert not pair.connection.receive()
+    assert not pair.connection.say(b"anybody?")
+
+
+def test_one_who_is_to_leave_is_not_listened_to_and_goes_when_all_is_said(pair: Pair) -> None:
+    one: Any = pair.connection
+    one.leaving = True
+    pair.peer.send(b"please\n")
+
+    assert one.receive()
+    assert not one.has_line
+    assert not one.say(b"goodbye\n")
+    assert pair.peer.recv(100) == b"goodbye\n"

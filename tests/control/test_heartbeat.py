@@ -1,0 +1,57 @@
+"""Whether the loop moves, as seen from another thread."""
+
+import threading
+import time
+
+from ergo_py.control.heartbeat import Heartbeat
+from tests.control.rig import in_thread
+from tests.support import running_node
+
+
+async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
+    async with running_node() as node:
+        heart = Heartbeat(node)
+
+        def look() -> object:
+            heart.ask()
+            time.sleep(0.1)
+            return heart.who_blocks(0.01)
+
+        assert await in_thread(look) is None
+
+
+async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> None:
+    async with running_node() as node:
+        heart, reports = Heartbeat(node), []
+        blocked, seen = threading.Event(), threading.Event()
+
+        def look() -> None:
+            blocked.wait(20)
+            heart.ask()
+            reports.append(heart.who_blocks(10))
+            time.sleep(0.05)
+            reports.append(heart.who_blocks(0.01))
+            seen.set()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        blocked.set()
+        # Here the loop is blocked, by this very test.
+        seen.wait(20)
+        thread.join()
+
+        too_early, report = reports
+        assert too_early is None
+        assert report is not None
+        assert report.process is None
+        assert report.seconds >= 0.05
+        assert "seen.wait(20)" in report.stack
+
+
+async def test_a_node_that_has_stopped_has_no_loop_that_could_be_blocked() -> None:
+    async with running_node() as node:
+        heart = Heartbeat(node)
+
+    heart.ask()
+
+    assert heart.who_blocks(0.0) is None

@@ -1,0 +1,102 @@
+"""Finding nodes and asking them, when all is well and when the other side is not what it seems."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ergo_py.blocking import open_node
+from ergo_py.control.places import bind_socket
+from ergo_py.control.protocol import ControlError
+from ergo_py.shell import client as client_module
+from ergo_py.shell.client import Link, choose, find_nodes
+from ergo_py.shell.leaving import Leave, Status
+
+
+@contextmanager
+def impostor(serve: Callable[[socket.socket], object]) -> Iterator[Path]:
+    """Something that listens where a node should, and does what the test says."""
+    listener, path = bind_socket("impostor@here")
+    listener.settimeout(20)
+    over = threading.Event()
+
+    def run() -> None:
+        while True:
+            peer, _ = listener.accept()
+            with peer:
+                if over.is_set():
+                    return
+                peer.settimeout(20)
+                serve(peer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield path
+    finally:
+        over.set()
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(str(path))
+            thread.join()
+        listener.close()
+        path.unlink()
+
+
+def test_a_node_is_found_chosen_and_asked() -> None:
+    with open_node("demo@here", control="look", log_output="none", watchdog=None):
+        (found,) = find_nodes()
+        with choose(None, None) as link, choose("demo", os.getpid()) as other:
+            assert link.ask("info")["name"] == "demo@here"
+            assert other.may == ["look"]
+            with pytest.raises(ControlError) as refused:
+                link.ask("inspect", to="nobody")
+
+    assert (found.name, found.os_pid, found.may, found.problem) == ("demo@here", os.getpid(), ("look",), None)
+    assert refused.value.code == "no_such_process"
+    assert find_nodes() == []
+
+
+def test_one_that_says_nothing_is_listed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_GREETING", 0.1)
+    with impostor(lambda peer: peer.recv(1)):
+        (found,) = find_nodes()
+
+        assert found.problem == "does not answer"
+        with pytest.raises(Leave) as leave:
+            choose("impostor", None)
+        assert leave.value.status == Status.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    "says, text",
+    [
+        (b"SSH-2.0-OpenSSH\n", "Expecting value"),
+        (b"[1]\n", "does not speak the language"),
+        (b'{"ergo": 99}\n', "speaks version 99"),
+        (b'{"error": {"code": "busy", "text": "too many"}}\n', "too many"),
+        (b"", "went away"),
+    ],
+)
+def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -> None:
+    with impostor(lambda peer: peer.sendall(says)) as path:
+        link = Link(path)
+        with pytest.raises((OSError, ValueError, ControlError), match=text):
+            link.open()
+        link.close()
+
+
+def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:
+    def serve(peer: socket.socket) -> None:
+        peer.sendall(b'{"ergo": 1, "node": "impostor@here", "os_pid": 1, "may": []}\n')
+        peer.recv(1000)
+
+    with impostor(serve) as path:
+        link = Link(path)
+        link.open()
+        with pytest.raises(ConnectionError, match="impostor@here went away"):
+            link.ask("ps")
+        link.close()
