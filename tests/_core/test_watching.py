@@ -1,5 +1,6 @@
 """Looking into a process that has no code for it: its state, holding it, and leaving it as it was."""
 
+import time
 from typing import Any
 
 import pytest
@@ -157,6 +158,9 @@ async def test_a_suspended_process_takes_no_message_and_loses_none(
 
         assert await node.suspend(pid) is True
         assert await node.suspend(pid) is False
+        await wait_all_tasks_blocked()
+        with pytest.raises(CallTimeoutError):
+            await node.call(pid, "nothing else waits", timeout=1)
         for message in (2, 3):
             node.send(pid, message)
         node.send(pid, "high", priority=Priority.HIGH)
@@ -173,6 +177,17 @@ async def test_a_suspended_process_takes_no_message_and_loses_none(
         assert not node.process_info(pid).suspended
         assert node.process_info(pid).running_time < 0.9
         assert node._kernel.watches == {}
+
+
+async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        await node.suspend(pid)
+        time.sleep(0.2)  # noqa: ASYNC251 - it is real time that is counted
+        await node.resume(pid)
+        await wait_all_tasks_blocked()
+
+        assert node.process_info(pid).running_time < 0.15
 
 
 async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -> None:

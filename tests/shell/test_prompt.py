@@ -33,6 +33,12 @@ def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_withou
             found = terminal.ask(FIND)
             facts = terminal.ask("await node.inspect_meta(alias)")
             before = terminal.ask("node.info().spawned")
+            # Ctrl-C interrupts what was typed, there as well.
+            terminal.type("print('waiting'); await trio.sleep_forever()\n")
+            terminal.wait_for("waiting\n")
+            terminal.type("\x03")
+            terminal.wait_for("KeyboardInterrupt\n>>> ")
+            assert terminal.ask("6 * 7") == "42\n"
             # Something is left unfinished when the terminal is closed.
             terminal.ask("left_behind = 5")
             terminal.type("print('waiting'); await trio.sleep_forever()\n")
