@@ -97,7 +97,7 @@ def test_the_shell_shows_what_the_page_shows() -> None:
 
 def test_a_plain_python_prompt_shows_what_the_page_shows() -> None:
     (transcript,) = transcripts("python")
-    with at_terminal(command=["-q"], lines=40) as terminal:
+    with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
         terminal.wait_for(">>> ")
 
         assert_typed(terminal, transcript)

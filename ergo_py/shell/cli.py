@@ -5,6 +5,7 @@ import difflib
 import os
 import sys
 import traceback
+from importlib import metadata
 from typing import Any, NoReturn
 
 from .._core.behaviour import Behaviour
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"ergo_py {metadata.version('ergo_py')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(name: str, help: str, **more: Any) -> argparse.ArgumentParser:

@@ -226,6 +226,7 @@ def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
     assert "dead-letters" in out
     assert "statuses: 0 done" in out
     assert ergo("--help")[0] == Status.DONE
+    assert ergo("--version")[1].startswith("ergo_py 0.")
     assert "the number or the registered name of a process" in ergo("inspect", "--help")[1]
 
 
