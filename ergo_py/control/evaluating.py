@@ -5,15 +5,18 @@ import inspect
 import io
 import linecache
 import pprint
+import pydoc
 import rlcompleter
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import trio
 
+from .._core.errors import NotAllowedError
 from .._core.ids import PID, Alias
 from .rendering import crash_text, process_table
 from .snapshots import list_rows
@@ -42,6 +45,9 @@ class Session:
             "trio": trio,
             "node": node,
             "print": self._print,
+            "help": self._help,
+            "input": _no_input,
+            "breakpoint": _no_input,
             "pid": self._pid,
             "alias": self._alias,
             "ps": self._ps,
@@ -60,6 +66,15 @@ class Session:
         print(*values, sep=sep, end=end, file=out, **how)
         if file is None:
             self._write(out.getvalue())
+
+    def _help(self, what: object = None) -> None:
+        """Show the documentation of something. Not in a pager, which would be one at the node's terminal."""
+        if what is None:
+            self._print(
+                "help(x) shows what x is; `node` is the node, and ps(), tree() and crashes() show what it is doing"
+            )
+        else:
+            self._print(pydoc.plain(pydoc.render_doc(what, "%s")))
 
     def _pid(self, number: int) -> PID:
         """The PID with this number."""
@@ -140,14 +155,15 @@ class Session:
             linecache.cache.pop(name, None)
 
 
+def _no_input(*_: object, **__: object) -> NoReturn:
+    raise NotAllowedError("nothing that waits for the keyboard may run here: it would block the event loop of the node")
+
+
 def _display(value: object) -> str:
     show: Callable[[object], str] = repr
     text = show(value)
-    if (
-        len(text) > _WIDTH
-        and isinstance(value, dict | list | tuple | set | frozenset)
-        and not hasattr(value, "_fields")
-    ):
+    is_container = isinstance(value, dict | list | tuple | set | frozenset) and not hasattr(value, "_fields")
+    if len(text) > _WIDTH and (is_container or is_dataclass(value)):
         text = pprint.pformat(value, width=_WIDTH, sort_dicts=False)
     return text
 

@@ -14,6 +14,7 @@ from .._core.opening import read_permissions
 from .._core.options import LEVELS
 from .._core.reasons import is_failure
 from ..blocking import open_node
+from ..control.places import ControlSocketError
 from ..control.snapshots import SORTS
 from ..run import run as run_program
 from .commands import COMMANDS
@@ -190,12 +191,11 @@ def _run(options: argparse.Namespace) -> Status:
         result = run_program(
             program.app, name=program.name if options.name is None else options.name, **_settings(options)
         )
-    except ErgoError as error:
+    except ControlSocketError:
+        raise
+    except Exception as error:
         if isinstance(error, BadInputError) and error.what == "name":
             raise Leave(Status.USAGE, str(error)) from None
-        traceback.print_exception(error)
-        return Status.FAILED
-    except Exception as error:
         traceback.print_exception(error)
         return Status.FAILED
     if (
@@ -216,7 +216,7 @@ def _shell(options: argparse.Namespace) -> Status:
         name = "shell@localhost" if program is None else program.name
     try:
         node = open_node(name, **_settings(options))
-    except ErgoError as error:
+    except BadInputError as error:
         raise Leave(Status.USAGE, str(error)) from None
     local = None
     try:

@@ -101,6 +101,14 @@ async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
         assert await screen.type("Actor") == "<class 'ergo_py.actor.Actor'>\n"
 
 
+async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        assert "Ask a process or meta-process to end, politely." in await screen.type("help(node.send_exit)")
+        assert "help(x) shows" in await screen.type("help()")
+        for source in ("input('name? ')", "breakpoint()"):
+            assert "it would block the event loop" in await screen.type(source)
+
+
 async def test_names_are_completed(autojump_clock: MockClock) -> None:
     async with at_a_prompt() as (_, screen):
         assert screen.session.complete("node.inspect_m") == ["node.inspect_meta("]
@@ -114,6 +122,7 @@ async def test_long_values_are_broken_into_lines(autojump_clock: MockClock) -> N
         shown = await screen.type("{f'key {n}': 'x' * 30 for n in range(5)}")
 
         assert len(shown.splitlines()) == 5
+        assert len((await screen.type("node.info()")).splitlines()) > 5
 
 
 @pytest.mark.parametrize("source", ["node.stop()", "await node.spawn(Actor)"])

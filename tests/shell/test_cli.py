@@ -311,3 +311,16 @@ def test_a_name_that_cannot_be_one_is_refused(ergo: Ergo, tmp_path: Path) -> Non
 
         assert status == Status.USAGE
         assert "name: got ''" in err
+
+
+def test_a_control_socket_that_cannot_be_had_is_told_in_a_line(
+    ergo: Ergo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+
+    for command in ("run", "shell"):
+        status, _, err = ergo(command, "--control", "look", f"{tmp_path}/program.py")
+
+        assert status == Status.FAILED
+        assert err.startswith("ergo: no directory for control sockets at /nowhere/ergo")
