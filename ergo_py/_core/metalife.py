@@ -57,6 +57,9 @@ _LAST_CHANCE: Final = 2.0
 class Meta:
     """The kernel's side of a meta-process; the behaviour is the user's side. Everything here happens on the loop's thread."""
 
+    name = None
+    """A meta-process has no name, only its alias."""
+
     __slots__ = (
         "_initialising",
         "_logger",
