@@ -626,6 +626,8 @@ async def test_a_pool_may_be_supervised_and_its_mailbox_is_kept_through_its_rest
         await wait_all_tasks_blocked()
         service.send("waits")
         answer = await service.call("waits, too")
+        # Each has a worker of its own.
+        await wait_all_tasks_blocked()
 
         assert answer[1] == "waits, too"
         assert [what for _, what in done] == ["waits"]
