@@ -187,7 +187,7 @@ class Soak:
 @asynccontextmanager
 async def soaking(clock: MockClock) -> AsyncIterator[Soak]:
     """A node for some rounds, warmed up: what is made once has been made, and rings that keep the last few are full."""
-    async with open_node("soak@localhost", watchdog=None, log_output="none", dead_letters=50) as node:
+    async with open_node("soak@localhost", watchdog=None, log_output="none", dead_letters=50, obituaries=20) as node:
         soak = Soak(node, clock)
         await soak.begin()
         await soak.run(70)

@@ -51,7 +51,7 @@ async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: M
     async with soaking(mock_clock) as soak:
         tracemalloc.start()
         try:
-            # Long enough that what is kept on purpose, the last dead letters above all, is there.
+            # Long enough that what is kept on purpose, the last dead letters and obituaries above all, is there.
             await soak.run(60)
             gc.collect()
             before, _ = tracemalloc.get_traced_memory()
