@@ -13,11 +13,13 @@ PURE = [
         f"_core/{name}.py"
         for name in (
             *("ids", "reasons", "errors", "messages", "states"),
-            *("mailbox", "registry", "relations", "requests", "timers", "events", "deadletters", "info"),
+            *("mailbox", "registry", "relations", "requests", "timers", "events", "deadletters", "info", "obituaries"),
         )
     ),
     "strategies.py",
     "meta/framing.py",
+    "control/protocol.py",
+    "control/rendering.py",
 ]
 
 

@@ -41,6 +41,7 @@
     ├── EscalationError                     a supervisor gave up, and the node was told to stop then
     ├── NotAllowedError (RuntimeError)      not here, or not in this state; says where instead
     ├── NodeStoppedError (RuntimeError)     the node has stopped, or is stopping
+    ├── ControlSocketError (OSError)        the control socket cannot be offered, or is not to be trusted
     └── CallbackError (TypeError)           a callback returned something it must not
 
     Reject                                  raised by ``handle_call``: the caller gets ``error``, the process lives on
@@ -64,6 +65,7 @@ __all__ = [
     "ChildNotRunningError",
     "ChildRunningError",
     "ChildUnknownError",
+    "ControlSocketError",
     "DeadlockError",
     "ErgoError",
     "EventTakenError",
@@ -436,6 +438,10 @@ class NodeStoppedError(ErgoError, RuntimeError):
     def __init__(self, node: str, what: str = "") -> None:
         super().__init__(f"node {node} has stopped{': ' + what if what else ''}; open a new one with open_node(...)")
         self.node = node
+
+
+class ControlSocketError(ErgoError, OSError):
+    """The control socket cannot be offered, or the place where it should be is not to be trusted; nothing was opened."""
 
 
 class CallbackError(ErgoError, TypeError):

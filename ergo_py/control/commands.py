@@ -63,6 +63,10 @@ class Arguments:
         self._command = command
         self._given = dict(given)
 
+    def has(self, name: str) -> bool:
+        """Whether it was given."""
+        return name in self._given
+
     def target(self, node: Any) -> PID | Alias:
         """Whom ``to`` means: a number, or a registered name."""
         to = self._given.pop("to", None)
@@ -176,7 +180,7 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
 
 async def info(client: Client, arguments: Arguments) -> object:
     """The node; or one process or meta-process, if it is named."""
-    if "to" not in arguments._given:
+    if not arguments.has("to"):
         arguments.done()
         return {
             **as_json(client.node.info()),

@@ -12,19 +12,15 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from .._core.errors import ErgoError
+from .._core.errors import ControlSocketError
 
-__all__ = ["ControlSocketError", "bind_socket", "clean", "directory", "peer_user", "sockets"]
+__all__ = ["bind_socket", "clean", "directory", "peer_user", "sockets"]
 
 _SUFFIX: Final = ".sock"
 _LONGEST: Final = 100
 """Bytes of a path; the systems allow 104 or 108."""
 _UNFINISHED: Final = 60.0
 """Seconds after which a socket that never got its name was left behind by somebody who died."""
-
-
-class ControlSocketError(ErgoError, OSError):
-    """The control socket cannot be offered."""
 
 
 def directory(*, create: bool = False) -> Path:

@@ -9,12 +9,11 @@ from importlib import metadata
 from typing import Any, NoReturn
 
 from .._core.behaviour import Behaviour
-from .._core.errors import BadInputError, ErgoError
+from .._core.errors import BadInputError, ControlSocketError, ErgoError
 from .._core.opening import read_permissions
 from .._core.options import LEVELS
 from .._core.reasons import is_failure
 from ..blocking import open_node
-from ..control.places import ControlSocketError
 from ..control.snapshots import SORTS
 from ..run import run as run_program
 from .commands import COMMANDS

@@ -19,6 +19,7 @@ from ergo_py._core.errors import (
     ChildNotRunningError,
     ChildRunningError,
     ChildUnknownError,
+    ControlSocketError,
     DeadlockError,
     ErgoError,
     EscalationError,
@@ -211,6 +212,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     ),
     (SpawnError("killed during its init"), {}, ["killed during its init"]),
     (NotAllowedError("not here; do it in init"), {}, ["not here; do it in init"]),
+    (ControlSocketError("set XDG_RUNTIME_DIR"), {}, ["set XDG_RUNTIME_DIR"]),
     (CallbackError("write `async def init`"), {}, ["write `async def init`"]),
     (Reject(PROBLEM), {"error": PROBLEM}, ["disk on fire"]),
 ]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ergo_py.control.places import ControlSocketError, bind_socket, clean, directory, peer_user, sockets
+from ergo_py import ControlSocketError
+from ergo_py.control.places import bind_socket, clean, directory, peer_user, sockets
 
 
 def test_the_directory_is_in_the_run_time_directory_or_among_the_temporary_files(
