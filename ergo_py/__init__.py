@@ -103,6 +103,14 @@ from .actor import Actor
 from .handles import (
     SupervisorHandle,
 )
+from .machine_states import (
+    EventTimeout,
+    MachineState,
+    NamedTimeout,
+    StateMethod,
+    StateTimeout,
+    state,
+)
 from .node import (
     Node,
     open_node,
@@ -147,6 +155,7 @@ from .specs import (
     Strategy,
     SupervisorSpec,
 )
+from .state_machine import StateMachine
 from .supervisor import (
     ChildCount,
     Supervisor,
@@ -222,6 +231,7 @@ __all__ = [
     "EventStarted",
     "EventStopped",
     "EventTakenError",
+    "EventTimeout",
     "EventUnknownError",
     "Exit",
     "ExitReport",
@@ -231,6 +241,7 @@ __all__ = [
     "InitTimeoutError",
     "Killed",
     "LogRecord",
+    "MachineState",
     "MailboxFullError",
     "MetaInfo",
     "MetaProcess",
@@ -238,6 +249,7 @@ __all__ = [
     "Name",
     "NameTakenError",
     "NameUnknownError",
+    "NamedTimeout",
     "NoNode",
     "NoProcess",
     "Node",
@@ -279,6 +291,9 @@ __all__ = [
     "SpawnError",
     "State",
     "Statistics",
+    "StateMachine",
+    "StateMethod",
+    "StateTimeout",
     "Strategy",
     "SupervisionError",
     "Supervisor",
@@ -298,4 +313,5 @@ __all__ = [
     "Why",
     "open_node",
     "run",
+    "state",
 ]

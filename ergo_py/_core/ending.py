@@ -323,6 +323,9 @@ def drop_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
 def _answer(process: "Process", reason: Reason) -> None:
     """Answer every call that was queued or deferred; the other messages become dead letters."""
     process.handling = None
+    if process.postponed:
+        process.main.extendleft(reversed(process.postponed))
+        process.postponed = None
     for caller in tuple(process.deferred or ()):
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     if process.seat is not None and process.seat.fate is not Fate.DEAD_LETTER:

@@ -24,7 +24,7 @@ from .options import LEVELS
 from .publishing import Publishing
 from .reasons import NoProcess, Reason
 from .relations import Kind, Relation, Relations, Watched
-from .router import Router
+from .router import LANES, Router
 from .seats import Seat
 from .timers import Timer
 
@@ -191,8 +191,10 @@ class Kernel:
 
     def _fire(self, timer: Timer) -> None:
         if timer.to is None:
-            # A supervisor's own: as a signal, since a full mailbox must not keep a child from coming back.
-            self.router.signal(timer.owner, SYSTEM_LANE, (CONTROL, timer.owner.id, None, timer.message))
+            # A behaviour's own: as a signal, since a full mailbox must not keep a child from coming back, or a machine in a state.
+            # Without a priority it goes before messages, with one it keeps their order.
+            lane = SYSTEM_LANE if timer.priority is None else LANES[timer.priority]
+            self.router.signal(timer.owner, lane, (CONTROL, timer.owner.id, None, timer.message))
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)

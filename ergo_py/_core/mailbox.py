@@ -399,11 +399,12 @@ class Mailbox:
 
     def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
         queue = self._made(lane)
-        if lane is MAIN_LANE:
-            return queue.popleft()
         # A signal is never displaced: look for the first envelope that a user sent.
-        index = next(i for i, envelope in enumerate(queue) if envelope[0] <= EVENT)
+        index = next((i for i, envelope in enumerate(queue) if envelope[0] <= EVENT), None)
+        if index is None:
+            return None
         oldest = queue[index]
         del queue[index]
-        self._count(lane, -1)
+        if lane is not MAIN_LANE:
+            self._count(lane, -1)
         return oldest

@@ -1,5 +1,6 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
+from collections import deque
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Final
@@ -88,6 +89,7 @@ class Process:
         "options",
         "owned",
         "parent",
+        "postponed",
         "priority",
         "reason",
         "router",
@@ -149,6 +151,8 @@ class Process:
         self.events: list[EventName] | None = None
         self.timers: set[Timer] | None = None
         self.deferred: set[Caller] | None = None
+        self.postponed: deque[Envelope] | None = None
+        """What its behaviour has put aside, to be served before what waits."""
         self.seat: Seat | None = None
         """Its place under a supervisor."""
         self.seats: dict[str, Seat] | None = None

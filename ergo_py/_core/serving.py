@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .metalife import Meta
     from .process import Process
 
-__all__ = ["AGAIN", "answer_now", "check_plain", "serve"]
+__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "serve"]
 
 _SLICE: Final = 0.001
 """Seconds after which a process that always has messages lets others run."""
@@ -166,17 +166,17 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
             return await _handle_exit(process, sender, ref, payload)
         case _ if kind == DOWN:
             if process.kernel.relations.deliver(ref):
-                await _callback(process, "handle_message", Down(sender, payload), sender)
+                await callback(process, "handle_message", Down(sender, payload), sender)
         case _ if kind == CHILD_EXIT:
-            await _callback(process, "handle_child_exit", sender, payload)
+            await callback(process, "handle_child_exit", sender, payload)
         case _ if kind == CONTROL:
             await process.behaviour._control(sender, ref, payload)
         case _ if kind == INSPECT:
             await _handle_inspect(process, ref, payload)
         case _ if kind == LOG:
-            await _callback(process, "handle_log", payload)
+            await callback(process, "handle_log", payload)
         case _ if kind == EVENT:
-            await _callback(process, "handle_event", payload)
+            await callback(process, "handle_event", payload)
         case _ if kind in (STOP, FAILED):
             return payload  # type: ignore[no-any-return]
         case _ if kind == KILL:
@@ -194,9 +194,9 @@ async def _greet(process: "Process") -> None:
     """The first callbacks in the process's own task, before any message."""
     reason = process.seat.successor_of if process.seat is not None else None
     if reason is not None and "post_restart" in process.callbacks.defined:
-        await _callback(process, "post_restart", reason)
+        await callback(process, "post_restart", reason)
     if "post_start" in process.callbacks.defined:
-        await _callback(process, "post_start")
+        await callback(process, "post_start")
 
 
 async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
@@ -208,10 +208,10 @@ async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
     # One that does not say what to do with this kind of address is served as without the split.
     name, args = (special, (address,)) if special in process.callbacks.defined else (general, ())
     if kind == ADDRESSED:
-        await _callback(process, name, *args, payload, sender)
+        await callback(process, name, *args, payload, sender)
         return
     try:
-        reply = await _callback(process, name, *args, payload, ref)
+        reply = await callback(process, name, *args, payload, ref)
     except Reject as rejection:
         process.kernel.calls.reply(ref, None, rejection.error)
     else:
@@ -230,14 +230,14 @@ async def _handle_exit(process: "Process", source: Any, relation: Any, reason: R
             return None
     parent = process.kernel.pid if process.parent is None else process.parent.id
     if process.trap_exit and source != parent:
-        await _callback(process, "handle_message", Exit(source, reason), source)
+        await callback(process, "handle_message", Exit(source, reason), source)
         return None
     return reason
 
 
 async def _handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
     try:
-        answer = dict(await _callback(process, "handle_inspect", *items))
+        answer = dict(await callback(process, "handle_inspect", *items))
         told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
         # Looking must not kill what is looked at.
@@ -247,7 +247,8 @@ async def _handle_inspect(process: "Process", caller: Caller, items: tuple[str, 
         process.kernel.calls.reply(caller, told, None)
 
 
-async def _callback(process: "Process", name: str, *args: Any) -> Any:
+async def callback(process: "Process", name: str, *args: Any) -> Any:
+    """Have the behaviour called, in whichever way its callback of that name is written."""
     result = getattr(process.behaviour, name)(*args)
     if name in process.callbacks.asynchronous:
         return await result

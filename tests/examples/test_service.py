@@ -1,4 +1,4 @@
-"""The examples of supervision print what their READMEs say; the ledger that is killed loses nothing."""
+"""Examples that print what their READMEs say; the ledger that is killed loses nothing."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.examples.programs import EXAMPLES, ROOT
 
 
-@pytest.mark.parametrize("program", ["service/main.py", "supervision/smallest.py"])
+@pytest.mark.parametrize("program", ["service/main.py", "state_machine/door.py", "supervision/smallest.py"])
 def test_an_example_prints_what_its_readme_says(program: str) -> None:
     readme = (EXAMPLES / program).with_name("README.md").read_text()
     [promised] = re.findall(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
