@@ -1,6 +1,10 @@
 """Actors that never block, over I/O that does."""
 
 from ._core.errors import (
+    ApplicationError,
+    ApplicationNeededError,
+    ApplicationStartError,
+    ApplicationUnknownError,
     BadInputError,
     BehaviourError,
     CallbackError,
@@ -46,6 +50,7 @@ from ._core.errors import (
 )
 from ._core.ids import PID, Alias, EventName, Name, NodeName, Ref
 from ._core.info import (
+    ApplicationInfo,
     BlockedReport,
     ChildInfo,
     Ended,
@@ -100,6 +105,7 @@ from ._core.states import MetaState, State
 from ._core.timers import Timer
 from ._core.tracing import CallbackStatistics, Statistics, Trace, TraceEntry
 from .actor import Actor
+from .application import Application, Needs
 from .handles import (
     SupervisorHandle,
 )
@@ -192,6 +198,12 @@ __all__ = [
     "TRANSIENT",
     "Actor",
     "Alias",
+    "Application",
+    "ApplicationError",
+    "ApplicationInfo",
+    "ApplicationNeededError",
+    "ApplicationStartError",
+    "ApplicationUnknownError",
     "Backoff",
     "BadInputError",
     "BehaviourError",
@@ -250,6 +262,7 @@ __all__ = [
     "NameTakenError",
     "NameUnknownError",
     "NamedTimeout",
+    "Needs",
     "NoNode",
     "NoProcess",
     "Node",

@@ -9,7 +9,11 @@ from ._core import node as kernel_node
 from ._core import opening
 from ._core.errors import BadInputError
 from ._core.ids import Target
+from ._core.info import ApplicationInfo
+from ._core.kernel import Kernel
 from ._core.options import SpawnKeywords
+from .application import Application
+from .applications import Applications
 from .control.server import open_control
 from .handles import SupervisorHandle
 from .pool import PoolHandle
@@ -25,6 +29,10 @@ P = ParamSpec("P")
 
 class Node(kernel_node.Node):
     """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
+
+    def __init__(self, kernel: Kernel, expose_env: bool) -> None:
+        super().__init__(kernel, expose_env)
+        self._applications = Applications(self)
 
     async def supervise(
         self,
@@ -86,7 +94,45 @@ class Node(kernel_node.Node):
 
     def tree(self) -> TreeNode:
         """Everything that runs on this node, and every child that should: who belongs to whom, and how it is doing."""
-        return self._run(take_tree, self._kernel)
+        return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
+
+    # -- applications ------------------------------------------------------------------------------------------------
+
+    def load_applications(self, *applications: Application) -> None:
+        """Make applications known, without starting them.
+
+        Raises:
+            BadInputError: they do not fit together, or with those that are loaded: an unknown dependency, a ring, a name that is
+                used twice, a service that nobody provides. Nothing is changed.
+        """
+        self._run(self._applications.load, applications)
+
+    async def start_applications(self, *applications: Application | str) -> list[str]:
+        """Start applications, and before each what it depends on. Returns the names of those that were started, in order.
+
+        Give the names of loaded ones, or applications, which are loaded then; nothing for all. Those that run are left alone.
+
+        Raises:
+            BadInputError: they do not fit together; nothing was loaded or started.
+            ApplicationUnknownError: there is none of that name; nothing was started.
+            ApplicationStartError: one could not be started; what this call had started was stopped again.
+        """
+        self._here("start_applications")
+        return await self._applications.start(applications)
+
+    async def stop_applications(self, *names: str) -> list[str]:
+        """Stop applications, last started first; all, if none is named. Returns the names of those that were stopped, in order.
+
+        Raises:
+            ApplicationUnknownError: there is none of that name; nothing was stopped.
+            ApplicationNeededError: another one that runs depends on it; nothing was stopped.
+        """
+        self._here("stop_applications")
+        return await self._applications.stop(names)
+
+    def applications(self) -> list[ApplicationInfo]:
+        """The applications that are loaded, in the order in which they would be started."""
+        return self._run(self._applications.infos)
 
 
 def _opening(opener: Callable[P, opening.NodeContext[Any]]) -> Callable[P, opening.NodeContext[Node]]:

@@ -1,11 +1,11 @@
 """The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ._core.ids import PID, Alias
-from ._core.info import ChildInfo, Phase
+from ._core.info import ApplicationInfo, ChildInfo, Phase
 from ._core.kernel import Kernel
 from ._core.process import Process
 from .supervisor import Supervisor
@@ -25,7 +25,7 @@ class TreeNode:
     state: str | None
     """The state of the process; None if there is none."""
     phase: Phase | None
-    """Where it is in its life as a supervised child; None if it is not supervised."""
+    """Where it is in its life as a supervised child or as an application; None if it is neither."""
     restarts: int
     mailbox: int
     """How many messages wait for it."""
@@ -63,14 +63,15 @@ class TreeNode:
         return " ".join(words) + (f" ({', '.join(told)})" if told else "")
 
 
-def take_tree(kernel: Kernel) -> TreeNode:
-    """The tree as it is now."""
-    return _node(
-        None, kernel.pid.node, "", children=tuple(_of_process(one, None) for one in list(kernel.roots.values()))
-    )
+def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> TreeNode:
+    """The tree as it is now, with the applications that do not run at its end."""
+    by_pid = {one.pid: one for one in applications}
+    children = [_of_process(one, None, by_pid.get(one.id)) for one in list(kernel.roots.values())]
+    children += [_node(None, one.name, "Application", phase=one.phase) for one in applications if one.pid is None]
+    return _node(None, kernel.pid.node, "", children=tuple(children))
 
 
-def _of_process(process: Any, child: ChildInfo | None) -> TreeNode:
+def _of_process(process: Any, child: ChildInfo | None, application: ApplicationInfo | None = None) -> TreeNode:
     if not isinstance(process, Process):
         return _of_meta(process)
     supervisor = process.behaviour if isinstance(process.behaviour, Supervisor) and process.seats is not None else None
@@ -87,9 +88,9 @@ def _of_process(process: Any, child: ChildInfo | None) -> TreeNode:
     return _node(
         process.id,
         process.name if child is None else child.name,
-        process.callbacks.behaviour,
+        process.callbacks.behaviour if application is None else "Application",
         state=process.state.value,
-        phase=None if child is None else child.phase,
+        phase=child.phase if child is not None else None if application is None else application.phase,
         restarts=0 if child is None else child.restarts,
         mailbox=len(process.mailbox),
         strategy=strategy,

@@ -38,7 +38,11 @@
     │   ├── ServiceGoneError                the child behind it does not come back; carries its last reason
     │   ├── ServiceBusyError                too many wait for the child to come back
     │   └── ServiceTimeoutError (TimeoutError)  it did not come back in time
-    ├── EscalationError                     a supervisor gave up, and the node was told to stop then
+    ├── ApplicationError                    carries the application's name
+    │   ├── ApplicationUnknownError (LookupError)  none of that name is loaded
+    │   ├── ApplicationStartError           it could not be started, and nothing of it runs
+    │   └── ApplicationNeededError          it cannot be stopped while others that run depend on it
+    ├── EscalationError                     a supervisor or an application ended, and the node stops because of that
     ├── NotAllowedError (RuntimeError)      not here, or not in this state; says where instead
     ├── NodeStoppedError (RuntimeError)     the node has stopped, or is stopping
     ├── ControlSocketError (OSError)        the control socket cannot be offered, or is not to be trusted
@@ -52,6 +56,10 @@ from collections.abc import Sequence
 from .reasons import Crashed, Reason, error_of
 
 __all__ = [
+    "ApplicationError",
+    "ApplicationNeededError",
+    "ApplicationStartError",
+    "ApplicationUnknownError",
     "BadInputError",
     "BehaviourError",
     "CallError",
@@ -418,8 +426,48 @@ class ServiceTimeoutError(ServiceError, TimeoutError):
         self.timeout = timeout
 
 
+class ApplicationError(ErgoError):
+    """An operation on an application was refused or failed."""
+
+    def __init__(self, text: str, application: str) -> None:
+        super().__init__(text)
+        self.application = application
+
+
+class ApplicationUnknownError(ApplicationError, LookupError):
+    """No application of that name is loaded."""
+
+    def __init__(self, application: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}", application
+        )
+        self.known = tuple(known)
+
+
+class ApplicationStartError(ApplicationError):
+    """An application could not be started. Nothing of it runs, nor of what was started because of it."""
+
+    def __init__(self, application: str, error: BaseException, undone: Sequence[str]) -> None:
+        also = f"; stopped again, since they were started with it: {', '.join(undone)}" if undone else ""
+        super().__init__(f"application {application!r} could not be started: {error!r}{also}", application)
+        self.error = error
+        self.undone = tuple(undone)
+
+
+class ApplicationNeededError(ApplicationError):
+    """Applications that run depend on one that was to be stopped. Nothing was stopped."""
+
+    def __init__(self, application: str, needed_by: Sequence[str]) -> None:
+        super().__init__(
+            f"{', '.join(needed_by)} run and depend on {application!r}; stop them, too: "
+            f"stop_applications({', '.join(map(repr, (*needed_by, application)))})",
+            application,
+        )
+        self.needed_by = tuple(needed_by)
+
+
 class EscalationError(ErgoError):
-    """A supervisor that belongs to the node gave up, and the node was opened with ``on_escalation="stop"``."""
+    """A supervisor of the node gave up with ``on_escalation="stop"``, or an application ended that must not: the node stops."""
 
     def __init__(self, supervisor: object, reason: Reason) -> None:
         super().__init__(f"{supervisor} gave up, and the node stopped: {reason}")

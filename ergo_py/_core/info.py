@@ -10,6 +10,7 @@ from .reasons import Reason
 from .states import MetaState, State
 
 __all__ = [
+    "ApplicationInfo",
     "BlockedReport",
     "ChildInfo",
     "Ended",
@@ -24,7 +25,10 @@ __all__ = [
 
 
 class Phase(Enum):
-    """Where a supervised child is in its life, as its supervisor sees it."""
+    """Where a supervised child, or a whole application, is in its life.
+
+    An application is PENDING, RUNNING, TERMINATING, COMPLETED or FAILED.
+    """
 
     PENDING = "pending"
     """Not started yet: it waits for its turn."""
@@ -35,6 +39,8 @@ class Phase(Enum):
     """It ended and will be started when its delay is over."""
     STOPPING = "stopping"
     """It was asked to end."""
+    TERMINATING = "terminating"
+    """An application that is being stopped, or is ending by itself."""
     COMPLETED = "completed"
     """It ended without failing, or was stopped, and does not come back by itself."""
     FAILED = "failed"
@@ -91,6 +97,23 @@ class SupervisorInfo:
     children: tuple[ChildInfo, ...]
     restarts: tuple[RestartRecord, ...]
     """The last 50, newest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationInfo:
+    """An application as it is at this moment."""
+
+    name: str
+    phase: Phase
+    mode: str
+    """What its end by itself means for the node."""
+    depends_on: tuple[str, ...]
+    pid: PID | None
+    """Its supervisor, while there is one."""
+    uptime: float
+    """Seconds since it was started; 0 if it does not run."""
+    reason: Reason | None
+    """Why it ended the last time, or could not be started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,12 @@ class Kernel:
         self.logger.error(
             "a supervisor of the node gave up", supervisor=repr(process), reason=str(reason), policy=self.on_escalation
         )
-        if self.on_escalation == "stop" and self.escalated is None:
+        if self.on_escalation == "stop":
+            self.stop_because(process, reason)
+
+    def stop_because(self, process: "Process", reason: Reason) -> None:
+        """Stop the node, since something has ended that it must not go on without."""
+        if self.escalated is None:
             self.escalated = Ended(process.id, process.name, process.callbacks.behaviour, reason)
             self.node.stop()
 

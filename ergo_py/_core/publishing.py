@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from .process import Process
 
 __all__ = [
+    "APPLICATION_PHASE",
     "BLOCKED",
     "DEAD_LETTER",
     "NODE_EVENTS",
     "PROCESS_ENDED",
     "PROCESS_STARTED",
     "Publishing",
+    "RESTARTED",
     "THREAD_ABANDONED",
 ]
 
@@ -30,7 +32,17 @@ PROCESS_ENDED: Final = "ergo.process_ended"
 DEAD_LETTER: Final = "ergo.dead_letter"
 BLOCKED: Final = "ergo.blocked"
 THREAD_ABANDONED: Final = "ergo.thread_abandoned"
-NODE_EVENTS: Final = (PROCESS_STARTED, PROCESS_ENDED, DEAD_LETTER, BLOCKED, THREAD_ABANDONED)
+RESTARTED: Final = "ergo.restarted"
+APPLICATION_PHASE: Final = "ergo.application_phase"
+NODE_EVENTS: Final = (
+    PROCESS_STARTED,
+    PROCESS_ENDED,
+    DEAD_LETTER,
+    BLOCKED,
+    THREAD_ABANDONED,
+    RESTARTED,
+    APPLICATION_PHASE,
+)
 """The events that a node itself publishes; nothing is made of them while nobody has subscribed."""
 
 

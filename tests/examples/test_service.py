@@ -9,7 +9,9 @@ import pytest
 from tests.examples.programs import EXAMPLES, ROOT
 
 
-@pytest.mark.parametrize("program", ["service/main.py", "state_machine/door.py", "supervision/smallest.py"])
+@pytest.mark.parametrize(
+    "program", ["application/main.py", "service/main.py", "state_machine/door.py", "supervision/smallest.py"]
+)
 def test_an_example_prints_what_its_readme_says(program: str) -> None:
     readme = (EXAMPLES / program).with_name("README.md").read_text()
     [promised] = re.findall(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
