@@ -360,6 +360,7 @@ class _Sending:
             # In the order of the line, which would be lost if each sender were woken and tried again.
             self.receiver = receiver
             box.wait_for_room(lane, (MESSAGE, sender, pid, self.message), self)
+            router.note(sender, pid, self.message)
             return
         try:
             self.sent = router.send(sender, pid, self.message, self.priority)

@@ -15,10 +15,11 @@ from trio.lowlevel import checkpoint, current_task
 from ._core.ending import close_seat, drop_seat
 from ._core.errors import BadInputError, BehaviourError, InitError, NameTakenError, NotAllowedError
 from ._core.ids import PID
-from ._core.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
+from ._core.info import ChildInfo, Phase, Restarted, RestartRecord, SupervisorInfo
 from ._core.kernel import Kernel
 from ._core.mailbox import CONTROL, STOP, Lane
 from ._core.process import Process
+from ._core.publishing import RESTARTED
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
 from ._core.requests import Caller
 from ._core.seats import Decision, Seat
@@ -422,8 +423,10 @@ class Supervisor(Actor):
             await checkpoint()
             return False, self._not_started(child, seat, error)
         self._running[child.name] = started
-        if after is not None and process.kernel.log.wants("info"):
-            process.log.info("child started again", child=child.name, pid=str(started.id), after=str(after))
+        if after is not None:
+            if process.kernel.log.wants("info"):
+                process.log.info("child started again", child=child.name, pid=str(started.id), after=str(after))
+            process.kernel.publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
         return True, self._plan.started(child.name, started.id, trio.current_time())
 
     def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:

@@ -11,6 +11,7 @@ from .info import Ended
 from .kernel import Kernel
 from .mailbox import CHILD_EXIT, CONTROL, EVENT, SYSTEM_LANE, Envelope, Lane, Priority
 from .messages import Why
+from .observing import Stopped
 from .parking import PARKED, wake
 from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
@@ -280,6 +281,8 @@ def _release(process: "Process") -> None:
         kernel.tell_all(alias, reason)
     for event in process.events or ():
         kernel.end_event(event, reason)
+    if kernel.observer is not None and lived:
+        kernel.observer(Stopped(process.id, reason))
     if kernel.publishing.heard:
         ended = Ended(process.id, name, process.callbacks.behaviour, reason)
         kernel.publishing.announce(PROCESS_ENDED, ended)

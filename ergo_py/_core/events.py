@@ -18,7 +18,7 @@ class Subscription:
         self.relations = 0
         """A process may be linked to an event and monitor it as well; it gets each publication once."""
         self.dropped = 0
-        """Publications that found its mailbox full."""
+        """What it has lost because its mailbox was full: publications, or older messages that had to go for one."""
 
 
 class Event:

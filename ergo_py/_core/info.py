@@ -14,12 +14,14 @@ __all__ = [
     "BlockedReport",
     "ChildInfo",
     "Ended",
+    "EventInfo",
     "ExitReport",
     "MetaInfo",
     "NodeInfo",
     "Phase",
     "ProcessInfo",
     "RestartRecord",
+    "Restarted",
     "SupervisorInfo",
 ]
 
@@ -97,6 +99,34 @@ class SupervisorInfo:
     children: tuple[ChildInfo, ...]
     restarts: tuple[RestartRecord, ...]
     """The last 50, newest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A child was started again: what the event ``ergo.restarted`` brings."""
+
+    supervisor: PID
+    child: str
+    pid: PID
+    """The new process."""
+    reason: Reason
+    """Why its predecessor ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """An event as it is at this moment."""
+
+    name: str
+    producer: PID
+    published: int
+    """How many publications there have been."""
+    kept: int
+    """How many a new subscriber is handed."""
+    open: bool
+    """Whether anybody may publish."""
+    subscribers: Mapping[PID, int]
+    """Each with how much it has lost: publications that found it full, or older messages that had to go for one."""
 
 
 @dataclass(frozen=True, slots=True)

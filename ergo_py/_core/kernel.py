@@ -20,9 +20,10 @@ from .log import Log
 from .mailbox import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
 from .messages import LogRecord
 from .obituaries import Obituaries
+from .observing import ObservedCalls, ObservedRouter, Observer, Sight
 from .options import LEVELS
 from .publishing import Publishing
-from .reasons import NoProcess, Reason
+from .reasons import Crashed, NoProcess, Reason
 from .relations import Kind, Relation, Relations, Watched
 from .router import LANES, Router
 from .seats import Seat
@@ -48,6 +49,7 @@ class Kernel:
         dead_letter_capacity: int,
         env: Mapping[str, object],
         inline_calls: bool,
+        observer: Callable[[Sight], object] | None,
         max_reader_threads: int,
         debug_shared_state: bool,
         on_escalation: str,
@@ -71,8 +73,15 @@ class Kernel:
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Asked directly, trio's clock costs half of what it does by way of the task that asks.
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
-        self.router = Router(name, creation, bridge, self.clock, DeadLetters(dead_letter_capacity), inline_calls)
-        self.calls = Calls(self.router)
+        self.observer = None if observer is None else Observer(observer, self._observer_failed)
+        store = DeadLetters(dead_letter_capacity)
+        if self.observer is None:
+            self.router = Router(name, creation, bridge, self.clock, store, inline_calls)
+            self.calls = Calls(self.router)
+        else:
+            # A call that is answered on the spot is not delivered to anybody who could be observed.
+            self.router = ObservedRouter(self.observer, name, creation, bridge, self.clock, store, False)
+            self.calls = ObservedCalls(self.router)
         token = Ref(name, creation, next(self.router.numbers))
         self.publishing = Publishing(self.router, self.pid, token)
         self.relations = Relations()
@@ -206,6 +215,9 @@ class Kernel:
         # Both are accounted for: the one is a dead letter, the other lost a race with the end of the node.
         if not isinstance(error, MailboxFullError | NodeStoppedError):
             self.logger.error("work handed over by a thread failed", error=repr(error))
+
+    def _observer_failed(self, error: Exception) -> None:
+        self.logger.error("the observer raised; this is said once", exception=Crashed(error).traceback)
 
     def add_logger(self, process: "Process", level: str) -> None:
         """Let a process receive log records of at least ``level``."""

@@ -10,8 +10,8 @@ import trio
 
 from .behaviour import Behaviour, behaviour_of
 from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnknownError
-from .ids import PID, Alias, Target
-from .info import BlockedReport, ExitReport, MetaInfo, NodeInfo, ProcessInfo
+from .ids import PID, Alias, EventName, Target
+from .info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
 from .looking import Looking
 from .mailbox import Priority
@@ -22,7 +22,7 @@ from .process import Process
 from .publishing import BLOCKED
 from .reasons import Reason, Shutdown
 from .requests import Caller
-from .snapshots import meta_info, node_info, process_info
+from .snapshots import event_info, meta_info, node_info, process_info
 from .timers import Timer
 from .verbs import (
     arm_timer,
@@ -304,6 +304,15 @@ class Node(Looking):
     def events(self) -> dict[str, int]:
         """All events of this node, its own included, each with the number of its subscribers."""
         return {event.name.name: len(event.subscribers) for event in self._kernel.publishing.events.all()}
+
+    def event_info(self, event: str | EventName) -> EventInfo:
+        """An event as it is at this moment, with what each subscriber has lost.
+
+        Raises:
+            EventUnknownError: there is none.
+        """
+        publishing = self._kernel.publishing
+        return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
 
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent messages that had nowhere to go, newest last."""

@@ -14,6 +14,7 @@ from .info import Ended, ExitReport
 from .kernel import Kernel
 from .log import Output, check_output
 from .node import Node
+from .observing import Sight
 from .options import check_level, check_name, check_number
 from .reasons import Shutdown
 from .watchdog import Watchdog
@@ -108,6 +109,7 @@ class NodeContext(Generic[N]):
                     dead_letter_capacity=options["dead_letters"],
                     env=options["env"],
                     inline_calls=options["inline_calls"],
+                    observer=options["observer"],
                     max_reader_threads=options["max_reader_threads"],
                     debug_shared_state=options["debug_shared_state"],
                     on_escalation=options["on_escalation"],
@@ -197,6 +199,7 @@ def open_node(
     expose_env: bool = False,
     watchdog: float | None = 0.5,
     inline_calls: bool = True,
+    observer: Callable[[Sight], object] | None = None,
     max_reader_threads: int = 10_000,
     debug_shared_state: bool = False,
     on_escalation: Literal["keep", "stop"] = "keep",
@@ -220,6 +223,7 @@ def open_node(
         expose_env: let snapshots show environments, which may hold secrets.
         watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
         inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
+        observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
         debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
         on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
@@ -251,6 +255,8 @@ def open_node(
     check_output(log_output)
     if on_escalation not in ("keep", "stop"):
         raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
+    if observer is not None and not callable(observer):
+        raise BadInputError("observer", observer, "a function that takes a Spawned, Stopped, Sent or Delivered")
     if env is not None and not isinstance(env, Mapping):
         raise BadInputError("env", env, "a mapping from names to values")
     if watchdog is not None:
@@ -268,6 +274,7 @@ def open_node(
         expose_env=expose_env,
         watchdog=watchdog,
         inline_calls=inline_calls,
+        observer=observer,
         max_reader_threads=max_reader_threads,
         debug_shared_state=debug_shared_state,
         on_escalation=on_escalation,

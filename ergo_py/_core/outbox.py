@@ -189,6 +189,7 @@ class Outbox:
                 self._door = (receiver, lane, entry)
                 letter = envelope(receiver, self._sender, to, message)
                 receiver.mailbox.wait_for_room(lane, letter, self, self.backlog)
+                router.note(self._sender, to, message)
                 return
             self._hand_over(entry)
 

@@ -30,6 +30,7 @@ from .mailbox import (
     Mailbox,
     kind_name,
 )
+from .observing import Spawned
 from .options import Options
 from .parking import PARKED, Standin, park, wake
 from .publishing import PROCESS_STARTED
@@ -256,6 +257,9 @@ class Process:
         if seat is not None:
             seat.occupy(process.id)
         kernel.spawned += 1
+        if kernel.observer is not None:
+            above = kernel.pid if parent is None else parent.id
+            kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
         if kernel.publishing.heard:
             kernel.publishing.announce(PROCESS_STARTED, process.id)
         kernel.nursery.start_soon(process.run_guarded if callbacks.any_async else process.run, name=callbacks.behaviour)

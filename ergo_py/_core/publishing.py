@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from .bridge import get_ident
 from .errors import MailboxFullError
-from .events import Event, Events
+from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
 from .mailbox import EVENT, MESSAGE, Lane
 from .messages import EventStarted, EventStopped, Published
@@ -102,18 +102,25 @@ class Publishing:
         event.check_publisher(publisher, token)
         publication = Published(event.name, message, time.time())
         event.note(publication)
+        self._router.note(publisher, event.name, message)
         envelope = (EVENT, event.producer, None, publication)
         taken = 0
         processes = self._router.processes
         for pid, subscription in event.subscribers.items():
             process = processes.get(pid)
-            if process is not None and self._give(process, envelope, event):
-                taken += 1
-            else:
+            if process is None or not self._give(process, envelope, event, subscription):
                 subscription.dropped += 1
+            else:
+                taken += 1
         return taken
 
-    def _give(self, process: "Process", envelope: tuple[int, PID, None, Published], event: Event) -> bool:
+    def _give(
+        self,
+        process: "Process",
+        envelope: tuple[int, PID, None, Published],
+        event: Event,
+        subscription: Subscription,
+    ) -> bool:
         if process.open:
             process.main.append(envelope)
             process.wake()
@@ -122,10 +129,15 @@ class Publishing:
             # A dead letter about a dead letter would have no end.
             process.mailbox.dropped += 1
             return False
+        before = process.mailbox.dropped
         try:
-            return self._router.post(process, process.id, Lane.MAIN, envelope)
+            taken = self._router.post(process, process.id, Lane.MAIN, envelope)
         except MailboxFullError:
             return False
+        if taken and process.mailbox.dropped != before:
+            # It was taken, and something older had to go for it.
+            subscription.dropped += 1
+        return taken
 
     def announce(self, name: str, message: object) -> None:
         """Publish one of the node's own events, if anybody listens. From any thread, without waiting."""

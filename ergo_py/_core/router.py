@@ -19,7 +19,7 @@ from .errors import (
     TargetDownError,
     TargetTypeError,
 )
-from .ids import PID, Alias, Name, Target
+from .ids import PID, Alias, EventName, Name, Target
 from .mailbox import (
     ADDRESSED,
     CALL,
@@ -219,6 +219,9 @@ class Router:
             ref.callee = other
         return self.post(other, to, lane, wrapped)
 
+    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
+        """Take notice of something that is sent on another way than :meth:`send`: a router that is observed tells of it."""
+
     def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
         """Account for a user's envelope that is not delivered: a call is answered, anything else is a dead letter."""
         kind, sender, ref, payload = envelope
@@ -254,6 +257,7 @@ class Router:
         kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
         envelope = (kind, sender, to, message)
         receiver.mailbox.wait_for_room(lane, envelope, waiter)
+        self.note(sender, to, message)
         try:
             with trio.move_on_after(inf if timeout is None else timeout):
                 await park_as(waiter.task, waiter)

@@ -30,6 +30,7 @@ from .mailbox import (
     Envelope,
 )
 from .messages import NO_REPLY, Down, Exit
+from .observing import Delivered
 from .parking import park
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
@@ -63,6 +64,9 @@ async def serve(process: "Process") -> Reason | None:
     behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
     handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
     handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
+    if process.kernel.observer is not None:
+        watch = process.kernel.observer.watch
+        handle_message, handle_call = watch(process.id, handle_message), watch(process.id, handle_call)
     no_reply = NO_REPLY
     envelope: Envelope | None
     left, mask, end = burst, 7, 0.0
@@ -159,6 +163,8 @@ async def serve(process: "Process") -> Reason | None:
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
     """Serve everything that is rarer than a message or a call. Returns why the process must end, if it must."""
     kind, sender, ref, payload = envelope
+    if process.kernel.observer is not None and kind <= EVENT:
+        process.kernel.observer(Delivered(process.id, sender, payload))
     match kind:
         case _ if kind in (ADDRESSED, ADDRESSED_CALL):
             await _handle_addressed(process, envelope)

@@ -2,8 +2,9 @@
 
 from time import perf_counter
 
+from .events import Event
 from .ids import Name
-from .info import BlockedReport, MetaInfo, NodeInfo, Phase, ProcessInfo
+from .info import BlockedReport, EventInfo, MetaInfo, NodeInfo, Phase, ProcessInfo
 from .kernel import Kernel
 from .metalife import Meta
 from .process import Process
@@ -11,7 +12,7 @@ from .relations import Kind, Watched
 from .requests import Caller
 from .states import MetaState, State
 
-__all__ = ["meta_info", "node_info", "process_info"]
+__all__ = ["event_info", "meta_info", "node_info", "process_info"]
 
 
 def process_info(process: Process, expose_env: bool) -> ProcessInfo:
@@ -108,6 +109,18 @@ def node_info(
         max_processes=kernel.max_processes,
         max_reader_threads=kernel.max_reader_threads,
         env=dict(kernel.env) if expose_env else None,
+    )
+
+
+def event_info(event: Event) -> EventInfo:
+    """An event as it is now."""
+    return EventInfo(
+        name=event.name.name,
+        producer=event.producer,
+        published=event.published,
+        kept=len(event.recent),
+        open=event.open,
+        subscribers={pid: subscription.dropped for pid, subscription in event.subscribers.items()},
     )
 
 

@@ -6,6 +6,10 @@ import pytest
 
 from ergo_py._core import errors
 from ergo_py._core.errors import (
+    ApplicationError,
+    ApplicationNeededError,
+    ApplicationStartError,
+    ApplicationUnknownError,
     BadInputError,
     BehaviourError,
     CallbackError,
@@ -199,6 +203,22 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     ),
     (ServiceBusyError("db", ORDER, 3), {"service": "db", "limit": 3}, ["'db'", "max_waiters=3", "try later"]),
     (ServiceTimeoutError("db", ORDER, 1.5), {"service": "db", "timeout": 1.5}, ["'db'", "within 1.5 s"]),
+    (ApplicationError("lost", "web"), {"application": "web"}, ["lost"]),
+    (
+        ApplicationUnknownError("wbe", ["db", "web"]),
+        {"application": "wbe", "known": ("db", "web")},
+        ["'wbe'", "there are: db, web"],
+    ),
+    (
+        ApplicationStartError("web", PROBLEM, ["db"]),
+        {"application": "web", "error": PROBLEM, "undone": ("db",)},
+        ["'web' could not be started", "disk on fire", "stopped again", "db"],
+    ),
+    (
+        ApplicationNeededError("db", ["web"]),
+        {"application": "db", "needed_by": ("web",)},
+        ["web run and depend on 'db'", "stop_applications('web', 'db')"],
+    ),
     (
         EscalationError("<Root <PID 1>>", RestartLimit("db", 3, 5.0, Crashed(PROBLEM))),
         {"__cause__": PROBLEM},

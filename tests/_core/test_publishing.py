@@ -1,5 +1,6 @@
 """Events on a real node: subscribing, publishing, ends, and what the node says about itself."""
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import (
     PID,
     Actor,
+    BlockedReport,
+    ChildSpec,
     Custom,
     DeadLetter,
     Down,
@@ -18,16 +21,27 @@ from ergo_py import (
     EventStopped,
     EventTakenError,
     EventUnknownError,
+    Killed,
     Node,
     NoProcess,
     NotAllowedError,
+    Overflow,
     Published,
     RelationExistsError,
     RelationUnknownError,
+    Restarted,
     Unregistered,
     open_node,
 )
-from ergo_py._core.publishing import DEAD_LETTER, NODE_EVENTS, PROCESS_ENDED, PROCESS_STARTED
+from ergo_py._core.publishing import (
+    BLOCKED,
+    DEAD_LETTER,
+    NODE_EVENTS,
+    PROCESS_ENDED,
+    PROCESS_STARTED,
+    RESTARTED,
+)
+from tests.support import running_node
 
 
 class Producer(Actor):
@@ -213,8 +227,58 @@ async def test_a_slow_subscriber_loses_by_its_own_rule_and_the_losses_are_counte
             assert await contents(node, slow) == [0]
             assert await contents(node, quick) == [0, 1, 2]
             assert node.process_info(slow).dropped == 2
-            event = node._kernel.publishing.events.get(EventName("prices", node.name))
-            assert event.subscribers[slow].dropped == 2
+            info = node.event_info("prices")
+            assert (info.producer, info.published, info.kept, info.open) == (producer, 3, 0, False)
+            assert info.subscribers == {slow: 2, quick: 0}
+
+
+async def test_what_has_to_go_for_a_publication_is_counted_as_a_loss_of_that_subscriber() -> None:
+    async with running_node() as node:
+        producer = await node.spawn(Producer)
+        slow = await node.spawn(Subscriber, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
+        await node.call(slow, lambda actor: actor.subscribe("prices"))
+
+        taken = await node.call(producer, lambda actor: [actor.publish("prices", number) for number in range(3)])
+        await wait_all_tasks_blocked()
+
+        assert taken == [1, 1, 1]
+        assert await contents(node, slow) == [2]
+        assert node.event_info(EventName("prices")).subscribers == {slow: 2}
+
+
+async def test_an_event_that_does_not_exist_has_no_info() -> None:
+    async with running_node() as node:
+        with pytest.raises(EventUnknownError):
+            node.event_info("prices")
+
+
+async def test_the_node_publishes_restarts() -> None:
+    async with running_node() as node:
+        observer = await node.spawn(Subscriber)
+        await node.call(observer, lambda actor: actor.subscribe(RESTARTED))
+        tree = await node.supervise([ChildSpec("child", Subscriber)])
+
+        node.kill("child")
+        await node.wait_ended("child")
+        await wait_all_tasks_blocked()
+
+        child = node.whereis("child")
+        assert child is not None
+        assert await contents(node, observer) == [Restarted(tree.pid, "child", child, Killed())]
+
+
+async def test_the_node_publishes_that_a_callback_is_slow() -> None:
+    async with running_node(watchdog=0.05) as node:
+        observer = await node.spawn(Subscriber)
+        await node.call(observer, lambda actor: actor.subscribe(BLOCKED))
+        slow = await node.spawn(Producer)
+
+        await node.call(slow, lambda _: time.sleep(0.3))
+        await wait_all_tasks_blocked()
+
+        report, *_ = await contents(node, observer)
+        assert isinstance(report, BlockedReport)
+        assert (report.process, report.behaviour, report.callback) == (slow, "Producer", "handle_call")
 
 
 async def test_the_node_publishes_starts_ends_and_dead_letters() -> None:

@@ -1,0 +1,121 @@
+"""Seeing everything: a function of the user's that is told of each start, end, send and delivery.
+
+Without one, nothing here is in the way of a message: a node that is observed has a router and calls of its own kind.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from trio.lowlevel import enable_ki_protection
+
+from .bridge import get_ident
+from .calls import Calls
+from .ids import PID, Alias, EventName, Target
+from .mailbox import Priority
+from .reasons import Reason
+from .receiver import Receiver
+from .requests import Caller
+from .router import Router
+from .waiters import CallWaiter
+
+__all__ = ["Delivered", "ObservedCalls", "ObservedRouter", "Observer", "Sent", "Sight", "Spawned", "Stopped"]
+
+
+class Spawned(NamedTuple):
+    """A process has started: its ``init`` has succeeded."""
+
+    pid: PID
+    parent: PID
+    behaviour: str
+    name: str | None
+
+
+class Stopped(NamedTuple):
+    """A process has ended, and everything of it is released."""
+
+    pid: PID
+    reason: Reason
+
+
+class Sent(NamedTuple):
+    """A message, a request or a publication was sent, whatever becomes of it."""
+
+    sender: PID | Alias
+    to: Target | EventName
+    message: Any
+
+
+class Delivered(NamedTuple):
+    """A process is about to handle a message, a request or a publication."""
+
+    pid: PID
+    sender: PID | Alias
+    message: Any
+
+
+Sight = Spawned | Stopped | Sent | Delivered
+
+
+class Observer:
+    """The user's function. An error in it is logged, once: looking must not kill what is looked at."""
+
+    __slots__ = ("_failed", "_function", "_report")
+
+    def __init__(self, function: Callable[[Sight], object], report: Callable[[Exception], None]) -> None:
+        self._function = function
+        self._report = report
+        self._failed = False
+
+    def __call__(self, sight: Sight) -> None:
+        try:
+            self._function(sight)
+        except Exception as error:
+            if not self._failed:
+                self._failed = True
+                self._report(error)
+
+    def watch(self, pid: PID, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """A callback for messages or calls, seen each time it is called. Plain or not, as the callback is."""
+
+        def seen(message: Any, sender: Any) -> Any:
+            self(Delivered(pid, sender.pid if isinstance(sender, Caller) else sender, message))
+            return callback(message, sender)
+
+        return seen
+
+
+class ObservedRouter(Router):
+    """A router that tells of what is sent."""
+
+    __slots__ = ("_observer",)
+
+    def __init__(self, observer: Observer, *args: Any) -> None:
+        super().__init__(*args)
+        self._observer = observer
+
+    @enable_ki_protection
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        """Tell, and deliver."""
+        if get_ident() != self.loop_thread:
+            # Told before it arrives, as on the loop, and there: an observer needs no locks.
+            self.bridge.post(self.note, sender, to, message)
+        else:
+            self._observer(Sent(sender, to, message))
+        return super().send(sender, to, message, priority)
+
+    def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
+        super().send(sender, to, message, priority)
+
+    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
+        """Tell of something that is sent on a way of its own."""
+        self._observer(Sent(sender, to, message))
+
+
+class ObservedCalls(Calls):
+    """Calls that are told of."""
+
+    __slots__ = ()
+
+    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
+        self._router.note(caller.pid, caller.to, caller.request)
+        return super()._post_call(callee, caller, priority)
