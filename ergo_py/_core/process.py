@@ -119,7 +119,7 @@ class Process:
         self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         self.main = self.mailbox.main
         self.accepting = True
-        self.open = not options.mailbox_size
+        self.open = not options.mailbox_size and kernel.observer is None
         """Accepting, and with nothing to look at before an append: what every send tests first."""
         self.splits = callbacks.splits
         self.inline = (

@@ -91,6 +91,22 @@ async def test_a_message_and_a_call_are_seen_when_sent_and_when_delivered(
         ]
 
 
+async def test_what_a_process_sends_to_another_is_seen(autojump_clock: MockClock) -> None:
+    seen: list[Sight] = []
+    async with running_node(observer=seen.append) as node:
+        one, other = await node.spawn(Puppet), await node.spawn(Recorder)
+        seen.clear()
+
+        await node.call(one, lambda me: me.send(other, "hello"))
+        await node.call(one, lambda me: me.call(other, "all"))
+
+        assert of(seen, Sent)[1::2] == [Sent(one, other, "hello"), Sent(one, other, "all")]
+        assert [sight for sight in of(seen, Delivered) if isinstance(sight, Delivered) and sight.pid == other] == [
+            Delivered(other, one, "hello"),
+            Delivered(other, one, "all"),
+        ]
+
+
 async def test_a_message_to_nobody_is_seen_to_be_sent_and_not_to_be_delivered(autojump_clock: MockClock) -> None:
     seen: list[Sight] = []
     async with running_node(observer=seen.append) as node:
