@@ -1,5 +1,6 @@
 """Actors that never block, over I/O that does."""
 
+from ._core.dispatchers import LOOP, PINNED, POOL, Dispatcher, Pinned, Pod, ThreadPool
 from ._core.errors import (
     ApplicationError,
     ApplicationNeededError,
@@ -184,6 +185,7 @@ __all__ = [
     "INFINITE",
     "KEEP",
     "LEAST_LOADED",
+    "LOOP",
     "NEVER",
     "NO_REPLY",
     "NoReply",
@@ -191,6 +193,8 @@ __all__ = [
     "ON_FAILURE",
     "PERMANENT",
     "PID",
+    "PINNED",
+    "POOL",
     "RESTART",
     "REST_FOR_ONE",
     "RESUME",
@@ -237,6 +241,7 @@ __all__ = [
     "DeadlockError",
     "Decision",
     "Delivered",
+    "Dispatcher",
     "Divert",
     "Diverted",
     "Down",
@@ -279,6 +284,8 @@ __all__ = [
     "Obituary",
     "Overflow",
     "Phase",
+    "Pinned",
+    "Pod",
     "Pool",
     "PoolHandle",
     "PoolSpec",
@@ -325,6 +332,7 @@ __all__ = [
     "SupervisorSpec",
     "TargetDownError",
     "TargetTypeError",
+    "ThreadPool",
     "Timer",
     "TooManyProcessesError",
     "TooManyReadersError",

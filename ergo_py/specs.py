@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
 
 from ._core.behaviour import Behaviour, behaviour_of
+from ._core.dispatchers import Dispatcher
 from ._core.errors import BadInputError, BehaviourError
 from ._core.mailbox import Divert, Overflow, Priority
 from ._core.options import Options, check_name, check_number
@@ -161,6 +162,7 @@ class WorkerKeywords(TypedDict, total=False):
     terminate_timeout: float
     env: Mapping[str, object] | None
     log_level: str | None
+    dispatcher: Dispatcher
 
 
 class ChildKeywords(WorkerKeywords, total=False):

@@ -8,8 +8,6 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, ClassVar, Final, cast
 
-import trio
-
 from ._core.errors import BadInputError, BehaviourError, CallbackError, NotAllowedError, Reject
 from ._core.ids import PID
 from ._core.mailbox import EVENT, MESSAGE, Priority
@@ -80,6 +78,7 @@ class StateMachine(Actor):
         machine = cast(Any, cls)
         machine.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
         machine.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
+        machine.init = StateMachine.init if waits or inspect.iscoroutinefunction(cls.first_state) else _init_at_once
 
     # -- for users ---------------------------------------------------------------------------------------------------
 
@@ -137,9 +136,9 @@ class StateMachine(Actor):
 
     def describe(self) -> dict[str, str]:
         """The state, for how long, what was postponed and which timeouts run."""
-        now = trio.current_time()
+        now = self._process.kernel.clock.now()
         told = {"state": self.state_name, "for": f"{now - self._since:.3f} s", "postponed": str(self._postponed())}
-        for key, (_, timer) in self._timers.items():
+        for key, (_, timer) in list(self._timers.items()):
             told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {timer.deadline - now:.3f} s"
         return told
 
@@ -225,7 +224,7 @@ class StateMachine(Actor):
         plan = self._table[name]
         self._at = at = AtMethod(plan) if isinstance(plan, StateMethod) else plan()
         at.machine = self
-        self._since = trio.current_time()
+        self._since = self._process.kernel.clock.now()
         if at.timeout is not None:
             self.state_timeout(at.timeout)
         entering = at.enter(previous)
@@ -247,7 +246,7 @@ class StateMachine(Actor):
         limit = process.mailbox.limit
         if limit and self._postponed() >= limit:
             process.mailbox.dropped += 1
-            process.router.bury(envelope, process.id, Why.FULL, process)
+            process.router.bridge.run(process.router.bury, envelope, process.id, Why.FULL, process)
             return
         if process.postponed is None:
             process.postponed = deque()
@@ -256,9 +255,12 @@ class StateMachine(Actor):
 
     def _hand_out(self) -> None:
         process = self._process
-        postponed, process.postponed = process.postponed, None
-        if not postponed:
-            return
+        if process.postponed:
+            process.router.bridge.run(self._put_back)
+
+    def _put_back(self) -> None:
+        process = self._process
+        postponed, process.postponed = process.postponed or (), None
         for _, _, ref, _ in postponed:
             if isinstance(ref, Caller):
                 ref.undefer()
@@ -276,7 +278,11 @@ class StateMachine(Actor):
         self._cancel(key)
         if seconds is None:
             return
-        due, clock = _Due(timeout), process.kernel.clock
+        process.router.bridge.run(self._arm, key, seconds, _Due(timeout))
+
+    def _arm(self, key: Key, seconds: float, due: _Due) -> None:
+        process = self._process
+        clock = process.kernel.clock
         timer = Timer(clock.timers, process, None, due, Priority.NORMAL, 0.0)
         if process.timers is None:
             process.timers = set()
@@ -319,6 +325,10 @@ def _key_of(timeout: Timeout) -> Key:
             return _EVENT
         case NamedTimeout(name):
             return (name,)
+
+
+def _init_at_once(self: StateMachine) -> None:
+    _at_once(self, StateMachine.init(self))
 
 
 def _handle_message_at_once(self: StateMachine, message: Any, sender: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import checkpoint, current_task
 
+from ._core.dispatching import process_type
 from ._core.ending import close_seat, drop_seat
 from ._core.errors import BadInputError, BehaviourError, InitError, NameTakenError, NotAllowedError
 from ._core.ids import PID
@@ -415,7 +416,7 @@ class Supervisor(Actor):
         try:
             seat = self._seat(child)
             seat.successor_of = after
-            started = await Process.spawn(
+            started = await process_type(options).spawn(
                 process.kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, seat
             )
         except Exception as error:

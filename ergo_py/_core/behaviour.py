@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, 
 from trio.lowlevel import enable_ki_protection
 
 from .bridge import get_ident
+from .dispatching import process_type
 from .errors import BehaviourError, EventUnknownError, NameUnknownError, NotAllowedError
 from .events import Event
 from .ids import PID, Alias, EventName, NodeName, Ref, Target
@@ -234,7 +235,7 @@ class Behaviour:
         process.allow(Operation.SPAWN)
         checked = read_options(options)
         cls = behaviour_of(behaviour)
-        child = await Process.spawn(process.kernel, process, behaviour, cls, args, checked)
+        child = await process_type(checked).spawn(process.kernel, process, behaviour, cls, args, checked)
         return child.id
 
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:

@@ -61,7 +61,7 @@ def default(function: F) -> F:
 class Callbacks:
     """Which callbacks a class defines, and which of them are coroutine functions."""
 
-    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "greets", "parts", "splits")
+    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "greets", "parts", "splits", "supervises")
 
     def __init__(self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS) -> None:
         self.behaviour = cls.__qualname__
@@ -83,7 +83,8 @@ class Callbacks:
         self.parts = bool(defined & {"pre_stop", "pre_restart"})
         # init runs in the spawner's task, so it alone does not make a process one that can be asleep in a callback.
         # A supervisor can: what its children do in their init happens in its callbacks.
-        self.any_async = bool(self.asynchronous - {"init"}) or getattr(cls, "is_supervisor", False)
+        self.supervises: bool = getattr(cls, "is_supervisor", False)
+        self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
 
 
 def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple[str, ...]) -> None:

@@ -37,6 +37,10 @@ class Clock:
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
 
+    def now(self) -> float:
+        """The time that deadlines are compared with. From any thread."""
+        return self._now()
+
     def arm_call(self, caller: Caller, timeout: float) -> None:
         """Give a call in flight ``timeout`` seconds."""
         deadline = self._now() + timeout

@@ -189,6 +189,12 @@ class ProcessInfo:
     """What it supervises, if it is a supervisor."""
     suspended: bool = False
     """Whether somebody who looks inside holds it: it takes no messages until it is resumed."""
+    dispatcher: str = "loop"
+    """Where its plain callbacks run."""
+    threads: tuple[int, ...] = ()
+    """The numbers the operating system knows their threads by."""
+    stack: str = ""
+    """What its thread is doing, while a callback is there: its innermost frames, newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +273,8 @@ class NodeInfo:
     """Threads that read for meta-processes; those that were left behind included, until they end."""
     threads_abandoned: int
     """Threads that would not end when they were told to."""
+    dispatcher_threads: int
+    """Threads in which plain callbacks of processes run."""
     relations: int
     timers: int
     calls_in_flight: int

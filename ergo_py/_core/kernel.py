@@ -11,7 +11,9 @@ from .bridge import Bridge
 from .callbacks import CALLBACKS, Callbacks
 from .calls import Calls
 from .clock import Clock
+from .crews import Crews
 from .deadletters import DeadLetters
+from .dispatchers import Dispatcher
 from .errors import MailboxFullError, NodeStoppedError, TargetTypeError
 from .ids import PID, Alias, EventName, Name, NodeName, Ref, Target
 from .info import Ended
@@ -105,6 +107,7 @@ class Kernel:
         self.abandoned: list[Ended] = []
         self._callbacks: dict[type, Callbacks] = {}
         self.breather = Breather()
+        self.crews = Crews(bridge, self.breather, self._cannot_pin)
         self.workers = trio.CapacityLimiter(inf)
         """Places for plain callbacks of meta-processes: their own, so that files, names and programs keep theirs."""
         self.lingering = Lingering(nursery)
@@ -215,6 +218,9 @@ class Kernel:
         # Both are accounted for: the one is a dead letter, the other lost a race with the end of the node.
         if not isinstance(error, MailboxFullError | NodeStoppedError):
             self.logger.error("work handed over by a thread failed", error=repr(error))
+
+    def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
+        self.logger.warning("a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why)
 
     def _observer_failed(self, error: Exception) -> None:
         self.logger.error("the observer raised; this is said once", exception=Crashed(error).traceback)

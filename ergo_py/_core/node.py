@@ -9,6 +9,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 import trio
 
 from .behaviour import Behaviour, behaviour_of
+from .dispatching import process_type
 from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Alias, EventName, Target
 from .info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
@@ -103,7 +104,9 @@ class Node(Looking):
             raise BadInputError(
                 "node.spawn(link=True)", True, "link=True where a process spawns: a node cannot be linked"
             )
-        process = await Process.spawn(self._kernel, None, behaviour, behaviour_of(behaviour), args, checked)
+        process = await process_type(checked).spawn(
+            self._kernel, None, behaviour, behaviour_of(behaviour), args, checked
+        )
         return process.id
 
     def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:

@@ -6,6 +6,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final, TypedDict
 
+from .dispatchers import LOOP, Dispatcher, check_dispatcher
 from .errors import BadInputError
 from .mailbox import Divert, Overflow, Priority
 
@@ -43,6 +44,7 @@ class SpawnKeywords(TypedDict, total=False):
     shutdown: float
     env: Mapping[str, object] | None
     log_level: str | None
+    dispatcher: Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Options:
     shutdown: float = 5.0
     env: Mapping[str, object] | None = None
     log_level: str | None = None
+    dispatcher: Dispatcher = LOOP
     said: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """Which of them somebody asked for, for behaviours with other defaults."""
 
@@ -78,6 +81,7 @@ class Options:
             raise BadInputError("env", self.env, "a mapping from names to values")
         if self.log_level is not None:
             check_level(self.log_level)
+        check_dispatcher(self.dispatcher)
 
 
 class Behind(Enum):

@@ -262,7 +262,9 @@ class Process:
             kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
         if kernel.publishing.heard:
             kernel.publishing.announce(PROCESS_STARTED, process.id)
-        kernel.nursery.start_soon(process.run_guarded if callbacks.any_async else process.run, name=callbacks.behaviour)
+        kernel.nursery.start_soon(
+            process.run_guarded if process.callbacks.any_async else process.run, name=callbacks.behaviour
+        )
         if router.pause_is_due():
             await router.turn()
         return process

@@ -61,6 +61,11 @@ class Relay:
             if _frame(part) is not None:
                 _keep_for_good(part)
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether its coroutine is to be left alone."""
+        return self._abandoned
+
     def abandon(self) -> None:
         """Have the coroutine left alone at its next step. One that is runnable ends within a turn of the scheduler."""
         self._abandoned = True

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .metalife import Meta
     from .process import Process
 
-__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "serve"]
+__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "handle_inspect", "serve"]
 
 _SLICE: Final = 0.001
 """Seconds after which a process that always has messages lets others run."""
@@ -178,7 +178,7 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
         case _ if kind == CONTROL:
             await process.behaviour._control(sender, ref, payload)
         case _ if kind == INSPECT:
-            await _handle_inspect(process, ref, payload)
+            await handle_inspect(process, ref, payload)
         case _ if kind == LOG:
             await callback(process, "handle_log", payload)
         case _ if kind == EVENT:
@@ -241,7 +241,8 @@ async def _handle_exit(process: "Process", source: Any, relation: Any, reason: R
     return reason
 
 
-async def _handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
+async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
+    """Have the behaviour tell about itself."""
     try:
         answer = dict(await callback(process, "handle_inspect", *items))
         told = {str(key): str(value) for key, value in answer.items()}

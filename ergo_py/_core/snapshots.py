@@ -2,6 +2,7 @@
 
 from time import perf_counter
 
+from .dispatching import DispatchedProcess
 from .events import Event
 from .ids import Name
 from .info import BlockedReport, EventInfo, MetaInfo, NodeInfo, Phase, ProcessInfo
@@ -29,6 +30,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
     )
     now = perf_counter()
     waiting = process.waiting
+    crew = process.crew if isinstance(process, DispatchedProcess) else None
     return ProcessInfo(
         pid=process.id,
         name=process.name,
@@ -58,6 +60,9 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         phase=_phase(process),
         supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
         suspended=process.id in process.kernel.watches and process.kernel.watches[process.id].suspended,
+        dispatcher=str(process.options.dispatcher),
+        threads=tuple(thread.native_id for thread in crew.threads) if crew is not None else (),
+        stack=process.job.stack() if isinstance(process, DispatchedProcess) and process.job is not None else "",
     )
 
 
@@ -97,6 +102,7 @@ def node_info(
         metas=sum(1 for holder in router.registry.aliases.values() if isinstance(holder, Meta)),
         reader_threads=kernel.breather.readers,
         threads_abandoned=kernel.threads_abandoned,
+        dispatcher_threads=kernel.crews.threads,
         relations=len(kernel.relations),
         timers=len(kernel.clock.timers),
         calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),

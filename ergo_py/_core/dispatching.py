@@ -1,0 +1,195 @@
+"""Processes whose plain callbacks run in a thread.
+
+To the kernel such a process is one whose callbacks all wait: each plain one is replaced by an async one that hands it to a thread
+and sleeps until it is done. So there is no second way in which a process is served, ended or supervised.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+
+from .bridge import Bridge
+from .callbacks import Callbacks
+from .crews import Crew, Job
+from .dispatchers import LOOP
+from .errors import BadInputError
+from .kernel import Kernel
+from .mailbox import INSPECT
+from .options import Options
+from .process import Process
+from .publishing import THREAD_ABANDONED
+from .serving import check_plain, handle_inspect
+from .states import INIT, STOPPING, TERMINATED, State
+
+__all__ = ["DispatchedProcess", "process_type"]
+
+_VERBS: Final = (
+    *("send_after", "send_every", "stop", "send_exit", "kill"),
+    *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
+    *("register_event", "unregister_event", "subscribe", "unsubscribe"),
+)
+"""The verbs that change what the loop owns: used in a thread, they are done on the loop while the thread waits."""
+
+
+def process_type(options: Options) -> type[Process]:
+    """The kind of process that does what these options ask for."""
+    return Process if options.dispatcher is LOOP or options.dispatcher == LOOP else DispatchedProcess
+
+
+def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **keywords: bridge.run(partial(verb, *args, **keywords))
+
+
+class DispatchedProcess(Process):
+    """A process with a thread for its plain callbacks."""
+
+    __slots__ = ("_hop", "crew", "hopping")
+
+    def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:
+        kernel.crews.check(options.dispatcher)
+        if callbacks.supervises:
+            raise BadInputError(
+                f"spawn({callbacks.behaviour}, dispatcher=…)",
+                options.dispatcher,
+                "LOOP: a supervisor never blocks; give the dispatcher to its children",
+            )
+        # What looks at a process from outside is answered on the loop, also while a callback blocks.
+        self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
+        callbacks = copy(callbacks)
+        callbacks.asynchronous |= self.hopping
+        callbacks.any_async = True
+        super().__init__(kernel, callbacks, options, parent)
+        self.crew: Crew | None = None
+        self._hop: _Hop | None = None
+
+    @property
+    def job(self) -> Job | None:
+        """The callback that is in a thread, or waits for one."""
+        return None if self._hop is None else self._hop.job
+
+    async def _initialise(self, factory: Any, args: tuple[Any, ...]) -> None:
+        def make(*args: Any) -> _InThread:
+            behaviour = factory(*args)
+            behaviour._process = self
+            for verb in _VERBS:
+                # In this instance only, so that no other process pays for it.
+                setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
+            return _InThread(self, behaviour)
+
+        self.crew = self.kernel.crews.join(self.options.dispatcher, self.id.number)
+        await super()._initialise(make, args)
+
+    def enter(self, state: State) -> None:
+        """Change state. At the end its thread is given back."""
+        super().enter(state)
+        if state is TERMINATED and self.crew is not None:
+            self.kernel.crews.leave(self.crew)
+            self.crew = None
+
+    def wake(self) -> None:
+        """Have it look at its mailbox; in the middle of a callback, for those who inspect it."""
+        super().wake()
+        if self._hop is not None and self.mailbox.urgent:
+            self._hop.awaken()
+
+    async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Have a plain callback called in a thread, and wait for what it returns."""
+        assert self.crew is not None
+        hop = self._hop = _Hop(self, name, partial(function, *args))
+        self.crew.put(hop.job)
+        try:
+            while hop.job.outcome is None:
+                await self._answer_inspects()
+                if hop.job.outcome is None:
+                    await hop.sleep()
+        except BaseException:
+            hop.leave()
+            raise
+        finally:
+            self._hop = None
+        result = hop.job.outcome.unwrap()
+        check_plain(self, name, result)
+        return result
+
+    async def _answer_inspects(self) -> None:
+        box = self.mailbox
+        for envelope in [one for one in box.urgent if one[0] == INSPECT]:
+            box.urgent.remove(envelope)
+            box.ahead = bool(box.urgent or box.system)
+            self.handled += 1
+            await handle_inspect(self, envelope[2], envelope[3])
+
+
+class _InThread:
+    """What the kernel has in place of a behaviour: its plain callbacks are async here, all else is as it is there."""
+
+    def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
+        self._behaviour = behaviour
+        for name in process.hopping:
+            setattr(self, name, partial(process.run_in_thread, name, getattr(behaviour, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behaviour, name)
+
+
+class _Hop:
+    """A task that waits for a callback in a thread."""
+
+    __slots__ = ("_is_asleep", "_is_withdrawn", "_name", "_process", "_said", "_task", "job")
+
+    def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
+        self.job = Job(function, self.awaken)
+        self._process = process
+        self._name = name
+        self._task: Task = current_task()
+        self._is_asleep = False
+        self._is_withdrawn = False
+        self._said = False
+
+    async def sleep(self) -> None:
+        """Wait until it is done, or until there is something else to look at."""
+        self._is_asleep = True
+        await wait_task_rescheduled(self._abort)
+
+    def awaken(self) -> None:
+        """Have the task look again. On the loop's thread only."""
+        if self._is_asleep:
+            self._is_asleep = False
+            reschedule(self._task)
+
+    def leave(self) -> None:
+        """Wait no longer: take the job back, or leave the thread behind that is at it."""
+        process = self._process
+        if self.job.outcome is not None or self._is_withdrawn or self.job.withdraw():
+            return
+        process.kernel.threads_abandoned += 1
+        process.kernel.publishing.announce(THREAD_ABANDONED, process.id)
+        process.log.error(
+            "a callback did not end in time, and its thread was left behind",
+            callback=self._name,
+            dispatcher=str(process.options.dispatcher),
+            exception=self.job.stack(),
+        )
+
+    def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
+        process = self._process
+        relay = process._relay
+        # init and the last callbacks have time limits of their own. A process that is left behind has none any more.
+        is_limited = process.state in (INIT, STOPPING) or (relay is not None and relay.abandoned)
+        if self.job.withdraw():
+            self._is_withdrawn = True
+        if is_limited or self._is_withdrawn:
+            self._is_asleep = False
+            return Abort.SUCCEEDED
+        if not self._said:
+            self._said = True
+            process.log.warning(
+                "killed while a callback blocks in a thread; it ends when the callback returns",
+                callback=self._name,
+                dispatcher=str(process.options.dispatcher),
+                exception=self.job.stack(),
+            )
+        return Abort.FAILED

@@ -1,0 +1,788 @@
+"""Processes whose plain callbacks run in threads: what is promised holds wherever they run."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    LOOP,
+    NO_REPLY,
+    PID,
+    PINNED,
+    POOL,
+    Actor,
+    Alias,
+    BadInputError,
+    Caller,
+    CallTimeoutError,
+    ChildSpec,
+    Crashed,
+    Custom,
+    Dispatcher,
+    Down,
+    EventName,
+    Exit,
+    InitError,
+    InitTimeoutError,
+    Killed,
+    MailboxFullError,
+    Node,
+    Normal,
+    Overflow,
+    Pinned,
+    Pod,
+    Pool,
+    PoolSpec,
+    Priority,
+    Reason,
+    Reject,
+    Shutdown,
+    State,
+    StateMachine,
+    StateTimeout,
+    Supervisor,
+    TargetDownError,
+    Why,
+    state,
+)
+from tests.meta.owner import eventually
+from tests.support import Failed, Recorder, running_node
+
+EVERYWHERE: list[Dispatcher] = [LOOP, PINNED, POOL("workers", 2), Pod("pod")]
+THREADS = EVERYWHERE[1:]
+everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=str)
+in_threads = pytest.mark.parametrize("where", THREADS, ids=str)
+
+
+class Doer(Actor):
+    """Does what it is told, in plain callbacks: a function runs there, and everything else is kept."""
+
+    def __init__(self, log: list[Any] | None = None) -> None:
+        self.heard: list[Any] = []
+        self.log_of_test: list[Any] = [] if log is None else log
+
+    def init(self) -> None:
+        self.log_of_test.append(("init", threading.get_ident()))
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        if callable(message):
+            message(self)
+        else:
+            self.heard.append(message)
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return request(self) if callable(request) else list(self.heard)
+
+    def handle_event(self, event: Any) -> None:
+        self.heard.append(event.message)
+
+    def handle_child_exit(self, child: Any, reason: Reason) -> None:
+        self.heard.append(("child exit", child, reason))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"heard": str(len(self.heard)), "thread": str(threading.get_ident())}
+
+    def terminate(self, reason: Reason) -> None:
+        self.log_of_test.append((reason, threading.get_ident()))
+
+
+class Gate:
+    """Where a callback blocks until a test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, _actor: Any = None) -> str:
+        self.reached.set()
+        assert self.opened.wait(20)
+        return "through"
+
+    async def wait_reached(self) -> None:
+        assert await trio.to_thread.run_sync(self.reached.wait, 20)
+
+
+async def heard(node: Node, pid: PID | str) -> Any:
+    return await node.call(pid, "all")
+
+
+# -- what holds wherever callbacks run -----------------------------------------------------------------------------------
+
+
+@everywhere
+async def test_messages_of_one_sender_are_handled_in_order(where: Dispatcher) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        for number in range(200):
+            node.send(pid, number)
+
+        assert await heard(node, pid) == list(range(200))
+
+
+@everywhere
+async def test_one_message_is_handled_at_a_time(where: Dispatcher) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def enter(_: Doer) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.001)
+        inside.pop()
+
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        for _ in range(20):
+            node.send(pid, enter)
+        await node.call(pid, enter)
+
+        assert most == [1] * 21
+
+
+@everywhere
+async def test_lanes_are_looked_at_in_order(where: Dispatcher) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        for priority in Priority:
+            node.send(pid, priority.name, priority=priority)
+
+        assert await heard(node, pid) == ["MAX", "HIGH", "NORMAL"]
+
+
+@everywhere
+async def test_a_bound_holds_and_nothing_is_lost_in_silence(where: Dispatcher) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where, mailbox_size=2)
+        dropping = await node.spawn(Doer, dispatcher=where, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
+
+        for number in range(2):
+            node.send(pid, number)
+            node.send(dropping, number)
+        with pytest.raises(MailboxFullError):
+            node.send(pid, 2)
+
+        # A call goes into the same lane, so it waits until there is room.
+        await eventually(lambda: not any(len(node._router.processes[one].mailbox) for one in (pid, dropping)))
+        assert await heard(node, pid) == [0, 1]
+        assert await heard(node, dropping) == [1]
+        assert sorted(letter.why.name for letter in node.dead_letters()) == [Why.DISPLACED.name, Why.FULL.name]
+
+
+@everywhere
+async def test_an_init_that_raises_leaves_nothing(where: Dispatcher) -> None:
+    class Broken(Doer):
+        def init(self) -> None:
+            raise Failed
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Broken, dispatcher=where, name="broken")
+
+        assert isinstance(caught.value.__cause__, Failed)
+        assert node.whereis("broken") is None
+        assert node.processes() == []
+        assert node.info().dispatcher_threads == 0
+
+
+@everywhere
+async def test_a_crash_ends_the_process_with_its_error_and_tells_the_caller_at_once(where: Dispatcher) -> None:
+    def fail(_: Doer) -> None:
+        raise Failed("here")
+
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, fail)
+
+        assert isinstance(caught.value.__cause__, Failed)
+        assert isinstance(caught.value.reason, Crashed)
+        assert "in fail" in caught.value.reason.traceback
+
+
+@everywhere
+async def test_calls_are_answered_refused_deferred_and_time_out(where: Dispatcher) -> None:
+    callers: list[Caller] = []
+
+    class Answering(Doer):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            match request:
+                case "later":
+                    callers.append(caller)
+                    return NO_REPLY
+                case "now":
+                    return None if self.reply(callers.pop(), "late") else "nobody"
+                case "refuse":
+                    raise Reject(Failed())
+            return self.pid
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Answering, dispatcher=where)
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await node.call(pid, "later"))
+
+        nursery.start_soon(ask)
+        await eventually(lambda: bool(callers))
+        assert await node.call(pid, "now") is None
+        assert await node.call(pid, "who") == pid
+        with pytest.raises(Failed):
+            await node.call(pid, "refuse")
+        with pytest.raises(CallTimeoutError):
+            await node.call(pid, "later", timeout=0.01)
+        await wait_all_tasks_blocked()
+
+        assert answers == ["late"]
+
+
+@everywhere
+async def test_stop_ends_it_after_the_callback_whose_answer_is_sent(where: Dispatcher) -> None:
+    log: list[Any] = []
+
+    def stop(me: Doer) -> str:
+        me.stop("enough")
+        return "bye"
+
+    async with running_node() as node:
+        pid = await node.spawn(Doer, log, dispatcher=where)
+        ended = node._router.processes[pid]
+
+        answer = await node.call(pid, stop)
+        await ended.wait_gone()
+
+        assert answer == "bye"
+        assert [what for what, _ in log] == ["init", Custom("enough")]
+
+
+@everywhere
+async def test_an_exit_is_taken_between_messages_and_may_be_trapped(where: Dispatcher) -> None:
+    def trap(me: Doer) -> None:
+        me.trap_exit = True
+
+    async with running_node() as node:
+        sender = await node.spawn(Doer, dispatcher=where)
+        pid, other = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        await node.call(pid, trap)
+
+        await node.call(sender, lambda me: (me.send_exit(pid, "please"), me.send_exit(other, "please")))
+        reason = await node.wait_ended(other) if other in node.processes() else Custom("please")
+
+        assert await heard(node, pid) == [Exit(sender, Custom("please"))]
+        assert reason == Custom("please")
+
+
+@everywhere
+async def test_children_end_before_their_parent_terminates_and_links_and_monitors_are_told(where: Dispatcher) -> None:
+    log: list[Any] = []
+
+    class Parent(Doer):
+        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override]
+            self.child = await self.spawn(Doer, log, dispatcher=where)
+
+    async with running_node() as node:
+        parent = await node.spawn(Parent, log, dispatcher=where)
+        watcher, linked = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        await node.call(watcher, lambda me: me.monitor(parent))
+        await node.call(linked, lambda me: me.link(parent))
+        node.send(parent, "have a child")
+        await node.call(parent, "all")
+        log.clear()
+        linked_process = node._router.processes[linked]
+
+        node.send_exit(parent, "over")
+        await linked_process.wait_gone()
+
+        assert [what for what, _ in log] == [Shutdown(), Custom("over")]
+        assert linked_process.reason == Custom("over")
+        assert await heard(node, watcher) == [Down(parent, Custom("over"))]
+        assert len(node._kernel.relations) == 0
+
+
+@everywhere
+async def test_a_relation_that_was_removed_says_nothing(where: Dispatcher) -> None:
+    async with running_node() as node:
+        watched = await node.spawn(Recorder)
+        watcher = await node.spawn(Doer, dispatcher=where)
+        await node.call(watcher, lambda me: (me.monitor(watched), me.demonitor(watched)))
+
+        node.kill(watched)
+        await node.wait_ended(watched)
+
+        assert await heard(node, watcher) == []
+
+
+@everywhere
+async def test_a_supervisor_starts_it_again_without_overlap(where: Dispatcher) -> None:
+    log: list[Any] = []
+
+    def fail(_: Doer) -> None:
+        raise Failed
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("doer", Doer, log, dispatcher=where)], intensity=10)
+        service = node.service("doer")
+
+        for _ in range(3):
+            with pytest.raises(TargetDownError):
+                await service.call(fail)
+            await service.call("all", retry=True)
+
+        kinds = [what if what == "init" else type(what) for what, _ in log]
+        assert kinds == ["init", *[Crashed, "init"] * 3]
+
+
+@everywhere
+async def test_verbs_work_from_its_callbacks(where: Dispatcher) -> None:
+    results: dict[str, Any] = {}
+
+    def use(me: Doer) -> None:
+        results["alias"] = alias = me.create_alias()
+        me.register("named")
+        results["taken"] = me.node.whereis("named")
+        me.unregister()
+        me.send(alias, "to my alias")
+        me.delete_alias(alias)
+        me.send_after(0.01, me.pid, "later")
+        every = me.send_every(1000.0, me.pid, "never")
+        results["cancelled"] = every.cancel()
+        me.register_event("news", buffer=2)
+        me.publish("news", "first")
+        results["buffer"] = [one.message for one in me.subscribe("news")]
+        me.publish(EventName("news"), "second")
+        me.unsubscribe("news")
+        me.unregister_event("news")
+        me.send_priority = Priority.HIGH
+        results["killed"] = me.kill("victim")
+        results["nobody"] = me.send("nobody", "lost")
+        me.log.info("said")
+
+    async with running_node() as node:
+        victim = await node.spawn(Recorder, name="victim")
+        pid = await node.spawn(Doer, dispatcher=where)
+        kept: list[Any] = await node.call(pid, lambda me: me.heard)
+
+        await node.call(pid, use)
+        await eventually(lambda: len(kept) == 3)
+
+        assert kept == ["to my alias", "second", "later"]
+        assert isinstance(results.pop("alias"), Alias)
+        assert results == {"taken": pid, "cancelled": True, "buffer": ["first"], "killed": True, "nobody": False}
+        assert victim not in node.processes()
+        assert node._router.processes[pid].priority is Priority.HIGH
+        assert node.info().timers == 0
+
+
+@everywhere
+async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(where: Dispatcher) -> None:
+    async with running_node() as node:
+        receiver = await node.spawn(Recorder)
+
+        def send_and_end(me: Doer) -> None:
+            for number in range(50):
+                me.send(receiver, number)
+            raise Failed
+
+        pid = await node.spawn(Doer, dispatcher=where)
+        await node.call(await node.spawn(Doer), lambda me: me.link(receiver))
+        node.send(pid, send_and_end)
+        await node.wait_ended(pid)
+
+        assert await node.call(receiver, "all") == list(range(50))
+
+
+@everywhere
+async def test_a_state_machine_changes_waits_and_postpones(where: Dispatcher) -> None:
+    log: list[Any] = []
+
+    class Machine(StateMachine):
+        @state
+        def waiting(self, message: Any, sender: Any) -> object:
+            if message == "go":
+                self.start_timeout("unused", 100.0)
+                self.become("going")
+            else:
+                self.postpone()
+            return None
+
+        @state(timeout=0.01)
+        def going(self, message: Any, sender: Any) -> object:
+            log.append((message, threading.get_ident() == loop))
+            return str(message)
+
+        @waiting.enter
+        def begin(self, previous: str | None) -> None:
+            log.append(("enter", threading.get_ident() == loop))
+
+    loop = threading.get_ident()
+    async with running_node() as node, trio.open_nursery() as nursery:
+        machine = await node.spawn(Machine, dispatcher=where)
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await node.call(machine, "early"))
+
+        nursery.start_soon(ask)
+        await eventually(lambda: bool(node._router.processes[machine].postponed))
+        node.send(machine, "go")
+        await eventually(lambda: len(log) == 3 and bool(answers))
+
+        is_loop = where == LOOP
+        assert log == [("enter", is_loop), ("early", is_loop), (StateTimeout("going"), is_loop)]
+        assert answers == ["early"]
+        assert (await node.inspect(machine))["state"] == "going"
+
+
+@everywhere
+async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> None:
+    async with running_node() as node:
+        await node.spawn(Pool, PoolSpec(Doer, size=3, dispatcher=where), name="pool")
+
+        assert await node.call("pool", lambda me: me.node.name) == node.name
+
+
+# -- threads -------------------------------------------------------------------------------------------------------------
+
+
+@in_threads
+async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: Dispatcher) -> None:
+    class Mixed(Doer):
+        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override]
+            self.heard.append(threading.get_ident())
+
+    log: list[Any] = []
+    loop = threading.get_ident()
+    async with running_node() as node:
+        pid = await node.spawn(Mixed, log, dispatcher=where)
+
+        node.send(pid, "where")
+        [on_loop] = await heard(node, pid)
+        inside = await node.call(pid, lambda _: threading.get_ident())
+        told = await node.inspect(pid)
+
+        assert on_loop == loop
+        assert inside != loop
+        assert told["thread"] == str(loop)
+    assert all(ident != loop for _, ident in log)
+
+
+@pytest.mark.parametrize("where", [PINNED, Pod("pod")], ids=str)
+async def test_from_init_to_terminate_it_is_the_same_thread(where: Dispatcher) -> None:
+    log: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Doer, log, dispatcher=where)
+
+        inside = {await node.call(pid, lambda _: threading.get_ident()) for _ in range(5)}
+
+    assert {ident for _, ident in log} == inside
+    assert len(log) == 2
+
+
+@in_threads
+async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_outside(where: Dispatcher) -> None:
+    gate = Gate()
+    async with running_node(watchdog=0.05) as node:
+        blocked, other = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer)
+        node.send(blocked, gate)
+        await gate.wait_reached()
+
+        with trio.fail_after(5):
+            for number in range(100):
+                node.send(other, number)
+            assert await heard(node, other) == list(range(100))
+            node.send(blocked, "waits")
+            told = [await node.inspect(blocked) for _ in range(3)]
+        info = node.process_info(blocked)
+        await trio.sleep(0.2)
+
+        assert [one["heard"] for one in told] == ["0"] * 3
+        assert (info.state, info.callback, info.lanes["main"]) == (State.RUNNING, "handle_message", 1)
+        assert (info.dispatcher, "in __call__" in info.stack) == (str(where), True)
+        assert node.info().times_blocked == 0
+        gate.opened.set()
+        assert await heard(node, blocked) == ["waits"]
+
+
+@in_threads
+async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(where: Dispatcher) -> None:
+    class Slow(Doer):
+        async def handle_inspect(self, *items: str) -> dict[str, str]:  # type: ignore[override]
+            await trio.sleep(0.01)
+            return dict.fromkeys(items, "asked")
+
+    gate = Gate()
+    async with running_node() as node:
+        pid = await node.spawn(Slow, dispatcher=where)
+        node.send(pid, gate)
+        await gate.wait_reached()
+
+        assert await node.inspect(pid, "x") == {"x": "asked"}
+
+        gate.opened.set()
+
+
+@in_threads
+async def test_a_kill_takes_effect_when_the_callback_returns_and_says_so(where: Dispatcher) -> None:
+    records: list[Any] = []
+
+    class Keeper(Recorder):
+        def handle_log(self, record: Any) -> None:
+            records.append((record.event, record.fields.get("callback")))
+
+    gate = Gate()
+    log: list[Any] = []
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Keeper), "warning")
+        pid = await node.spawn(Doer, log, dispatcher=where)
+        process = node._router.processes[pid]
+        node.send(pid, gate)
+        node.send(pid, "not any more")
+        await gate.wait_reached()
+
+        node.kill(pid)
+        await wait_all_tasks_blocked()
+        # Who inspects it makes it look again, and it says it only once.
+        await node.inspect(pid)
+        before = process.state
+        gate.opened.set()
+        await process.wait_gone()
+
+        assert before is State.RUNNING
+        assert process.reason == Killed()
+        assert [what for what, _ in log] == ["init", Killed()]
+        assert [letter.why for letter in node.dead_letters()] == [Why.UNHANDLED_AT_EXIT]
+        await wait_all_tasks_blocked()
+        told = "killed while a callback blocks in a thread; it ends when the callback returns"
+        assert records == [(told, "handle_message")]
+
+
+async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process_is_killed() -> None:
+    gate = Gate()
+    async with running_node() as node:
+        one, other = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Recorder, dispatcher=Pod("pod"))
+        process = node._router.processes[other]
+        node.send(one, gate)
+        await gate.wait_reached()
+        node.send(other, "never")
+        await wait_all_tasks_blocked()
+
+        node.kill(other)
+        await process.wait_gone()
+
+        assert process.reason == Killed()
+        assert node.info().threads_abandoned == 0
+        gate.opened.set()
+
+
+async def test_an_init_that_takes_too_long_is_left_behind() -> None:
+    gate = Gate()
+
+    class Slow(Doer):
+        def init(self) -> None:
+            gate()
+
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Slow, dispatcher=PINNED, init_timeout=0.05)
+
+        assert node.processes() == []
+        assert node.info().threads_abandoned == 1
+        gate.opened.set()
+
+
+async def test_a_callback_that_never_returns_does_not_keep_the_node_from_stopping() -> None:
+    gate = Gate()
+    async with running_node(limit=10) as node:
+        pid = await node.spawn(Doer, dispatcher=PINNED, shutdown=0.05, terminate_timeout=0.05)
+        node.send(pid, gate)
+        await gate.wait_reached()
+
+    assert node.exit_report is not None
+    assert [one.pid for one in node.exit_report.abandoned] == [pid]
+    gate.opened.set()
+
+
+async def test_a_terminate_that_never_returns_is_left_behind() -> None:
+    gate = Gate()
+
+    class Clinging(Doer):
+        def terminate(self, reason: Reason) -> None:
+            gate()
+
+    async with running_node(limit=10) as node:
+        pid = await node.spawn(Clinging, dispatcher=PINNED, terminate_timeout=0.05)
+
+        node.send_exit(pid, Normal())
+        await node.wait_ended(pid)
+
+        assert node.info().threads_abandoned == 1
+        gate.opened.set()
+
+
+async def test_a_thread_can_call_through_the_node() -> None:
+    async with running_node() as node:
+        other = await node.spawn(Recorder)
+        node.send(other, "hello")
+        pid = await node.spawn(Doer, dispatcher=PINNED)
+
+        assert await node.call(pid, lambda me: me.node.call_from_thread(other, "all")) == ["hello"]
+
+
+# -- pods, pools, CPUs ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_processes_of_a_pod_share_one_thread_and_never_run_at_once() -> None:
+    order: list[Any] = []
+    inside: list[int] = []
+
+    def step(me: Doer) -> None:
+        inside.append(1)
+        order.append((me.registered_name, len(inside), threading.get_ident()))
+        time.sleep(0.0005)
+        inside.pop()
+
+    async with running_node() as node:
+        for name in "abc":
+            await node.spawn(Doer, dispatcher=Pod("pod"), name=name)
+        threads = node.info().dispatcher_threads
+        for _ in range(20):
+            for name in "abc":
+                node.send(name, step)
+        for name in "abc":
+            await heard(node, name)
+
+        assert threads == 1
+        assert {at_once for _, at_once, _ in order} == {1}
+        assert len({ident for _, _, ident in order}) == 1
+        # Each has its turn after the others: nobody is served twice while another one waits.
+        for name in "abc":
+            turns = [number for number, (who, _, _) in enumerate(order) if who == name]
+            assert max(later - sooner for sooner, later in pairwise(turns)) <= 6
+
+
+async def test_a_message_that_one_of_a_pod_sends_to_another_keeps_its_order() -> None:
+    async with running_node() as node:
+        receiver = await node.spawn(Doer, dispatcher=Pod("pod"))
+
+        def send(me: Doer) -> None:
+            for number in range(100):
+                me.send(receiver, number)
+
+        sender = await node.spawn(Doer, dispatcher=Pod("pod"))
+        await node.call(sender, send)
+
+        assert await heard(node, receiver) == list(range(100))
+
+
+async def test_a_pool_runs_as_many_at_once_as_it_has_threads() -> None:
+    gates = [Gate() for _ in range(3)]
+    async with running_node() as node:
+        pids = [await node.spawn(Doer, dispatcher=POOL("three", 3)) for _ in range(4)]
+        for pid, gate in zip(pids, gates, strict=False):
+            node.send(pid, gate)
+        for gate in gates:
+            await gate.wait_reached()
+        late = Gate()
+        late.opened.set()
+        node.send(pids[3], late)
+        await wait_all_tasks_blocked()
+        reached_too_early = late.reached.is_set()
+
+        gates[0].opened.set()
+        await late.wait_reached()
+
+        assert not reached_too_early
+        assert node.info().dispatcher_threads == 3
+        for gate in gates:
+            gate.opened.set()
+
+
+async def test_threads_go_home_with_the_last_process_that_uses_them() -> None:
+    async with running_node() as node:
+        pids = [await node.spawn(Doer, dispatcher=one) for one in (PINNED, POOL("p", 2), POOL("p", 2), Pod("q"))]
+        names = {thread.name for thread in threading.enumerate()}
+        counts = [node.info().dispatcher_threads]
+        for pid in pids:
+            node.kill(pid)
+            await node.wait_ended(pid)
+            counts.append(node.info().dispatcher_threads)
+
+        assert {f"pinned-{pids[0].number}", "p-1", "p-2", "q-pod"} <= names
+        assert counts == [4, 3, 3, 1, 0]
+
+
+async def test_a_pool_or_pod_of_that_name_that_is_another_one_is_refused() -> None:
+    async with running_node() as node:
+        await node.spawn(Doer, dispatcher=POOL("p", 2))
+
+        with pytest.raises(BadInputError, match=r"ThreadPool\(name='p', size=2\), which exists and is used by 1"):
+            await node.spawn(Doer, dispatcher=POOL("p", 3), name="other")
+
+        assert node.whereis("other") is None
+        await node.spawn(Doer, dispatcher=Pod("p"))
+
+
+async def test_a_supervisor_stays_on_the_loop() -> None:
+    async with running_node() as node:
+        with pytest.raises(BadInputError, match="give the dispatcher to its children"):
+            await node.spawn(Supervisor, [ChildSpec("a", Doer)], dispatcher=PINNED)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
+@pytest.mark.parametrize("make", [lambda cpu: Pinned(cpu=cpu), lambda cpu: Pod("pod", cpu=cpu)])
+async def test_a_thread_stays_on_its_cpu_as_proc_shows(make: Callable[[int], Dispatcher]) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=make(cpu))
+
+        [thread] = node.process_info(pid).threads
+        status = await trio.Path(f"/proc/self/task/{thread}/status").read_text()
+        allowed = status.split("Cpus_allowed_list:")[1].split()[0]
+        others = os.sched_getaffinity(0)
+
+        assert allowed == str(cpu)
+        assert cpu in others
+        assert await node.call(pid, lambda _: threading.get_native_id()) == thread
+
+
+async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
+    records: list[Any] = []
+
+    class Keeper(Recorder):
+        def handle_log(self, record: Any) -> None:
+            records.append(record.event)
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Keeper), "warning")
+
+        pid = await node.spawn(Doer, dispatcher=Pinned(cpu=100_000))
+        await wait_all_tasks_blocked()
+
+        assert await heard(node, pid) == []
+        assert records == ["a thread cannot stay on its CPU, and uses any"]
+
+
+@pytest.mark.parametrize(
+    "wrong, hint",
+    [
+        (lambda: Pinned(cpu=-1), r"Pinned\(cpu\)"),
+        (lambda: Pinned(cpu=True), "the number of a CPU"),
+        (lambda: Pod(""), r"Pod\(name\)"),
+        (lambda: POOL("", 1), r"POOL\(name, size\)"),
+        (lambda: POOL("p", 0), "from 1 up"),
+        (lambda: ChildSpec("a", Doer, dispatcher="pinned"), r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\)"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_cannot_be_a_dispatcher_is_refused(wrong: Callable[[], object], hint: str) -> None:
+    with pytest.raises(BadInputError, match=hint):
+        wrong()
