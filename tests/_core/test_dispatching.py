@@ -287,7 +287,7 @@ async def test_children_end_before_their_parent_terminates_and_links_and_monitor
     log: list[Any] = []
 
     class Parent(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override]
+        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             self.child = await self.spawn(Doer, log, dispatcher=where)
 
     async with running_node() as node:
@@ -457,7 +457,7 @@ async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> N
 @in_threads
 async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: Dispatcher) -> None:
     class Mixed(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override]
+        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             self.heard.append(threading.get_ident())
 
     log: list[Any] = []
@@ -516,7 +516,7 @@ async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_ou
 @in_threads
 async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(where: Dispatcher) -> None:
     class Slow(Doer):
-        async def handle_inspect(self, *items: str) -> dict[str, str]:  # type: ignore[override]
+        async def handle_inspect(self, *items: str) -> dict[str, str]:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             await trio.sleep(0.01)
             return dict.fromkeys(items, "asked")
 

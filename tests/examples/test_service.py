@@ -10,7 +10,14 @@ from tests.examples.programs import EXAMPLES, ROOT
 
 
 @pytest.mark.parametrize(
-    "program", ["application/main.py", "service/main.py", "state_machine/door.py", "supervision/smallest.py"]
+    "program",
+    [
+        "application/main.py",
+        "dispatchers/main.py",
+        "service/main.py",
+        "state_machine/door.py",
+        "supervision/smallest.py",
+    ],
 )
 def test_an_example_prints_what_its_readme_says(program: str) -> None:
     readme = (EXAMPLES / program).with_name("README.md").read_text()
