@@ -706,7 +706,8 @@ class World:
         self.node = node
         self.dispatcher = dispatcher
         self.picked: dict[PID, Process] = {}
-        """Those whose callback is in a thread, or waits for one: they have taken their message already."""
+        """Those that have a message, and whose callback has not begun with it: it is on its way to a thread and back."""
+        self.in_threads = 0
         self.clock = clock
         self.nursery = nursery
         self.model = Model(node.pid)
@@ -1141,12 +1142,15 @@ class World:
                     self.picked[who.pid] = self.taken(who, "call", request, caller.pid)
                 case "handle_child_exit", (child, reason):
                     self.picked[who.pid] = self.taken(who, "child exit", reason, child)
+            self.in_threads += 1
             try:
                 await original(process, name, bool)
             except BaseException:
                 if who.pid in self.picked:
                     self.picked.pop(who.pid).in_a_callback = False
                 raise
+            finally:
+                self.in_threads -= 1
             return function(*args)
 
         setattr(DispatchedProcess, "run_in_thread", there_and_back)  # noqa: B010 - no type checker allows it otherwise
@@ -1222,7 +1226,7 @@ class World:
 
     async def rest(self) -> None:
         await wait_all_tasks_blocked()
-        while self.picked:
+        while self.in_threads:
             # A thread is at work, which trio does not see: give it a moment of real time.
             time.sleep(0.0001)  # noqa: ASYNC251
             await wait_all_tasks_blocked()
