@@ -103,8 +103,7 @@ class ObservedRouter(Router):
             self._observer(Sent(sender, to, message))
         return super().send(sender, to, message, priority)
 
-    def _arrive(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> None:
-        super().send(sender, to, message, priority)
+    arrive = Router.send
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
         """Tell of something that is sent on a way of its own."""
