@@ -80,6 +80,10 @@ class Crew:
         """Have a job done when its turn comes."""
         self._jobs.put(job)
 
+    def is_wanted(self) -> bool:
+        """Say whether somebody waits for a thread. From any thread."""
+        return not self._jobs.empty()
+
     def dismiss(self) -> None:
         """Let each thread end when it has done what it is at."""
         for _ in self.threads:

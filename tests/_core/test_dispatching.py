@@ -17,6 +17,7 @@ from ergo_py import (
     PID,
     PINNED,
     POOL,
+    RESUME,
     Actor,
     Alias,
     BadInputError,
@@ -451,6 +452,33 @@ async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> N
         assert await node.call("pool", lambda me: me.node.name) == node.name
 
 
+@everywhere
+async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_reported(where: Dispatcher) -> None:
+    records: list[Any] = []
+
+    class Keeper(Recorder):
+        def handle_log(self, record: Any) -> None:
+            records.append((record.fields["callback"], record.fields["message_type"]))
+
+    class Picky(Doer):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, float):
+                raise Failed
+            self.heard.append(message)
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Keeper), "error")
+        await node.supervise([ChildSpec("picky", Picky, dispatcher=where, decide=lambda _: RESUME)])
+
+        for message in (1, 2, 3.0, 4, "five"):
+            node.send("picky", message)
+
+        assert await heard(node, "picky") == [1, 2, 4, "five"]
+        assert node.process_info("picky").messages_in == 6
+        await wait_all_tasks_blocked()
+        assert records == [("handle_message", "float")]
+
+
 # -- threads -------------------------------------------------------------------------------------------------------------
 
 
@@ -511,6 +539,43 @@ async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_ou
         assert node.info().times_blocked == 0
         gate.opened.set()
         assert await heard(node, blocked) == ["waits"]
+
+
+@in_threads
+async def test_an_urgent_message_is_next_after_the_one_that_blocks(where: Dispatcher) -> None:
+    gate = Gate()
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+        node.send(pid, gate)
+        await gate.wait_reached()
+
+        for number in range(10):
+            node.send(pid, number)
+        node.send(pid, "urgent", priority=Priority.MAX)
+        gate.opened.set()
+
+        assert await heard(node, pid) == ["urgent", *range(10)]
+
+
+@in_threads
+async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_next(where: Dispatcher) -> None:
+    gate = Gate()
+    handled: list[int] = []
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+        process = node._router.processes[pid]
+        node.send(pid, lambda _: handled.append(1))
+        node.send(pid, gate)
+        for _ in range(10):
+            node.send(pid, lambda _: handled.append(1))
+        await gate.wait_reached()
+
+        node.kill(pid)
+        gate.opened.set()
+        await process.wait_gone()
+
+        assert (process.reason, handled) == (Killed(), [1])
+        assert len(node.dead_letters()) == 10
 
 
 @in_threads
