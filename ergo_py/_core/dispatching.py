@@ -15,7 +15,7 @@ from .bridge import Bridge
 from .callbacks import Callbacks
 from .crews import Crew, Job
 from .dispatchers import LOOP
-from .errors import BadInputError
+from .errors import BadInputError, NotAllowedError
 from .kernel import Kernel
 from .mailbox import INSPECT, MESSAGE
 from .options import Options
@@ -44,10 +44,16 @@ def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **keywords: bridge.run(partial(verb, *args, **keywords))
 
 
+def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
+    raise NotAllowedError(
+        f"{process} has ended, and this callback was left behind in its thread; it cannot send any more"
+    )
+
+
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
-    __slots__ = ("_hop", "crew", "hopping")
+    __slots__ = ("_behaviour", "_hop", "crew", "hopping")
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:
         kernel.crews.check(options.dispatcher)
@@ -64,6 +70,7 @@ class DispatchedProcess(Process):
         callbacks.any_async = True
         super().__init__(kernel, callbacks, options, parent)
         self.crew: Crew | None = None
+        self._behaviour: Any = None
         self._hop: _Hop | None = None
 
     @property
@@ -78,6 +85,7 @@ class DispatchedProcess(Process):
             for verb in _VERBS:
                 # In this instance only, so that no other process pays for it.
                 setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
+            self._behaviour = behaviour
             return _InThread(self, behaviour)
 
         self.crew = self.kernel.crews.join(self.options.dispatcher, self.id.number)
@@ -95,6 +103,11 @@ class DispatchedProcess(Process):
         super().wake()
         if self._hop is not None and self.mailbox.urgent:
             self._hop.awaken()
+
+    def silence(self) -> None:
+        """Let a callback that is left behind in its thread send nothing any more."""
+        for verb in ("send", "forward", "publish"):
+            setattr(self._behaviour, verb, partial(_refuse, repr(self)))
 
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Have a plain callback called in a thread, and wait for what it returns."""
@@ -190,6 +203,7 @@ class _Hop:
         process = self._process
         if self.job.outcome is not None or self._is_withdrawn or self.job.withdraw():
             return
+        process.silence()
         process.kernel.threads_abandoned += 1
         process.kernel.publishing.announce(THREAD_ABANDONED, process.id)
         process.log.error(

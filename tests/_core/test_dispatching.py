@@ -36,6 +36,7 @@ from ergo_py import (
     MailboxFullError,
     Node,
     Normal,
+    NotAllowedError,
     Overflow,
     Pinned,
     Pod,
@@ -677,21 +678,30 @@ async def test_a_callback_that_never_returns_does_not_keep_the_node_from_stoppin
     gate.opened.set()
 
 
-async def test_a_terminate_that_never_returns_is_left_behind() -> None:
+async def test_a_terminate_that_never_returns_is_left_behind_and_cannot_send_any_more() -> None:
     gate = Gate()
+    refused: list[Exception] = []
 
     class Clinging(Doer):
         def terminate(self, reason: Reason) -> None:
             gate()
+            try:
+                self.send("witness", "from the dead")
+            except NotAllowedError as error:
+                refused.append(error)
 
     async with running_node(limit=10) as node:
+        witness = await node.spawn(Recorder, name="witness")
         pid = await node.spawn(Clinging, dispatcher=PINNED, terminate_timeout=0.05)
 
         node.send_exit(pid, Normal())
         await node.wait_ended(pid)
+        gate.opened.set()
+        await eventually(lambda: bool(refused))
 
         assert node.info().threads_abandoned == 1
-        gate.opened.set()
+        assert "left behind in its thread" in str(refused[0])
+        assert await node.call(witness, "all") == []
 
 
 async def test_a_thread_can_call_through_the_node() -> None:
