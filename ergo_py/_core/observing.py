@@ -103,8 +103,6 @@ class ObservedRouter(Router):
             self._observer(Sent(sender, to, message))
         return super().send(sender, to, message, priority)
 
-    arrive = Router.send
-
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
         """Tell of something that is sent on a way of its own."""
         self._observer(Sent(sender, to, message))

@@ -155,7 +155,7 @@ class Router:
         return self._send(sender, to, message, priority)
 
     arrive = send
-    """The same for what a thread has sent before; a router that is observed tells the two apart."""
+    """For what a thread has sent before. It stays this very function where ``send`` is another one: a router that is observed."""
 
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         check_priority(priority)

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -643,7 +642,8 @@ async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process
         await wait_all_tasks_blocked()
 
         node.kill(other)
-        await process.wait_gone()
+        with trio.fail_after(5):
+            await process.wait_gone()
 
         assert process.reason == Killed()
         assert node.info().threads_abandoned == 0
@@ -739,10 +739,9 @@ async def test_the_processes_of_a_pod_share_one_thread_and_never_run_at_once() -
         assert threads == 1
         assert {at_once for _, at_once, _ in order} == {1}
         assert len({ident for _, _, ident in order}) == 1
-        # Each has its turn after the others: nobody is served twice while another one waits.
-        for name in "abc":
-            turns = [number for number, (who, _, _) in enumerate(order) if who == name]
-            assert max(later - sooner for sooner, later in pairwise(turns)) <= 6
+        # Each has its turn: nobody is served again and again while others wait.
+        served = [who for who, _, _ in order[:30]]
+        assert all(served.count(name) >= 8 for name in "abc")
 
 
 async def test_a_message_that_one_of_a_pod_sends_to_another_keeps_its_order() -> None:
