@@ -5,7 +5,19 @@ from typing import Final
 
 from .errors import BadInputError
 
-__all__ = ["LOOP", "PINNED", "POOL", "Dispatcher", "Loop", "Pinned", "Pod", "ThreadPool", "check_dispatcher"]
+__all__ = [
+    "LOOP",
+    "LOOP_VERBS",
+    "PINNED",
+    "POOL",
+    "SENDING_VERBS",
+    "Dispatcher",
+    "Loop",
+    "Pinned",
+    "Pod",
+    "ThreadPool",
+    "check_dispatcher",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,15 @@ def _check_cpu(what: str, cpu: object) -> None:
     if cpu is not None and (not isinstance(cpu, int) or isinstance(cpu, bool) or cpu < 0):
         raise BadInputError(what, cpu, "the number of a CPU from 0 up, or None")
 
+
+LOOP_VERBS: Final = (
+    *("send_after", "send_every", "stop", "send_exit", "kill"),
+    *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
+    *("register_event", "unregister_event", "subscribe", "unsubscribe"),
+)
+"""The verbs that change what the loop owns. A behaviour with a thread has its own: done on the loop while the thread waits."""
+SENDING_VERBS: Final = ("send", "forward", "publish")
+"""The verbs that are taken away from a callback that was left behind in its thread."""
 
 Dispatcher = Loop | Pinned | Pod | ThreadPool
 

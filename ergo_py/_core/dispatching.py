@@ -14,7 +14,7 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 from .bridge import Bridge
 from .callbacks import Callbacks
 from .crews import Crew, Job
-from .dispatchers import LOOP
+from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, NotAllowedError
 from .kernel import Kernel
 from .mailbox import INSPECT, MESSAGE
@@ -27,12 +27,6 @@ from .states import INIT, STOPPING, TERMINATED, State
 __all__ = ["DispatchedProcess", "process_type"]
 
 _BURST: Final = 64
-_VERBS: Final = (
-    *("send_after", "send_every", "stop", "send_exit", "kill"),
-    *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
-    *("register_event", "unregister_event", "subscribe", "unsubscribe"),
-)
-"""The verbs that change what the loop owns: used in a thread, they are done on the loop while the thread waits."""
 
 
 def process_type(options: Options) -> type[Process]:
@@ -82,7 +76,7 @@ class DispatchedProcess(Process):
         def make(*args: Any) -> _InThread:
             behaviour = factory(*args)
             behaviour._process = self
-            for verb in _VERBS:
+            for verb in LOOP_VERBS:
                 # In this instance only, so that no other process pays for it.
                 setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
             self._behaviour = behaviour
@@ -106,15 +100,16 @@ class DispatchedProcess(Process):
 
     def silence(self) -> None:
         """Let a callback that is left behind in its thread send nothing any more."""
-        for verb in ("send", "forward", "publish"):
+        for verb in SENDING_VERBS:
             setattr(self._behaviour, verb, partial(_refuse, repr(self)))
 
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Have a plain callback called in a thread, and wait for what it returns."""
         assert self.crew is not None
         handling = self.handling
-        if name == "handle_message" and self.open and handling is not None and handling[0] == MESSAGE:
-            # Nobody looks at a bound, and so nobody but the thread takes anything out of the lane.
+        is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
+        if is_message and self.open and self.id not in self.kernel.watches:
+            # Nobody looks at a bound, so nobody but the thread takes anything out of the lane; and nobody watches each callback.
             hop = self._hop = _Hop(self, name, partial(self._serve_in_thread, function, *args))
         else:
             hop = self._hop = _Hop(self, name, partial(function, *args))
@@ -165,12 +160,12 @@ class _InThread:
     """What the kernel has in place of a behaviour: its plain callbacks are async here, all else is as it is there."""
 
     def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
-        self._behaviour = behaviour
+        self.behaviour_itself = behaviour
         for name in process.hopping:
             setattr(self, name, partial(process.run_in_thread, name, getattr(behaviour, name)))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._behaviour, name)
+        return getattr(self.behaviour_itself, name)
 
 
 class _Hop:

@@ -13,6 +13,7 @@ from trio.lowlevel import Task, current_task
 
 from . import serving
 from .callbacks import CALLBACKS
+from .dispatchers import LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, DeadlockError
 from .ids import PID, Target
 from .kernel import Kernel
@@ -39,6 +40,8 @@ __all__ = [
     "suspend",
 ]
 
+_NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS)
+"""What the kernel has put into an instance."""
 _SHOWN: Final = 2000
 """Characters of a message or a value that are shown."""
 
@@ -107,7 +110,9 @@ async def ask(
 
 def _real(process: "Process") -> Any:
     watch = process.kernel.watches.get(process.id)
-    return process.behaviour if watch is None or watch.real is None else watch.real
+    found = process.behaviour if watch is None or watch.real is None else watch.real
+    # One with a thread has a stand-in of its own all the time.
+    return getattr(found, "behaviour_itself", found)
 
 
 def _attributes(behaviour: Any) -> dict[str, object]:
@@ -118,7 +123,8 @@ def _attributes(behaviour: Any) -> dict[str, object]:
             if name not in ("__dict__", "__weakref__") and hasattr(behaviour, name):
                 found[name] = getattr(behaviour, name)
     found.update(getattr(behaviour, "__dict__", {}))
-    found.pop("_process", None)
+    for name in _NOT_STATE:
+        found.pop(name, None)
     return found
 
 

@@ -479,6 +479,41 @@ async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_rep
         assert records == [("handle_message", "float")]
 
 
+@everywhere
+async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(where: Dispatcher) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        node.send(pid, "one")
+        state = await node.get_state(pid)
+        await node.replace_state(pid, lambda state: {**state, "heard": ["another"]})
+        async with node.trace(pid, limit=4) as trace:
+            for message in (1, 2, 3, lambda me: me.send_after(0.0, me.pid, "timer")):
+                node.send(pid, message)
+            entries = [entry async for entry in trace]
+        await eventually(lambda: not node.info().timers)
+
+        assert set(state) == {"heard", "log_of_test"}
+        assert state["heard"] == ["one"]
+        assert [entry.message_type for entry in entries] == ["int", "int", "int", "function"]
+        assert await heard(node, pid) == ["another", 1, 2, 3, "timer"]
+
+
+@everywhere
+async def test_it_can_be_suspended_and_loses_nothing(where: Dispatcher) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        await node.suspend(pid)
+        for number in range(3):
+            node.send(pid, number)
+        told = await node.inspect(pid)
+        await node.resume(pid)
+
+        assert told["heard"] == "0"
+        assert await heard(node, pid) == [0, 1, 2]
+
+
 # -- threads -------------------------------------------------------------------------------------------------------------
 
 
