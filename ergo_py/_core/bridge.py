@@ -101,6 +101,11 @@ class Bridge:
         self.loop_thread = get_ident()
         _bridges.add(self)
 
+    @property
+    def pending(self) -> int:
+        """How many jobs threads have handed over that are not done yet."""
+        return len(self._inbox)
+
     def on_loop(self) -> bool:
         """Say whether this is the thread the node lives in."""
         return get_ident() == self.loop_thread

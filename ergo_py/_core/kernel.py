@@ -114,6 +114,8 @@ class Kernel:
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
         self._on_fatal: Any = None
+        self.on_crash: Callable[[Ended], None] | None = None
+        """Told of each crash, on the loop; for those who test."""
 
     def callbacks_of(self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS) -> Callbacks:
         """What a behaviour class can be called for, found out on first use."""
@@ -251,6 +253,12 @@ class Kernel:
             if process is not None and process.accepting and LEVELS[record.level] >= level:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
+
+    def note_crash(self, crashed: Ended) -> None:
+        """Count a process or meta-process that ended with an exception."""
+        self.crashed += 1
+        if self.on_crash is not None:
+            self.on_crash(crashed)
 
     def escalate(self, process: "Process", reason: Reason) -> None:
         """Do what the node was told to do when a supervisor of its own gives up."""

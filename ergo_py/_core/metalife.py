@@ -453,7 +453,7 @@ class Meta:
     def failed(self, callback: str, error: BaseException) -> Reason:
         """Account for an exception that left a callback, and tell the caller it was serving."""
         reason = Crashed(error)
-        self.kernel.crashed += 1
+        self.kernel.note_crash(Ended(self.id, None, self.callbacks.behaviour, reason))
         _, _, ref, payload = self.handling or (0, None, None, None)
         is_message = self.handling is not None and callback != "start"
         self.kernel.obituaries.note_crash(self, callback, type(payload).__qualname__ if is_message else None)

@@ -20,6 +20,7 @@ from .errors import (
     TooManyProcessesError,
 )
 from .ids import PID, Alias, EventName
+from .info import Ended
 from .kernel import Kernel
 from .mailbox import (
     EXIT,
@@ -423,7 +424,7 @@ class Process:
             if isinstance(ref, Caller):
                 ref.settle(None, CallFailedError(ref.to, ref.request, reason))
             return None
-        self.kernel.crashed += 1
+        self.kernel.note_crash(Ended(self.id, self.name, self.callbacks.behaviour, reason))
         self.kernel.obituaries.note_crash(self, kind_name(kind), type(payload).__qualname__)
         if isinstance(ref, Caller):
             # Its caller learns at once; the other ones when terminate has run.
