@@ -10,7 +10,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
-CODE  = $(wildcard ergo_py tests examples benchmarks)
+CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

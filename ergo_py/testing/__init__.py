@@ -1,0 +1,48 @@
+"""The test kit: probes, settling, virtual time, faults, races, behaviours alone, recorded input, leak checks."""
+
+from .alone import Alone, Ask
+from .clock import VirtualClock
+from .crashes import ExpectedCrash, expect_crash
+from .faults import Deaf, Fault, crashing, delaying, dropping, filled
+from .fixtures import checked_node
+from .leaks import LeakError, no_leaks
+from .lonely import Armed, Called, Publication, Sent, Spawned
+from .order import RaceError, explore, seeded
+from .probes import Probe, Received
+from .replay import ME, Recording, Replay, Tape, recording
+from .settling import UnsettledError, busy, settle
+
+__all__ = [
+    "Alone",
+    "Armed",
+    "Ask",
+    "Called",
+    "Deaf",
+    "ExpectedCrash",
+    "Fault",
+    "LeakError",
+    "ME",
+    "Probe",
+    "Publication",
+    "RaceError",
+    "Received",
+    "Recording",
+    "Replay",
+    "Sent",
+    "Spawned",
+    "Tape",
+    "UnsettledError",
+    "VirtualClock",
+    "busy",
+    "checked_node",
+    "crashing",
+    "delaying",
+    "dropping",
+    "expect_crash",
+    "explore",
+    "filled",
+    "no_leaks",
+    "recording",
+    "seeded",
+    "settle",
+]

@@ -1,0 +1,128 @@
+"""Crashes: which ones a test expects, and which ones nobody has asked for."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from .._core.errors import BadInputError
+from .._core.info import Ended
+from .._core.node import Node
+from .._core.options import check_number
+from .._core.reasons import Crashed
+
+__all__ = ["CrashLog", "ExpectedCrash", "expect_crash", "watch_crashes"]
+
+
+class ExpectedCrash:
+    """What ``expect_crash`` gives: the crashes that were expected, and came."""
+
+    def __init__(self, error: type[BaseException], match: str | None, count: int | None) -> None:
+        self._error = error
+        self._match = match
+        self._count = count
+        self._change = trio.Event()
+        self.crashes: list[Ended] = []
+        """Who crashed, oldest first; ``reason`` of each is its ``Crashed``."""
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """The exceptions, oldest first."""
+        return [one.reason.error for one in self.crashes if isinstance(one.reason, Crashed)]
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether all that were expected have come; if any number may come, whether one has."""
+        return len(self.crashes) >= (1 if self._count is None else self._count)
+
+    def __str__(self) -> str:
+        number = "any number of crashes" if self._count is None else f"{self._count} crash" + "es" * (self._count > 1)
+        return f"{number} with {self._error.__qualname__}" + (f" matching {self._match!r}" if self._match else "")
+
+    def claims(self, crashed: Ended) -> bool:
+        """Take a crash as expected, if it is of the right kind and not one too many."""
+        error = crashed.reason.error if isinstance(crashed.reason, Crashed) else None
+        if not isinstance(error, self._error) or (self._count is not None and self.fulfilled):
+            return False
+        if self._match is not None and re.search(self._match, str(error)) is None:
+            return False
+        self.crashes.append(crashed)
+        self._change.set()
+        self._change = trio.Event()
+        return True
+
+    async def wait(self) -> None:
+        """Wait until it is fulfilled."""
+        while not self.fulfilled:
+            await self._change.wait()
+
+
+class CrashLog:
+    """Every crash on a node, and which of them were expected."""
+
+    def __init__(self, forward: Callable[[Ended], None] | None = None) -> None:
+        self._forward = forward
+        self.expected: list[ExpectedCrash] = []
+        self.unexpected: list[Ended] = []
+
+    def __call__(self, crashed: Ended) -> None:
+        """Note a crash."""
+        if not any(expectation.claims(crashed) for expectation in self.expected):
+            self.unexpected.append(crashed)
+        if self._forward is not None:
+            self._forward(crashed)
+
+
+def watch_crashes(node: Node) -> CrashLog:
+    """The log of a node's crashes, which begins with the first use of this."""
+    kernel = node._kernel
+    log = kernel.on_crash
+    if not isinstance(log, CrashLog):
+        log = kernel.on_crash = CrashLog(log)
+    return log
+
+
+@asynccontextmanager
+async def expect_crash(
+    node: Node,
+    error: type[BaseException] = Exception,
+    *,
+    match: str | None = None,
+    count: int | None = 1,
+    timeout: float = 1.0,
+) -> AsyncIterator[ExpectedCrash]:
+    """Expect that a process or meta-process crashes inside the block, and wait for it at the end of the block.
+
+    Args:
+        node: where.
+        error: the exception it crashes with, or a base of it.
+        match: a regular expression that its text must match.
+        count: how many crashes; None for one or more.
+        timeout: how long to wait at the end of the block.
+
+    Raises:
+        AssertionError: it did not crash, or with something else.
+    """
+    __tracebackhide__ = True
+    if not (isinstance(error, type) and issubclass(error, BaseException)):
+        raise BadInputError("expect_crash(error)", error, "the class of an exception")
+    if count is not None:
+        check_number("count", count, least=1, whole=True)
+    check_number("timeout", timeout, least=0.0)
+    log = watch_crashes(node)
+    before = len(log.unexpected)
+    expected = ExpectedCrash(error, match, count)
+    log.expected.append(expected)
+    try:
+        yield expected
+        with trio.move_on_after(timeout):
+            await expected.wait()
+    finally:
+        log.expected.remove(expected)
+    if not expected.fulfilled:
+        others = [f"{one}: {one.reason}" for one in log.unexpected[before:]]
+        raise AssertionError(
+            f"expected {expected} within {timeout:g} s; there were {len(expected.crashes)}"
+            + ("".join(f"\n  another one: {line}" for line in others) or ", and no others")
+        )

@@ -1,0 +1,204 @@
+"""Faults on purpose: crash at the n-th message, be slow, lose messages, be full, ignore the stop."""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import trio
+
+from .._core.behaviour import Behaviour
+from .._core.bridge import Parker
+from .._core.errors import BadInputError, ProcessUnknownError
+from .._core.ids import Target
+from .._core.mailbox import FENCE, MAIN_LANE
+from .._core.messages import NO_REPLY
+from .._core.meta import MetaProcess
+from .._core.node import Node
+from .._core.options import check_number
+from .wrapping import GO_ON, before, message_of, subclass
+
+__all__ = ["Deaf", "Fault", "crashing", "delaying", "dropping", "filled"]
+
+B = TypeVar("B", bound=Behaviour | MetaProcess)
+
+When = int | Collection[int] | Callable[[Any], bool]
+
+MESSAGES: Final = ("handle_message", "handle_call")
+
+
+class Fault(Exception):
+    """What a behaviour made by :func:`crashing` raises, unless it is told to raise something else."""
+
+
+def crashing(
+    behaviour: type[B],
+    *,
+    on: When = 1,
+    error: BaseException | type[BaseException] | None = None,
+    callbacks: Collection[str] = MESSAGES,
+) -> type[B]:
+    """A subclass that raises at certain messages, and otherwise is the original.
+
+    Args:
+        behaviour: the class to make fail.
+        on: at which: the n-th, several numbers, or a function that knows the message. The count goes on through restarts, so that a
+            child that crashes at its third message crashes once, not over and over.
+        error: what it raises.
+        callbacks: which callbacks count; also ``init``, ``terminate`` and so on.
+    """
+    plan = _Plan(on)
+
+    def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
+        if plan.strikes(message_of(name, args)):
+            raise Fault(f"{behaviour.__qualname__} was told to crash in {name}") if error is None else error
+        return GO_ON
+
+    return subclass(behaviour, callbacks, before(hook))
+
+
+def dropping(behaviour: type[B], *, on: When = 1, callbacks: Collection[str] = MESSAGES) -> type[B]:
+    """A subclass that loses certain messages, as a bad line would. A call that is lost is never answered.
+
+    Args:
+        behaviour: the class to make lose them.
+        on: which: as for :func:`crashing`.
+        callbacks: which callbacks count.
+    """
+    plan = _Plan(on)
+
+    def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
+        if not plan.strikes(message_of(name, args)):
+            return GO_ON
+        return NO_REPLY if name.startswith("handle_call") else None
+
+    return subclass(behaviour, callbacks, before(hook))
+
+
+def delaying(
+    behaviour: type[B],
+    seconds: float,
+    *,
+    on: When = lambda _: True,
+    callbacks: Collection[str] = MESSAGES,
+) -> type[B]:
+    """A subclass that waits before it handles certain messages, by default all of them.
+
+    It waits by the clock of the loop, so that virtual time works. A plain callback of an actor becomes an ``async`` one for that:
+    it could not wait without holding up the loop. A plain callback of a meta-process stays one, and its thread sleeps in real time.
+
+    Args:
+        behaviour: the class to make slow.
+        seconds: how long it waits.
+        on: before which: as for :func:`crashing`.
+        callbacks: which callbacks count.
+    """
+    check_number("seconds", seconds, least=0.0)
+    plan = _Plan(on)
+    in_threads = isinstance(behaviour, type) and issubclass(behaviour, MetaProcess)
+
+    def around(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_async = inspect.iscoroutinefunction(original)
+        if in_threads and not is_async:
+
+            @wraps(original)
+            def plain_callback(self: Any, *args: Any) -> Any:
+                if plan.strikes(message_of(name, args)):
+                    self.pause(seconds)
+                return original(self, *args)
+
+            return plain_callback
+
+        @wraps(original)
+        async def async_callback(self: Any, *args: Any) -> Any:
+            if plan.strikes(message_of(name, args)):
+                await trio.sleep(seconds)
+            result = original(self, *args)
+            return await result if is_async else result
+
+        return async_callback
+
+    return subclass(behaviour, callbacks, around)
+
+
+class _Plan:
+    """When a fault is due."""
+
+    def __init__(self, on: When) -> None:
+        self._seen = 0
+        self._function: Callable[[Any], bool] | None = None
+        self._numbers: frozenset[int] = frozenset()
+        if callable(on):
+            self._function = on
+            return
+        self._numbers = frozenset((on,) if isinstance(on, int) else on)
+        for number in self._numbers:
+            check_number("on", number, least=1, whole=True)
+
+    def strikes(self, message: Any) -> bool:
+        self._seen += 1
+        return self._seen in self._numbers if self._function is None else bool(self._function(message))
+
+
+@asynccontextmanager
+async def filled(node: Node, target: Target) -> AsyncIterator[int]:
+    """Have a mailbox be full inside the block; gives how many places were taken.
+
+    What is put there is never seen by the process: it is taken back at the end of the block, and skipped if the process works on
+    meanwhile, which makes room again. A process that sleeps stays full: whoever sends to it gets what its overflow rule says.
+
+    Raises:
+        ProcessUnknownError: there is nobody at this address.
+        BadInputError: its mailbox has no bound, so it is never full.
+    """
+    receiver = node._router.resolve(target)
+    if receiver is None:
+        raise ProcessUnknownError(target)
+    box = receiver.mailbox
+    if not box.limit:
+        raise BadInputError("filled(target)", target, "a process with a bound: `spawn(…, mailbox_size=10)`")
+    # A process that was just spawned takes its first step now, and would not go to sleep later.
+    for _ in range(2):
+        await trio.lowlevel.checkpoint()
+    # Pushed and not sent, so that nobody is woken by it.
+    filler = (FENCE, node.pid, _Nothing(), None)
+    taken = 0
+    while box.has_room(MAIN_LANE):
+        box.push(MAIN_LANE, filler)
+        taken += 1
+    try:
+        yield taken
+    finally:
+        for _ in range(box.main.count(filler)):
+            box.main.remove(filler)
+        box.admit_waiters()
+        if len(box):
+            receiver.wake()
+
+
+class _Nothing:
+    """Stands for whoever waits for a fence. Nobody does."""
+
+    def settle(self, _value: object, _error: object) -> bool:
+        return True
+
+
+class Deaf(MetaProcess):
+    """A meta-process whose reader ignores the stop, as a library that cannot be interrupted would.
+
+    The node reports its thread and leaves it behind. The thread ends when the test says :meth:`release`; until then it is a leak.
+    """
+
+    kind = "deaf"
+
+    def __init__(self) -> None:
+        self._end: Parker[None] = Parker()
+
+    def start(self) -> None:
+        """Block, whatever anybody says."""
+        self._end.wait(None)
+
+    def release(self) -> None:
+        """Let the thread end, from any thread."""
+        self._end.settle(None)

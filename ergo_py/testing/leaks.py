@@ -1,0 +1,128 @@
+"""Leak checks: which threads, descriptors and child programs are there that were not there before."""
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from .._core.errors import ErgoError
+from .._core.options import check_number
+from .threads import children, is_idle_worker, other_threads
+
+__all__ = ["Inventory", "LeakError", "no_leaks", "take_inventory"]
+
+_PAUSE: Final = 0.005
+_HARMLESS: Final = ("/dev/urandom", "/dev/random", ".py", ".pyc", ".so")
+"""How the targets of descriptors end that the interpreter opens when it likes."""
+_HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Programs that the standard library keeps for the whole life of the interpreter."""
+
+
+class LeakError(ErgoError, AssertionError):
+    """Something was left behind, or crashed unasked."""
+
+    def __init__(self, what: list[str]) -> None:
+        self.left = tuple(what)
+        """One line for each."""
+        super().__init__("\n".join(what))
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a program holds at one moment."""
+
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[tuple[int, str]]
+    children: frozenset[int]
+
+    def left(self) -> list[str]:
+        """What is there now and was not there then, one line for each."""
+        lines = [
+            f"thread {thread.name!r} is left"
+            for thread in other_threads()
+            if thread not in self.threads and not is_idle_worker(thread)
+        ]
+        lines += [
+            f"descriptor {number} is left: {target}"
+            for number, target in sorted(_descriptors() - self.descriptors)
+            if not target.endswith(_HARMLESS)
+        ]
+        lines += [
+            f"child program {pid} is left: {command}"
+            for pid, command in children().items()
+            if pid not in self.children and not any(helper in command for helper in _HELPERS)
+        ]
+        return lines
+
+    async def left_after(self, grace: float) -> list[str]:
+        """The same, after giving what is about to go up to ``grace`` real seconds."""
+        deadline = time.perf_counter() + grace
+        while (lines := self._collected()) and time.perf_counter() < deadline:
+            # Threads go by real time, whatever clock the loop has; and nobody else needs the loop any more.
+            time.sleep(_PAUSE)  # noqa: ASYNC251
+            await trio.lowlevel.checkpoint()
+        return lines
+
+    def left_after_blocking(self, grace: float) -> list[str]:
+        """The same for code that is not async: it blocks the thread."""
+        deadline = time.perf_counter() + grace
+        while (lines := self._collected()) and time.perf_counter() < deadline:
+            time.sleep(_PAUSE)
+        return lines
+
+    def _collected(self) -> list[str]:
+        lines = self.left()
+        if lines:
+            # What nobody holds is closed when it is collected, and only looked at here if there is something.
+            gc.collect()
+            lines = self.left()
+        return lines
+
+
+def take_inventory() -> Inventory:
+    """What this program holds now: threads, descriptors and child programs."""
+    return Inventory(frozenset(threading.enumerate()), _descriptors(), frozenset(children()))
+
+
+@contextmanager
+def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
+    """Fail if the block leaves threads, descriptors (sockets, pipes, files) or child programs behind.
+
+    For code without a node, or with a node that the block opens and closes itself: what is around a ``trio.run`` sees everything.
+
+    Args:
+        grace: how many real seconds they may take to go.
+
+    Raises:
+        LeakError: it names each.
+    """
+    __tracebackhide__ = True
+    check_number("grace", grace, least=0.0)
+    before = take_inventory()
+    yield before
+    left = before.left_after_blocking(grace)
+    if left:
+        raise LeakError(left)
+
+
+def _descriptors() -> frozenset[tuple[int, str]]:
+    """The open descriptors, each with what it leads to, so that a number that is used again is not taken for the same."""
+    found = set()
+    for entry in os.listdir("/dev/fd"):
+        number = int(entry)
+        try:
+            try:
+                target = os.readlink(f"/proc/self/fd/{number}")
+            except FileNotFoundError:
+                facts = os.fstat(number)
+                target = f"device {facts.st_dev}, number {facts.st_ino}"
+        except OSError:  # the one that was used to look
+            continue
+        found.add((number, target))
+    return frozenset(found)

@@ -1,0 +1,343 @@
+"""Probes: processes that a test holds in its hand, to see what others send and to answer what they ask."""
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Unpack, overload
+
+import trio
+
+from .._core.errors import NotAllowedError
+from .._core.ids import PID, Alias, EventName, NodeName, Target
+from .._core.mailbox import Priority
+from .._core.messages import NO_REPLY, Request
+from .._core.node import Node
+from .._core.options import SpawnKeywords, check_number
+from .._core.reasons import Reason
+from .._core.requests import Caller
+from ..actor import Actor
+from .matching import assign, describe, matches
+
+__all__ = ["Probe", "Received"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Answer = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One thing that came to a probe."""
+
+    message: Any
+    """The message, the request of a call, or the ``Published`` of an event."""
+    sender: Any
+    caller: Caller | None = None
+    """If it was a call: who waits for the answer."""
+
+
+class Probe:
+    """A process that keeps what it is sent, as a test sees it.
+
+    Messages, calls and events are kept in one order. ``expect`` and its like read them, each one once; ``messages`` and ``senders``
+    always have all. A probe traps exits, so that the end of something it is linked to is a message like any other.
+    """
+
+    def __init__(self, node: Node, pid: PID, process: "_ProbeProcess") -> None:
+        self._node = node
+        self._process = process
+        self._read = 0
+        self.pid = pid
+        """The address to give to those whose messages should come here."""
+        self.received: list[Received] = process.received
+        """All that came, in order."""
+
+    @classmethod
+    async def start(cls, node: Node, *, answer: Answer | None = None, **options: Unpack[SpawnKeywords]) -> "Probe":
+        """Start a probe on a node.
+
+        Args:
+            node: where it lives.
+            answer: called with the request of each call; what it returns is the answer, and ``raise Reject(error)`` refuses.
+                Without it, calls wait until the test says :meth:`reply` or :meth:`reject`.
+            options: those of ``spawn``, such as ``name``.
+        """
+        made: list[_ProbeProcess] = []
+
+        class Process(_ProbeProcess):
+            def __init__(self) -> None:
+                super().__init__(answer)
+                made.append(self)
+
+        Process.__name__ = Process.__qualname__ = "Probe"
+        pid = await node.spawn(Process, **options)
+        return cls(node, pid, made[0])
+
+    def __repr__(self) -> str:
+        return f"<Probe {self.pid} {len(self.received)} received, {len(self.unread)} unread>"
+
+    @property
+    def messages(self) -> list[Any]:
+        """The messages and requests that came, read or not."""
+        return [one.message for one in self.received]
+
+    @property
+    def senders(self) -> list[Any]:
+        """Who sent each of them."""
+        return [one.sender for one in self.received]
+
+    @property
+    def unread(self) -> list[Any]:
+        """Those that no ``expect`` has read yet."""
+        return [one.message for one in self.received[self._read :]]
+
+    @property
+    def sender(self) -> Any:
+        """Who sent what was read last.
+
+        Raises:
+            NotAllowedError: nothing was read yet.
+        """
+        if not self._read:
+            raise NotAllowedError("nothing was read yet, so nobody has sent it; `await probe.expect(...)` first")
+        return self.received[self._read - 1].sender
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @overload
+    async def expect(self, what: type[T], timeout: float = 1.0) -> T: ...
+    @overload
+    async def expect(self, what: UnionType, timeout: float = 1.0) -> Any: ...
+    @overload
+    async def expect(self, what: Callable[[Any], bool], timeout: float = 1.0) -> Any: ...
+    @overload
+    async def expect(self, what: T, timeout: float = 1.0) -> T: ...
+    async def expect(self, what: Any, timeout: float = 1.0) -> Any:
+        """Read the next message, which must be of a type, accepted by a function, or equal to a value; wait for it if need be.
+
+        Raises:
+            AssertionError: another one came, or none in time.
+        """
+        __tracebackhide__ = True
+        message = await self._next(describe(what), timeout)
+        if not matches(what, message):
+            self._fail(f"expected {describe(what)}, but the next message was {message!r}")
+        return message
+
+    @overload
+    async def fish(self, what: type[T], timeout: float = 1.0) -> T: ...
+    @overload
+    async def fish(self, what: UnionType, timeout: float = 1.0) -> Any: ...
+    @overload
+    async def fish(self, what: Callable[[Any], bool], timeout: float = 1.0) -> Any: ...
+    @overload
+    async def fish(self, what: T, timeout: float = 1.0) -> T: ...
+    async def fish(self, what: Any, timeout: float = 1.0) -> Any:
+        """Read messages until one is what was meant. Those before it are skipped.
+
+        Raises:
+            AssertionError: none came in time.
+        """
+        __tracebackhide__ = True
+        check_number("timeout", timeout, least=0.0)
+        deadline = trio.current_time() + timeout
+        while True:
+            message = await self._next(describe(what), deadline - trio.current_time(), timeout)
+            if matches(what, message):
+                return message
+
+    async def expect_none(self, seconds: float = 0.1, what: Any = object) -> None:
+        """Wait, and see that nothing comes, or nothing of that kind. What is there unread counts, too.
+
+        Raises:
+            AssertionError: something came.
+        """
+        __tracebackhide__ = True
+        check_number("seconds", seconds, least=0.0)
+        looked = self._read
+        with trio.move_on_after(seconds) as scope:
+            while True:
+                for message in self.messages[looked:]:
+                    if matches(what, message):
+                        self._fail(f"expected nothing, but {message!r} came")
+                looked = len(self.received)
+                await self._process.more.wait()
+        assert scope.cancelled_caught
+
+    async def expect_in_order(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
+        """Read as many messages as are given here; each must be what stands at its place. The time is for all together.
+
+        Raises:
+            AssertionError: another one came, or too few in time.
+        """
+        __tracebackhide__ = True
+        check_number("timeout", timeout, least=0.0)
+        deadline = trio.current_time() + timeout
+        found: list[Any] = []
+        for number, what in enumerate(whats, 1):
+            sought = f"{describe(what)}, number {number} of {len(whats)}"
+            message = await self._next(sought, deadline - trio.current_time(), timeout)
+            if not matches(what, message):
+                self._fail(f"expected {sought}, but {message!r} came")
+            found.append(message)
+        return found
+
+    async def expect_all(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
+        """Read as many messages as are given here, which may come in any order. Returned in the order of what was given.
+
+        Raises:
+            AssertionError: they do not fit one another, or too few came in time.
+        """
+        __tracebackhide__ = True
+        check_number("timeout", timeout, least=0.0)
+        deadline = trio.current_time() + timeout
+        sought = "in any order " + ", ".join(map(describe, whats))
+        messages = [await self._next(sought, deadline - trio.current_time(), timeout) for _ in whats]
+        places = assign(list(whats), messages)
+        if places is None:
+            self._fail(f"expected {sought}, but {', '.join(map(repr, messages))} came")
+        return [messages[index] for index in places]
+
+    def clear(self) -> None:
+        """Take all that came as read."""
+        self._read = len(self.received)
+
+    async def _next(self, sought: str, timeout: float, told: float | None = None) -> Any:
+        __tracebackhide__ = True
+        told = timeout if told is None else told
+        check_number("timeout", told, least=0.0)
+        with trio.move_on_after(max(0.0, timeout)):
+            while self._read >= len(self.received):
+                await self._process.more.wait()
+        if self._read >= len(self.received):
+            self._fail(f"expected {sought}, but nothing came within {told:g} s")
+        self._read += 1
+        return self.received[self._read - 1].message
+
+    def _fail(self, text: str) -> NoReturn:
+        __tracebackhide__ = True
+        lines = [text]
+        if not self._node.processes() or self.pid not in self._node.processes():
+            lines.append("the probe itself has ended")
+        for number, one in enumerate(self.received):
+            mark = "read" if number < self._read else "unread"
+            kind = "" if one.caller is None else " (a call)"
+            lines.append(f"  {mark:>6}  {one.message!r} from {one.sender}{kind}")
+        raise AssertionError("\n".join(lines if self.received else [*lines, "  it has received nothing at all"]))
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> list[Caller]:
+        """The calls that wait for an answer by hand, oldest first."""
+        self._process.open_calls = deque(one for one in self._process.open_calls if not one.settled)
+        return list(self._process.open_calls)
+
+    def reply(self, value: object, caller: Caller | None = None) -> bool:
+        """Answer the call that has waited longest, or a certain one. False if nobody waits for it any more.
+
+        Raises:
+            AssertionError: no call is open.
+        """
+        __tracebackhide__ = True
+        return self._node.reply(self._open_call(caller), value)
+
+    def reject(self, error: BaseException, caller: Caller | None = None) -> bool:
+        """Refuse it: its caller gets the error. False if nobody waits for it any more.
+
+        Raises:
+            AssertionError: no call is open.
+        """
+        __tracebackhide__ = True
+        return self._node.reply_error(self._open_call(caller), error)
+
+    def _open_call(self, caller: Caller | None) -> Caller:
+        __tracebackhide__ = True
+        calls = self._process.open_calls
+        if caller is not None:
+            if caller in calls:
+                calls.remove(caller)
+            return caller
+        if not calls:
+            self._fail("there is no call to answer")
+        return calls.popleft()
+
+    # -- acting ------------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+        """Send a message as the probe, so that answers come to it."""
+        return self._process.send(to, message, priority=priority)
+
+    @overload
+    async def call(self, to: Target, request: Request[R], *, timeout: float | None = 5.0) -> R: ...
+    @overload
+    async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any: ...
+    async def call(self, to: Target, request: Any, *, timeout: float | None = 5.0) -> Any:
+        """Call as the probe. It goes on receiving meanwhile."""
+        kernel = self._node._kernel
+        # None as the process: it is not the probe's own task that waits.
+        return await kernel.calls.call(None, self.pid, to, request, timeout, Priority.NORMAL)
+
+    async def do(self, action: Callable[[Actor], T | Coroutine[Any, Any, T]]) -> T:
+        """Have the probe do something inside a callback: ``await probe.do(lambda me: me.create_alias())``."""
+        result: T = await self._node.call(self.pid, _Do(action))
+        return result
+
+    async def link(self, target: Target | EventName | NodeName) -> None:
+        """Get an ``Exit`` message when ``target`` ends."""
+        await self.do(lambda me: me.link(target))
+
+    async def monitor(self, target: Target | EventName | NodeName) -> None:
+        """Get a ``Down`` message when ``target`` ends."""
+        await self.do(lambda me: me.monitor(target))
+
+    async def subscribe(self, event: str | EventName) -> None:
+        """Get a ``Published`` for each publication of an event."""
+        await self.do(lambda me: me.subscribe(event))
+
+    async def stop(self) -> Reason:
+        """End the probe. Calls that it has not answered end with ``TargetDownError``."""
+        self._node.send_exit(self.pid)
+        return await self._node.wait_ended(self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Do:
+    """What the test wants done in the probe's own callback."""
+
+    action: Callable[[Actor], Any]
+
+
+class _ProbeProcess(Actor):
+    def __init__(self, answer: Answer | None) -> None:
+        self.received: list[Received] = []
+        self.open_calls: deque[Caller] = deque()
+        self.more = trio.Event()
+        self._answer = answer
+
+    def init(self) -> None:
+        self.trap_exit = True
+
+    def handle_message(self, message: Any, sender: PID | Alias) -> None:
+        self._note(Received(message, sender))
+
+    def handle_event(self, event: Any) -> None:
+        self._note(Received(event, event.event))
+
+    # Async only for what the test wants done; nothing else waits here, so messages keep their order.
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if isinstance(request, _Do):
+            result = request.action(self)
+            return await result if isinstance(result, Coroutine) else result
+        self._note(Received(request, caller.pid, caller))
+        if self._answer is not None:
+            return self._answer(request)
+        self.open_calls.append(caller)
+        return NO_REPLY
+
+    def _note(self, one: Received) -> None:
+        self.received.append(one)
+        self.more.set()
+        self.more = trio.Event()

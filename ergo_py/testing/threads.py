@@ -1,0 +1,195 @@
+"""What the other threads of this program, and its child programs, are doing: at work, or asleep in the operating system.
+
+Two looks with a short real pause between them tell the one from the other. On Linux a thread is taken as quiet if it sleeps at both
+looks and has used no processor time between them, to the nanosecond; one that was woken and has not had its turn yet is not asleep.
+Elsewhere it is quiet if it stands at the same instruction at both looks. What no look can see: bytes that are on their way inside
+the operating system or the network, and what another machine is about to send.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from dis import opname
+from typing import Any, Final
+
+import trio
+
+__all__ = ["Look", "children", "is_idle_worker", "look", "other_threads", "stirring"]
+
+_ASLEEP: Final = frozenset("SITtZXx")
+_TASKS: Final = "/proc/self/task"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    name: str
+    mark: object
+    """Differs between two looks if it has done anything."""
+    awake: bool
+    is_worker: bool = False
+    """One of trio's idle worker threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen at one moment."""
+
+    seen: dict[object, _Seen]
+    working: dict[int, str]
+    """Worker threads of trio's that have something to do, by their number."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody but the thread that looks."""
+        return not self.working and all(one.is_worker for one in self.seen.values())
+
+
+def look(ignore: Collection[str] = ()) -> Look:
+    """Look at all threads but this one, and at the child programs. Threads whose names are in ``ignore`` are left out."""
+    seen: dict[object, _Seen] = {}
+    working: dict[int, str] = {}
+    for thread in other_threads():
+        if thread.name in ignore:
+            continue
+        idle = _idle_worker(thread)
+        if idle is False:
+            working[thread.ident or 0] = thread.name
+        else:
+            mark, awake = _pulse(thread)
+            if idle and _is_guest():
+                # Between our steps it waits for I/O on our behalf.
+                mark = None
+            seen[thread] = _Seen(f"thread {thread.name}", mark, awake, bool(idle))
+    known = {thread.native_id for thread in threading.enumerate()}
+    for task in _tasks():
+        if task not in known:
+            cpu, state = _cpu(~task << 3 | 6), _state(f"{_TASKS}/{task}/stat")
+            seen["task", task] = _Seen(f"thread {task}, not one of Python's", cpu, state not in _ASLEEP)
+    for pid, name in children().items():
+        state, cpu = _state(f"/proc/{pid}/stat"), _cpu(~pid << 3 | 2)
+        seen[pid] = _Seen(f"program {name} ({pid})", cpu, state not in _ASLEEP)
+    return Look(seen, working)
+
+
+def stirring(before: Look, after: Look) -> list[str]:
+    """Who has done something between two looks, or was about to; empty if all were quiet."""
+    busy = [
+        one.name
+        for key, one in after.seen.items()
+        if one.awake or key not in before.seen or before.seen[key].mark != one.mark
+    ]
+    # One that has ended may have said something with its last breath.
+    return busy + [one.name for key, one in before.seen.items() if key not in after.seen and not one.is_worker]
+
+
+def other_threads() -> list[threading.Thread]:
+    """All living threads that Python knows, but this one."""
+    me = threading.current_thread()
+    return [thread for thread in threading.enumerate() if thread is not me and thread.is_alive()]
+
+
+def is_idle_worker(thread: threading.Thread) -> bool:
+    """Whether it is a thread that trio keeps, for ten seconds, in case there is more to do."""
+    return _idle_worker(thread) is True
+
+
+def children() -> dict[int, str]:
+    """The living child programs of this one: their numbers and what they run. Empty where the system does not tell."""
+    pids: list[int] = []
+    told = False
+    for task in _tasks():
+        try:
+            with open(f"{_TASKS}/{task}/children") as listing:
+                pids += map(int, listing.read().split())
+            told = True
+        except OSError:  # the thread has just ended, or this kernel has no such file
+            pass
+    return {pid: name for pid in (pids if told else _children_by_parent()) if (name := _program(pid)) is not None}
+
+
+def _tasks() -> list[int]:
+    """The threads of this program, as the operating system numbers them, those included of which Python does not know."""
+    try:
+        return [int(task) for task in os.listdir(_TASKS)]
+    except OSError:
+        return []
+
+
+def _children_by_parent() -> list[int]:
+    found = []
+    try:
+        entries = os.listdir("/proc")
+    except OSError:
+        return []
+    for entry in filter(str.isdigit, entries):
+        fields = _stat(f"/proc/{entry}/stat")
+        if len(fields) > 1 and fields[1] == str(os.getpid()):
+            found.append(int(entry))
+    return found
+
+
+def _program(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        with open(f"/proc/{pid}/comm") as file:
+            name = file.read().strip()
+    except OSError:
+        return None
+    return b" ".join(words).decode(errors="replace").strip() or name
+
+
+def _pulse(thread: threading.Thread) -> tuple[object, bool]:
+    """Something that changes whenever the thread runs, and whether it is awake."""
+    number = thread.native_id or 0
+    cpu = _cpu(~number << 3 | 6) if number else None
+    if cpu is not None:
+        return cpu, _state(f"{_TASKS}/{number}/stat") not in _ASLEEP
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return None, False
+    # Only there does the interpreter take the turn from a thread that would go on, except after a call, which tells nothing.
+    stands_at = opname[frame.f_code.co_code[frame.f_lasti]]
+    return (id(frame), frame.f_lasti), stands_at.startswith(("JUMP_BACKWARD", "RESUME"))
+
+
+def _cpu(clock: int) -> int | None:
+    # Linux makes the number of a thread's or program's processor clock from its id, as clock_getcpuclockid(3) does. Asked for one
+    # that has ended it answers with an error; time.pthread_getcpuclockid would crash.
+    if sys.platform != "linux":
+        return None
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:
+        return None
+
+
+def _state(path: str) -> str:
+    fields = _stat(path)
+    return fields[0] if fields else "X"
+
+
+def _stat(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _idle_worker(thread: threading.Thread) -> bool | None:
+    """Whether a worker thread of trio's has nothing to do; None if it is none of trio's.
+
+    trio takes a worker out of its set of idle ones before it gives it something to do, and puts it back before it tells the result.
+    """
+    worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
+    cache: Any = getattr(worker, "_thread_cache", None)
+    return None if cache is None else worker in cache._idle_workers
+
+
+def _is_guest() -> bool:
+    runner: Any = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
+    return bool(getattr(runner, "is_guest", False))

@@ -1,0 +1,53 @@
+"""The pytest plugin of ergo_py: a node for each test that fails it if something is left, and virtual time that waits for threads.
+
+A module of its own, outside the package, because pytest imports it in every run: nothing of ergo_py or trio is imported until a
+test asks for one of the fixtures, and nothing is done to tests that do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ergo_py import Node
+    from ergo_py.testing import VirtualClock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "ergo_node(**options): what checked_node is given for the `node` fixture: options of open_node, expect_crash=, grace=",
+    )
+
+
+@pytest.fixture
+async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    """A node of its own for each test.
+
+    The test fails if processes or meta-processes would not end, if threads, sockets or other descriptors or child programs are
+    left, or if a process has crashed and the test had not expected it.
+    """
+    from ergo_py.testing import checked_node  # noqa: PLC0415 - only when a test wants it
+
+    options: dict[str, Any] = {}
+    for marker in request.node.iter_markers("ergo_node"):
+        # The nearest one comes first, and counts.
+        options = {**marker.kwargs, **options}
+    async with checked_node(**options) as node:
+        yield node
+
+
+@pytest.fixture
+def virtual_clock() -> VirtualClock:
+    """Virtual time that does not jump while a thread, the bridge or a child program is busy, and jumps otherwise.
+
+    pytest-trio runs the test by it. With anyio's plugin, have ``anyio_backend`` return ``("trio", {"clock": virtual_clock})``.
+    """
+    from ergo_py.testing import VirtualClock  # noqa: PLC0415 - only when a test wants it
+
+    return VirtualClock()

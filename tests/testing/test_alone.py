@@ -1,0 +1,292 @@
+"""A behaviour without a node: its callbacks are called, and what it would have done is seen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ergo_py import (
+    NO_REPLY,
+    Actor,
+    Alias,
+    BadInputError,
+    Caller,
+    Crashed,
+    NotAllowedError,
+    Published,
+    Reason,
+    Reject,
+    Request,
+    Shutdown,
+    Supervisor,
+    UnhandledCallError,
+)
+from ergo_py.meta import TCPServer
+from ergo_py.testing import Alone, Called, Publication, Sent
+from tests.support import Failed
+
+
+@dataclass(frozen=True)
+class Add:
+    amount: int
+
+
+@dataclass(frozen=True)
+class Total(Request[int]):
+    pass
+
+
+class Counter(Actor):
+    def __init__(self, start: int = 0, *, step: int = 1) -> None:
+        self.total = start
+        self.step = step
+
+    async def handle_message(self, message: object, sender: Any) -> None:
+        match message:
+            case Add(amount):
+                self.total += amount * self.step
+                self.send(sender, self.total)
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case Total():
+                return self.total
+        raise Reject(LookupError("no answer"))
+
+    def handle_inspect(self, *items: str) -> Mapping[str, str]:
+        return {"total": str(self.total), **dict.fromkeys(items, "?")}
+
+
+async def test_messages_and_calls_are_handled_and_what_it_sends_is_seen() -> None:
+    alone = Alone(Counter, 5)
+    sender = Alias("n", 1, 9)
+
+    await alone.message(Add(3), sender)
+    total = await alone.call(Total())
+    inspected = await alone.inspect("other")
+
+    assert total == 8
+    assert alone.sent == [Sent(sender, 8)]
+    assert alone.messages == [8]
+    assert alone.behaviour.total == 8
+    assert inspected == {"total": "8", "other": "?"}
+    assert alone.stopped is None
+    assert repr(alone) == "<Alone Counter>"
+
+
+async def test_arguments_may_be_given_as_to_spawn() -> None:
+    alone = Alone(partial(Counter, step=10), 1)
+
+    await alone.message(Add(2))
+
+    assert await alone.call(Total()) == 21
+
+
+async def test_a_call_that_is_rejected_raises_in_the_test_and_it_goes_on() -> None:
+    alone = Alone(Counter)
+
+    with pytest.raises(LookupError):
+        await alone.call("what?")
+
+    assert await alone.call(Total()) == 0
+
+
+class Desk(Actor):
+    """Defers what it is asked until it is told to answer."""
+
+    async def init(self) -> None:
+        self.callers: list[Caller] = []
+        self.clerk = await self.spawn(Counter, 1, name="clerk")
+        self.server = await self.spawn_meta(TCPServer("127.0.0.1", 0), backlog=5)
+        self.monitor(self.clerk)
+        self.link("other")
+        self.subscribe("news")
+        self.token = self.register_event("ours")
+        self.trap_exit = True
+        self.register("desk")
+        self.log.info("ready", clerks=1)
+
+    def post_start(self) -> None:
+        self.publish("ours", "open")
+        self.tick = self.send_every(2, self.pid, "tick")
+        self.late = self.send_after(5, "boss", "late")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        if request == "ask the clerk":
+            return await self.call(self.clerk, Total())
+        self.callers.append(caller)
+        return NO_REPLY
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        match message:
+            case "answer":
+                self.reply(self.callers.pop(0), "at last")
+            case "refuse":
+                self.reply_error(self.callers.pop(0), Failed("no"))
+            case "tick":
+                self.send("boss", "ticked")
+            case "quiet":
+                self.tick.cancel()
+            case "crash":
+                raise Failed("on purpose")
+            case "leave":
+                self.send_exit(self.clerk, Shutdown())
+                self.kill("other")
+                self.unlink("other")
+                self.demonitor(self.clerk)
+                self.unsubscribe("news")
+                self.unregister_event("ours")
+                self.unregister()
+                self.stop("enough")
+
+    def handle_event(self, event: Published) -> None:
+        self.send("boss", (event.event.name, event.message))
+
+    def handle_child_exit(self, child: Any, reason: Reason) -> None:
+        self.send("boss", (child, reason))
+
+    def terminate(self, reason: Reason) -> None:
+        self.send("boss", reason)
+
+
+async def test_what_it_starts_and_watches_is_noted_and_does_not_exist() -> None:
+    alone = Alone(Desk, env={"colour": "green"})
+
+    await alone.init()
+    await alone.init()
+
+    process, meta = alone.spawned
+    assert (process.behaviour, process.args, process.options) == (Counter, (1,), {"name": "clerk"})
+    assert isinstance(meta.behaviour, TCPServer)
+    assert meta.options == {"backlog": 5}
+    assert alone.behaviour.server == meta.id
+    assert (alone.monitors, alone.links, alone.subscribed, alone.events) == (
+        [process.id],
+        ["other"],
+        ["news"],
+        ["ours"],
+    )
+    assert alone.published == [Publication("ours", "open")]
+    assert alone.logged == [{"level": "info", "event": "ready", "clerks": 1}]
+    assert alone.behaviour.registered_name == "desk"
+    assert alone.behaviour.env == {"colour": "green"}
+    assert alone.behaviour.trap_exit is True
+
+
+async def test_an_answer_may_come_later() -> None:
+    alone = Alone(Desk)
+    first, second = await alone.ask("one"), await alone.ask("two")
+    with pytest.raises(AssertionError, match="deferred"):
+        first.result()
+    with pytest.raises(AssertionError, match="deferred"):
+        await alone.call("three")
+
+    await alone.message("answer")
+    await alone.message("refuse")
+
+    assert first.answered
+    assert first.result() == "at last"
+    with pytest.raises(Failed):
+        second.result()
+
+
+async def test_calls_it_makes_are_answered_as_the_test_says() -> None:
+    alone = Alone(Desk)
+    with pytest.raises(AssertionError, match=r"was asked Total\(\), and no answer is known"):
+        await alone.call("ask the clerk")
+    alone = Alone(Desk)
+    alone.answer(Total, 7)
+    refusing = Alone(Desk)
+    refusing.answer(lambda request: True, Failed("closed"))
+
+    answer = await alone.call("ask the clerk")
+    with pytest.raises(Failed):
+        await refusing.call("ask the clerk")
+
+    assert answer == 7
+    assert alone.calls == [Called(alone.behaviour.clerk, Total())]
+
+
+async def test_timers_fire_when_the_test_lets_time_pass() -> None:
+    alone = Alone(Desk)
+    await alone.init()
+    armed = [(one.delay, one.period, one.to, one.message) for one in alone.timers]
+
+    await alone.pass_time(5.5)
+    after = alone.messages.copy()
+    await alone.message("quiet")
+    await alone.pass_time(100)
+
+    assert armed == [(2, 2, alone.pid, "tick"), (5, 0.0, "boss", "late")]
+    assert after == ["ticked", "ticked", "late"]
+    assert alone.messages == after
+    assert alone.timers == []
+
+
+async def test_events_and_ends_of_children_are_told() -> None:
+    alone = Alone(Desk)
+
+    await alone.event("news", "rain")
+    await alone.child_exit(alone.pid, Shutdown())
+
+    assert alone.messages == [("news", "rain"), (alone.pid, Shutdown())]
+
+
+async def test_a_behaviour_that_stops_handles_nothing_more_but_its_end() -> None:
+    alone = Alone(Desk)
+
+    await alone.message("leave")
+    with pytest.raises(NotAllowedError, match="it has stopped"):
+        await alone.message("tick")
+    await alone.terminate()
+
+    assert str(alone.stopped) == "enough"
+    assert alone.exits == [Sent(alone.behaviour.clerk, Shutdown())]
+    assert alone.killed == ["other"]
+    assert (alone.links, alone.monitors, alone.subscribed, alone.events) == ([], [], [], [])
+    assert alone.messages == [alone.stopped]
+
+
+async def test_a_crash_is_an_exception_in_the_test() -> None:
+    alone = Alone(Desk)
+
+    with pytest.raises(Failed, match="on purpose"):
+        await alone.message("crash")
+
+    assert isinstance(alone.stopped, Crashed)
+
+
+async def test_callbacks_that_a_class_does_not_have_do_what_they_do_on_a_node() -> None:
+    class Silent(Actor):
+        pass
+
+    alone = Alone(Silent)
+    await alone.message("unknown")
+
+    with pytest.raises(UnhandledCallError, match="Silent"):
+        await alone.call("unknown")
+
+    assert alone.logged[0]["event"] == "unhandled message"
+
+
+async def test_what_needs_a_node_says_so() -> None:
+    class Nosy(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return self.node.info() if request == "node" else self.service("db")
+
+    for request in ("node", "service"):
+        with pytest.raises(NotAllowedError, match="alone has no"):
+            await Alone(Nosy).call(request)
+
+
+def test_verbs_are_for_callbacks_and_supervisors_are_for_nodes() -> None:
+    class Hasty(Actor):
+        def __init__(self) -> None:
+            self.send("boss", "too early")
+
+    with pytest.raises(NotAllowedError, match="__init__"):
+        Alone(Hasty)
+    with pytest.raises(BadInputError, match="supervisor"):
+        Alone(Supervisor)

@@ -1,0 +1,265 @@
+"""Virtual time: it jumps when nobody has anything to do, and not before."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import Actor, BadInputError, CallTimeoutError, MetaProcess
+from ergo_py.testing import Deaf, Probe, VirtualClock
+from tests.support import Puppet, Recorder, running_node
+
+
+def run(main: Callable[[], Awaitable[Any]], clock: VirtualClock | None = None) -> Any:
+    return trio.run(main, clock=clock or VirtualClock())
+
+
+def test_sleeping_takes_no_time_and_time_has_passed() -> None:
+    async def main() -> float:
+        for _ in range(50):
+            await trio.sleep(100)
+        return trio.current_time()
+
+    began = time.perf_counter()
+    moment = run(main)
+
+    assert moment == 5_000
+    assert time.perf_counter() - began < 5
+
+
+def test_timers_fire_in_their_order_and_calls_time_out() -> None:
+    async def main() -> None:
+        async with running_node() as node:
+            probe = await Probe.start(node)
+            for delay in (30, 10, 20):
+                node.send_after(delay, probe.pid, delay)
+            found = await probe.expect_in_order(10, 20, 30, timeout=31)
+            with pytest.raises(CallTimeoutError):
+                await node.call(probe.pid, "no answer", timeout=5)
+
+            assert found == [10, 20, 30]
+            assert trio.current_time() == 35
+
+    run(main)
+
+
+class Reader(MetaProcess):
+    """Says what it reads, after it has thought about it for longer than the clock is quiet for."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def start(self) -> None:
+        with self.opened(self.sock):
+            while data := self.sock.recv(100):
+                end = time.perf_counter() + 0.05
+                while time.perf_counter() < end:
+                    pass
+                self.send(self.parent, data)
+
+
+def test_it_does_not_jump_while_a_reader_thread_is_busy() -> None:
+    heard: list[Any] = []
+
+    class Owner(Recorder):
+        async def init(self) -> None:
+            await self.spawn_meta(Reader(ours))
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append((message, trio.current_time()))
+
+    async def main() -> None:
+        async with running_node() as node:
+            await node.spawn(Owner)
+            await trio.sleep(5)
+            theirs.send(b"five")
+            await trio.sleep(5)
+            theirs.send(b"ten")
+            await trio.sleep(1)
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        run(main)
+
+    assert heard == [(b"five", 5.0), (b"ten", 10.0)]
+
+
+def test_it_does_not_jump_while_a_worker_thread_sleeps_in_what_it_was_given() -> None:
+    async def main() -> tuple[float, float]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            await trio.to_thread.run_sync(time.sleep, 0.1)
+            during = trio.current_time()
+        return during, trio.current_time()
+
+    moments = run(main)
+
+    assert moments == (0.0, 1.0)
+
+
+def test_it_jumps_past_a_worker_thread_that_waits_for_the_clock_itself() -> None:
+    async def main() -> float:
+        await trio.to_thread.run_sync(trio.from_thread.run, trio.sleep, 60)
+        return trio.current_time()
+
+    began = time.perf_counter()
+    moment = run(main, VirtualClock(patience=0.05))
+
+    assert moment == 60
+    assert time.perf_counter() - began < 5
+
+
+def test_a_worker_thread_that_was_given_up_is_not_waited_for_again() -> None:
+    end = threading.Event()
+
+    async def main() -> float:
+        with trio.move_on_after(1):
+            await trio.to_thread.run_sync(end.wait, 30, abandon_on_cancel=True)
+        for _ in range(20):
+            await trio.sleep(1)
+        return trio.current_time()
+
+    began = time.perf_counter()
+    try:
+        moment = run(main, VirtualClock(patience=0.2))
+    finally:
+        end.set()
+
+    assert moment == 21
+    assert time.perf_counter() - began < 2
+
+
+def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> None:
+    heard: list[float] = []
+
+    class Clocked(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append(trio.current_time())
+
+    async def main() -> None:
+        async with running_node() as node:
+            pid = await node.spawn(Clocked)
+
+            def send() -> None:
+                for _ in range(20):
+                    node.send(pid, "from a thread")
+                    sum(range(10_000))
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            await trio.sleep(1)
+            thread.join()
+            await trio.sleep(1)
+
+    run(main)
+
+    assert heard == [0.0] * 20
+
+
+def test_it_does_not_jump_while_a_child_program_computes() -> None:
+    program = (
+        "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"
+    )
+
+    async def main() -> tuple[bytes, float]:
+        async with trio.open_nursery() as nursery:
+            process = await nursery.start(
+                lambda task_status: trio.run_process(  # noqa: ASYNC105 - the nursery awaits it
+                    [sys.executable, "-S", "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    capture_stdout=False,
+                    check=False,
+                    task_status=task_status,
+                )
+            )
+            with trio.fail_after(1):
+                said = await process.stdout.receive_some(100)
+            moment = trio.current_time()
+            await process.stdin.aclose()
+            await process.stdout.aclose()
+        return said, moment
+
+    said, moment = run(main)
+
+    assert (said, moment) == (b"done", 0.0)
+
+
+def test_a_node_with_a_deaf_reader_is_down_at_once() -> None:
+    deaf = Deaf()
+
+    async def main() -> None:
+        async with running_node() as node:
+            pid = await node.spawn(Puppet)
+            await node.call(pid, lambda me: me.spawn_meta(deaf))
+
+    began = time.perf_counter()
+    try:
+        run(main)
+    finally:
+        deaf.release()
+
+    assert time.perf_counter() - began < 3
+
+
+def test_who_waits_for_all_tasks_to_be_blocked_comes_before_the_jump() -> None:
+    async def main() -> list[float]:
+        moments = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 10)
+            for _ in range(5):
+                await wait_all_tasks_blocked()
+                moments.append(trio.current_time())
+        return [*moments, trio.current_time()]
+
+    assert run(main) == [0.0] * 5 + [10.0]
+
+
+def test_it_stands_still_while_it_is_held_and_moves_by_hand() -> None:
+    clock = VirtualClock()
+
+    async def main() -> tuple[float, float]:
+        async with trio.open_nursery() as nursery:
+            with clock.held(), clock.held():
+                nursery.start_soon(trio.sleep, 10)
+                await wait_all_tasks_blocked(0.02)
+                held = trio.current_time()
+                clock.jump(3)
+                await wait_all_tasks_blocked(0.02)
+            by_hand = trio.current_time()
+        return held, by_hand
+
+    assert run(main, clock) == (0.0, 3.0)
+    assert clock.current_time() == 10
+    assert clock.jumps == 1
+    assert repr(clock) == "<VirtualClock 10 s, 1 jumps>"
+
+
+def test_without_a_deadline_it_lets_others_wait_for_longer_quiet() -> None:
+    async def main() -> None:
+        await wait_all_tasks_blocked(0.03)
+
+    with_limit = time.perf_counter()
+    run(main)
+
+    assert time.perf_counter() - with_limit < 5
+
+
+@pytest.mark.parametrize("options", [{"cushion": 0}, {"patience": -1}])
+def test_an_option_that_cannot_be_right_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(BadInputError):
+        VirtualClock(**options)
+
+
+async def test_it_is_the_clock_of_a_test_that_asks_for_it(virtual_clock: VirtualClock) -> None:
+    await trio.sleep(1_000)
+
+    assert trio.lowlevel.current_clock() is virtual_clock
+    assert virtual_clock.current_time() == 1_000

@@ -1,0 +1,110 @@
+"""What is there and was not there before is named."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from ergo_py.testing import LeakError, no_leaks
+from ergo_py.testing.leaks import take_inventory
+
+
+async def work_in_a_worker() -> None:
+    await trio.to_thread.run_sync(int)
+
+
+def test_a_block_that_leaves_nothing_passes(tmp_path: Path) -> None:
+    def work() -> None:
+        with socket.socket() as sock, open(tmp_path / "file", "w"):
+            sock.bind(("127.0.0.1", 0))
+
+    with no_leaks():
+        thread = threading.Thread(target=work)
+        thread.start()
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+        trio.run(work_in_a_worker)
+        thread.join()
+
+
+def test_a_thread_that_is_left_is_named() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name="forgotten")
+
+    with pytest.raises(LeakError, match="thread 'forgotten' is left") as failure, no_leaks(grace=0.05):
+        thread.start()
+    end.set()
+    thread.join()
+
+    assert len(failure.value.left) == 1
+
+
+def test_a_socket_a_pipe_and_a_file_that_are_left_are_named(tmp_path: Path) -> None:
+    left = ExitStack()
+
+    with left, pytest.raises(LeakError) as failure, no_leaks(grace=0.05):
+        left.enter_context(socket.socket())
+        left.enter_context(open(tmp_path / "left open", "w"))  # noqa: SIM115
+        for end in os.pipe():
+            left.callback(os.close, end)
+
+    text = str(failure.value)
+    assert "is left: socket:" in text
+    assert text.count("is left: pipe:") == 2
+    assert "left open" in text
+    assert len(failure.value.left) == 4
+
+
+def test_a_descriptor_whose_number_is_used_again_is_another_one() -> None:
+    first, left = socket.socket(), ExitStack()
+    number = first.fileno()
+
+    with left, pytest.raises(LeakError) as failure, no_leaks(grace=0.05):
+        first.close()
+        second = left.enter_context(socket.socket())
+        assert second.fileno() == number
+
+    assert f"descriptor {number} is left" in str(failure.value)
+
+
+def test_a_child_program_that_is_left_is_named() -> None:
+    left = ExitStack()
+
+    with left, pytest.raises(LeakError, match=r"child program \d+ is left: .*os\.read\(0, 1\)"), no_leaks(grace=0.05):
+        program = [sys.executable, "-S", "-c", "import os; os.read(0, 1)"]
+        child = left.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE))
+        left.callback(child.kill)
+
+
+def test_what_goes_within_the_grace_is_not_left() -> None:
+    with no_leaks(grace=10):
+        thread = threading.Thread(target=threading.Event().wait, args=(0.1,))
+        thread.start()
+
+    assert not thread.is_alive()
+
+
+def test_a_failure_of_the_block_itself_is_what_is_seen() -> None:
+    left = ExitStack()
+
+    with left, pytest.raises(ZeroDivisionError), no_leaks(grace=0):
+        left.enter_context(socket.socket())
+        raise ZeroDivisionError
+
+
+async def test_the_async_check_waits_as_well() -> None:
+    with trio.fail_after(10):
+        before = take_inventory()
+        thread = threading.Thread(target=threading.Event().wait, args=(0.05,))
+        thread.start()
+
+        at_once = before.left()
+        later = await before.left_after(5)
+
+    assert len(at_once) == 1
+    assert later == []

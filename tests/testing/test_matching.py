@@ -1,0 +1,56 @@
+"""What a test may say about a message."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ergo_py.testing.matching import assign, describe, matches
+
+
+@pytest.mark.parametrize(
+    "what, message, expected",
+    [
+        (int, 3, True),
+        (int, "3", False),
+        (int | str, "3", True),
+        (3, 3, True),
+        (3, 4, False),
+        (lambda message: message > 3, 4, True),
+        (lambda message: message > 3, 3, False),
+    ],
+)
+def test_a_type_a_value_or_a_function_may_be_meant(what: Any, message: object, expected: bool) -> None:
+    assert matches(what, message) is expected
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def test_what_was_meant_is_said_in_words() -> None:
+    assert [describe(what) for what in (int, int | str, 3, is_even)] == [
+        "an int",
+        "int | str",
+        "3",
+        "what is_even accepts",
+    ]
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.integers(0, 3), max_size=5))
+def test_values_are_assigned_if_and_only_if_the_messages_are_enough(whats: list[int], messages: list[int]) -> None:
+    enough = all(messages.count(what) >= whats.count(what) for what in whats)
+
+    places = assign(list(whats), list(messages))
+
+    assert (places is not None) is enough
+    if places is not None:
+        assert [messages[place] for place in places] == whats
+        assert len(set(places)) == len(places)
+
+
+def test_one_that_is_easy_to_please_makes_room_for_one_that_is_not() -> None:
+    places = assign([int, is_even, 2], [2, 4, 5])
+
+    assert places == [2, 1, 0]

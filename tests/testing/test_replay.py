@@ -1,0 +1,184 @@
+"""Recorded input is sent again, to the same effect, without what it came from."""
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ergo_py import Actor, Alias, BadInputError, MetaProcess, Normal
+from ergo_py.meta import Cause, Endpoint, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend, TCPServer
+from ergo_py.testing import ME, Probe, Recording, Replay, Tape, recording, settle
+from ergo_py.testing.replay import with_alias
+from tests.support import Puppet, running_node
+
+PEER, LOCAL = Endpoint("127.0.0.1", 40_000), Endpoint("127.0.0.1", 7_777)
+
+
+class Shouter(Actor):
+    """Answers each piece of data in capitals. What it listens to is given to it."""
+
+    def __init__(self, source: MetaProcess, log: list[Any]) -> None:
+        self.source = source
+        self.log_of = log
+
+    async def init(self) -> None:
+        self.alias = await self.spawn_meta(self.source)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        match message:
+            case TCPData(connection, data):
+                self.log_of.append(data)
+                self.send(connection, TCPSend(data.upper()))
+            case TCPDisconnected():
+                self.log_of.append(message.reason)
+
+
+async def test_a_connection_is_replaced_by_what_it_would_have_said(autojump_clock: MockClock) -> None:
+    log: list[Any] = []
+    connection = Replay(
+        [
+            TCPConnected(ME, PEER, LOCAL),
+            TCPData(ME, b"hello"),
+            TCPData(ME, b"you"),
+            TCPDisconnected(ME, Cause.EOF, 8, 8, 1.0),
+        ],
+        gap=1.0,
+    )
+    async with running_node() as node:
+        pid = await node.spawn(Shouter, connection, log)
+
+        await trio.sleep(4.5)
+
+        assert log == [b"hello", b"you", Cause.EOF]
+        assert connection.received == [TCPSend(b"HELLO"), TCPSend(b"YOU")]
+        assert connection.senders == [pid, pid]
+        assert connection.sent == 4
+
+
+async def test_it_answers_calls_and_ends_if_it_is_to(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        probe = await Probe.start(node)
+        staying = Replay([], answer=lambda request: len(request.data))
+        ending = Replay(["last words"], receiver=probe.pid, gap=1, then="end")
+        first = await node.call(pid, lambda me: me.spawn_meta(staying))
+        written = await node.call(first, TCPSend(b"four"))
+        second = await node.call(pid, lambda me: me.spawn_meta(ending))
+        await probe.monitor(second)
+
+        came = await probe.expect_in_order("last words", lambda down: down.target == second, timeout=5)
+
+    assert written == 4
+    assert probe.senders[0] == second
+    assert isinstance(came[1].reason, Normal)
+    assert staying.received == [TCPSend(b"four")]
+
+
+async def test_what_a_real_connection_said_is_recorded_and_replayed(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    tape = Tape()
+    async with running_node() as node:
+        server = TCPServer("127.0.0.1", 0)
+        await node.spawn(recording(Shouter, tape), server, heard)
+        stream = await trio.open_tcp_stream("127.0.0.1", server.local.port)
+        async with stream:
+            await stream.send_all(b"hello")
+            answer = await stream.receive_some(100)
+        with trio.fail_after(5):
+            while Cause.EOF not in heard:  # noqa: ASYNC110 - a socket closes when it likes
+                await trio.sleep(0.001)
+        [alias] = tape.aliases
+        tape.of(alias).save(tmp_path / "hello.recording")
+
+    replayed: list[Any] = []
+    again = Replay(Recording.load(tmp_path / "hello.recording"))
+    async with running_node() as node:
+        await node.spawn(Shouter, again, replayed)
+        with trio.fail_after(5):
+            while Cause.EOF not in replayed:
+                await settle(node)
+
+    assert answer == b"HELLO"
+    assert replayed == heard == [b"hello", Cause.EOF]
+    assert again.received == [TCPSend(b"HELLO")]
+
+
+async def test_a_recording_keeps_its_gaps_and_a_gap_of_ones_own_replaces_them(autojump_clock: MockClock) -> None:
+    class Source(MetaProcess):
+        async def start(self) -> None:
+            for gap in (1, 2, 3):
+                await trio.sleep(gap)
+                self.send(self.parent, (self.id, gap))
+
+    tape = Tape()
+    moments: list[float] = []
+
+    class Owner(Actor):
+        def __init__(self, source: MetaProcess) -> None:
+            self.source = source
+
+        async def init(self) -> None:
+            await self.spawn_meta(self.source)
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            assert message[0] == sender
+            moments.append(trio.current_time())
+
+    async with running_node() as node:
+        await node.spawn(recording(Owner, tape), Source())
+        node.send(node.processes()[0], (node.pid, "not from a meta-process"))
+        await trio.sleep(10)
+        recorded = tape.of(tape.aliases[0])
+        await node.spawn(Owner, Replay(recorded))
+        await trio.sleep(10)
+        await node.spawn(Owner, Replay(recorded, gap=4))
+        await trio.sleep(13)
+
+    assert recorded == Recording(((ME, 1), (ME, 2), (ME, 3)), (0.0, 2.0, 3.0))
+    assert moments == [0.0, 1.0, 3.0, 6.0, 10.0, 12.0, 15.0, 24.0, 28.0, 32.0]
+
+
+@dataclass(frozen=True)
+class Nested:
+    connection: Alias
+    inner: TCPData
+    others: tuple[object, ...] = ()
+
+
+def test_an_alias_is_replaced_wherever_a_message_holds_it() -> None:
+    old, new = Alias("n", 1, 2), Alias("n", 1, 3)
+    message = Nested(old, TCPData(old, b"x"), (old, [old, 1], "y"))
+
+    changed = with_alias(message, old, new)
+
+    assert changed == Nested(new, TCPData(new, b"x"), (new, [new, 1], "y"))
+    assert with_alias(changed, old, ME) is changed
+
+
+def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(pickle.dumps("no recording"))
+    wrong: Any = "explode"
+
+    with pytest.raises(BadInputError):
+        Recording.load(tmp_path / "other")
+    with pytest.raises(BadInputError):
+        Replay([], then=wrong)
+    with pytest.raises(BadInputError):
+        Replay([], gap=-1)
+    with pytest.raises(BadInputError):
+        Tape().of(ME)
+
+
+async def test_requests_to_a_replay_without_answers_get_none(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        alias = await node.call(pid, lambda me: me.spawn_meta(Replay([])))
+
+        request: object = TCPClose()
+        answer = await node.call(alias, request)
+
+    assert answer is None

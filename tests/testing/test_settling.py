@@ -1,0 +1,244 @@
+"""Settling: everything that can be done is done, whoever does it."""
+
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ergo_py import Actor, Caller, MetaProcess, Node
+from ergo_py.testing import Probe, UnsettledError, VirtualClock, busy, delaying, settle
+from tests.support import Puppet, Recorder, running_node
+
+
+class Chain(Actor):
+    """Sends a number that is one smaller to itself, until there is nothing left."""
+
+    def __init__(self, done: list[int]) -> None:
+        self.done = done
+
+    def handle_message(self, message: int, sender: Any) -> None:
+        if message:
+            self.send(self.pid, message - 1)
+        else:
+            self.done.append(message)
+
+
+class Worker(MetaProcess):
+    """Handles what it is sent in a worker thread, slowly, and tells its owner."""
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        time.sleep(0.05)
+        self.send(self.parent, message)
+
+
+class Lines(MetaProcess):
+    """Reads from a socket in a thread, thinks for a while, and tells its owner."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def start(self) -> None:
+        with self.opened(self.sock):
+            while data := self.sock.recv(100):
+                end = time.perf_counter() + 0.03
+                while time.perf_counter() < end:
+                    pass
+                self.send(self.parent, data)
+
+
+async def owner_of(node: Node, heard: list[Any], meta: MetaProcess) -> Any:
+    pid = await node.spawn(Puppet, heard)
+    return await node.call(pid, lambda me: me.spawn_meta(meta))
+
+
+async def test_a_chain_of_messages_has_ended_when_a_node_has_settled() -> None:
+    done: list[int] = []
+    async with running_node() as node:
+        pid = await node.spawn(Chain, done)
+        node.send(pid, 2_000)
+
+        await settle(node)
+
+        assert done == [0]
+
+
+async def test_what_a_worker_thread_handles_is_waited_for() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        alias = await owner_of(node, heard, Worker())
+        for number in range(3):
+            node.send(alias, number)
+
+        await settle(node)
+
+        assert heard == [0, 1, 2]
+
+
+async def test_what_a_reader_thread_thinks_about_is_waited_for() -> None:
+    heard: list[Any] = []
+    ours, theirs = socket.socketpair()
+    with theirs:
+        async with running_node() as node:
+            await owner_of(node, heard, Lines(ours))
+            await settle(node)
+            theirs.send(b"a line")
+
+            await settle(node)
+
+            assert heard == [b"a line"]
+
+
+async def test_what_another_thread_of_the_program_has_sent_is_waited_for() -> None:
+    heard: list[Any] = []
+
+    def send() -> None:
+        for number in range(100):
+            node.send(pid, number)
+
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        thread = threading.Thread(target=send)
+        thread.start()
+
+        await settle(node)
+
+        assert heard == list(range(100))
+        thread.join()
+
+
+async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet, name="sleeper", shutdown=0.01)
+        node.send(pid, lambda me: trio.sleep(3600))  # noqa: ASYNC105 - awaited by the puppet
+
+        began = time.perf_counter()
+        with pytest.raises(UnsettledError, match=r"sleeper.* is running, in handle_message") as failure:
+            await settle(node, timeout=0.05)
+        took = time.perf_counter() - began
+        await settle(node, except_for=["sleeper"])
+
+    assert took < 2
+    assert len(failure.value.busy) == 1
+
+
+async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clock(mock_clock: MockClock) -> None:
+    class PingPong(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            self.send(self.pid, message)
+
+    async with running_node() as node:
+        pid = await node.spawn(PingPong, name="restless")
+        node.send(pid, "ball")
+
+        with pytest.raises(UnsettledError, match="restless"):
+            await settle(node, timeout=0.05)
+
+        node.kill(pid)
+        await settle(node)
+
+
+async def test_tasks_that_are_no_processes_are_said_to_keep_it_from_settling(mock_clock: MockClock) -> None:
+    async def spin() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        nursery.start_soon(spin)
+
+        with pytest.raises(UnsettledError, match="tasks that are no process"):
+            await settle(node, timeout=0.02)
+
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_thread_that_computes_is_named_and_may_be_ignored() -> None:
+    end = threading.Event()
+
+    def compute() -> None:
+        while not end.is_set():
+            sum(range(100))
+
+    async with running_node() as node:
+        thread = threading.Thread(target=compute, name="computer")
+        thread.start()
+        try:
+            with pytest.raises(UnsettledError, match="thread computer is at work"):
+                await settle(node, timeout=0.05)
+            await settle(node, ignore=["computer"])
+        finally:
+            end.set()
+            thread.join()
+
+
+def test_virtual_time_stands_still_while_a_node_settles() -> None:
+    heard: list[Any] = []
+
+    async def main() -> None:
+        async with running_node() as node:
+            pid = await node.spawn(Recorder, heard)
+            node.send_after(1, pid, "later")
+            node.send(pid, "now")
+
+            await settle(node)
+
+            assert (heard, trio.current_time()) == (["now"], 0)
+            await trio.sleep(2)
+            assert heard == ["now", "later"]
+
+    trio.run(main, clock=VirtualClock())
+
+
+async def test_what_is_busy_now_is_told_without_waiting() -> None:
+    async with running_node() as node:
+        probe = await Probe.start(node)
+        alias = await owner_of(node, [], delaying(Worker, 60)())
+        node.send(probe.pid, "unread")
+        node.send(alias, "slow")
+
+        told = "\n".join(busy(node))
+
+    assert "<Probe" in told
+    assert "1 in its mailbox" in told
+    assert "<Worker" in told
+
+
+async def test_what_waits_for_a_full_receiver_is_not_settled() -> None:
+    class Eager(MetaProcess):
+        def start(self) -> None:
+            for number in range(5):
+                self.send(self.parent, number)
+            self.wait_readable(self.reading)
+
+        def init(self) -> None:
+            self.reading, self.writing = os.pipe()
+
+        def terminate(self, reason: Any) -> None:
+            os.close(self.reading)
+            os.close(self.writing)
+
+    class Slow(Actor):
+        async def init(self) -> None:
+            await self.spawn_meta(Eager())
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.sleep(3600)
+
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return None
+
+    async with running_node() as node:
+        await node.spawn(Slow, mailbox_size=1, shutdown=0.01)
+
+        with pytest.raises(UnsettledError) as failure:
+            await settle(node, timeout=0.2)
+
+    assert any("Slow" in line for line in failure.value.busy)
+    assert any("not delivered" in line for line in failure.value.busy)

@@ -1,0 +1,187 @@
+"""Who is at work, and who is asleep."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py.testing import threads
+from ergo_py.testing.threads import children, look, stirring
+
+
+@contextmanager
+def thread(body: Callable[[], object], name: str = "body") -> Iterator[threading.Thread]:
+    running = threading.Thread(target=body, name=name)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.join(10)
+
+
+def looks(pause: float = 0.02) -> list[str]:
+    before = look()
+    time.sleep(pause)
+    return stirring(before, look())
+
+
+def wait_until_asleep(who: threading.Thread, limit: float = 5.0) -> None:
+    deadline = time.monotonic() + limit
+    while any(who.name in name for name in looks()):
+        assert time.monotonic() < deadline
+
+
+def test_a_thread_that_waits_for_a_lock_is_quiet() -> None:
+    end = threading.Event()
+    with thread(end.wait, "waiter") as waiter:
+        wait_until_asleep(waiter)
+
+        stirred = looks()
+
+        end.set()
+    assert "thread waiter" not in stirred
+
+
+def test_a_thread_that_computes_is_not_and_may_be_ignored() -> None:
+    end = threading.Event()
+
+    def compute() -> None:
+        while not end.is_set():
+            sum(range(1000))
+
+    with thread(compute, "computer"):
+        stirred = looks()
+        ignored = look(ignore=("computer",))
+        end.set()
+
+    assert "thread computer" in stirred
+    assert all(one.name != "thread computer" for one in ignored.seen.values())
+
+
+def test_a_thread_that_came_or_went_between_two_looks_has_done_something() -> None:
+    end = threading.Event()
+    before = look()
+    with thread(end.wait, "passing"):
+        during = look()
+        end.set()
+    after = look()
+
+    assert "thread passing" in stirring(before, during)
+    assert "thread passing" in stirring(during, after)
+
+
+def test_without_processor_clocks_a_thread_is_quiet_if_it_stands_where_it_stood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "_cpu", lambda clock: None)
+    end = threading.Event()
+
+    def compute() -> None:
+        while not end.is_set():
+            for _ in range(1000):
+                pass
+
+    with thread(end.wait, "waiter") as waiter, thread(compute, "computer"):
+        wait_until_asleep(waiter)
+        stirred = {name for _ in range(5) for name in looks()}
+        end.set()
+
+    assert "thread computer" in stirred
+    assert "thread waiter" not in stirred
+
+
+def test_a_child_program_is_seen_at_work_and_asleep() -> None:
+    program = "import sys, time\nprint('at work', flush=True)\nx = time.time() + 60\nwhile time.time() < x: pass"
+    with (
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as computing,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as asleep,
+    ):
+        assert computing.stdout is not None
+        computing.stdout.readline()
+        mine = children()
+        deadline = time.monotonic() + 10
+        stirred = looks()
+        while any(f"({asleep.pid})" in name for name in stirred):
+            assert time.monotonic() < deadline
+            stirred = looks()
+        computing.kill()
+        asleep.kill()
+
+    assert {computing.pid, asleep.pid} <= mine.keys()
+    assert any(f"({computing.pid})" in name for name in stirred)
+
+
+def test_children_are_found_by_their_parent_where_the_kernel_has_no_list_of_them() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        found = threads._children_by_parent()
+        child.kill()
+
+    assert child.pid in found
+
+
+async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_until_it_is_done() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        end.wait(10)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, work)
+            await wait_all_tasks_blocked()
+            begun.wait(10)
+            during = look()
+            end.set()
+        await trio.to_thread.run_sync(int)
+        after = look()
+
+    assert len(during.working) == 1
+    assert after.working == {}
+    assert any(one.is_worker for one in after.seen.values())
+    assert not during.alone
+
+
+def test_the_names_that_trio_gives_to_its_idle_workers_are_those_that_the_suite_looks_for() -> None:
+    async def work() -> None:
+        await trio.to_thread.run_sync(int)
+
+    trio.run(work)
+
+    idle = [one for one in threads.other_threads() if threads.is_idle_worker(one)]
+
+    assert idle
+    assert all(one.name.startswith("Trio thread ") for one in idle)
+
+
+def test_a_thread_of_which_python_does_not_know_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = threading.Event()
+    with thread(end.wait, "stranger") as stranger:
+        wait_until_asleep(stranger)
+        known = threading.enumerate()
+        monkeypatch.setattr(threading, "enumerate", lambda: [one for one in known if one is not stranger])
+        seen = look()
+        monkeypatch.undo()
+        end.set()
+
+    assert any(f"thread {stranger.native_id}, not one of Python's" == one.name for one in seen.seen.values())
+
+
+def test_a_thread_that_has_ended_has_no_clock(tmp_path: Path) -> None:
+    with thread(int) as ended:
+        pass
+
+    deadline = time.monotonic() + 5
+    while threads._cpu(~(ended.native_id or 0) << 3 | 6) is not None:
+        # The operating system takes a moment longer than Python.
+        assert time.monotonic() < deadline
+    assert threads._cpu(~os.getpid() << 3 | 2) is not None
+    assert threads._state(str(tmp_path / "nothing")) == "X"
