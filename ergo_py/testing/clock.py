@@ -14,10 +14,13 @@ from .threads import Look, look, stirring
 
 __all__ = ["VirtualClock"]
 
-_INSTANT: Final = 0.0001
+_INSTANT: Final = 0.0001001
 """Real seconds to wait if nobody else could do anything. Not zero: who waits for all tasks to be blocked comes first."""
 _LONGEST: Final = 0.05
 """Real seconds between two looks when there is no deadline to jump to."""
+_ODD: Final = 1.0001
+"""Makes the pause one that nobody else chooses. trio wakes all who wait for the same quiet together; they must not find the clock
+at work when they go on."""
 _FAR: Final = 1e9
 
 
@@ -36,10 +39,10 @@ class VirtualClock(trio.abc.Clock):
     """
 
     def __init__(self, *, cushion: float = 0.002, patience: float = 5.0) -> None:
-        check_number("cushion", cushion, least=_INSTANT)
+        check_number("cushion", cushion, least=0.0001)
         check_number("patience", patience, least=0.0)
         self._now = 0.0
-        self._cushion = cushion
+        self._cushion = cushion * _ODD
         self._patience = patience
         self._holds = 0
         self._released: trio.Event | None = None
@@ -98,7 +101,10 @@ class VirtualClock(trio.abc.Clock):
                 continue
             if self._must_wait_for(after):
                 continue
-            step = trio.lowlevel.current_statistics().seconds_to_next_deadline
+            statistics = trio.lowlevel.current_statistics()
+            step = statistics.seconds_to_next_deadline
+            if statistics.tasks_runnable:
+                continue
             if 0 < step < inf:
                 self._now += step
                 self.jumps += 1

@@ -222,6 +222,25 @@ def test_who_waits_for_all_tasks_to_be_blocked_comes_before_the_jump() -> None:
     assert run(main) == [0.0] * 5 + [10.0]
 
 
+@pytest.mark.parametrize("cushion", [0.0001, 0.001, 0.002])
+def test_who_has_waited_for_as_much_quiet_goes_on_before_the_jump(cushion: float) -> None:
+    async def main() -> list[float]:
+        moments = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 10)
+            for _ in range(20):
+                with clock.held():
+                    await wait_all_tasks_blocked(cushion)
+                # Runnable from here on, as what a test goes on with.
+                await trio.lowlevel.checkpoint()
+                moments.append(trio.current_time())
+        return [*moments, trio.current_time()]
+
+    clock = VirtualClock(cushion=cushion)
+
+    assert run(main, clock) == [0.0] * 20 + [10.0]
+
+
 def test_it_stands_still_while_it_is_held_and_moves_by_hand() -> None:
     clock = VirtualClock()
 

@@ -8,6 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import (
+    Down,
+    Exit,
     NotAllowedError,
     Published,
     Reject,
@@ -15,7 +17,6 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py._core.messages import Down, Exit
 from ergo_py.testing import Probe
 from tests.support import Puppet, running_node
 
