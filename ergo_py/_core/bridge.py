@@ -23,7 +23,7 @@ from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
 from .requests import Caller
 
-__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "get_ident", "stack_of"]
+__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "bells", "get_ident", "stack_of"]
 
 T = TypeVar("T")
 Lock = threading.Lock
@@ -244,6 +244,12 @@ class Bridge:
 
 
 _bridges: Final[WeakSet[Bridge]] = WeakSet()
+
+
+def bells() -> int:
+    """How many bridges of this thread's loop wait at a descriptor of their own, which only threads write to."""
+    me = get_ident()
+    return sum(1 for bridge in tuple(_bridges) if bridge.loop_thread == me and bridge._bell != _NO_BELL)
 
 
 def _mark_dead_in_copy() -> None:

@@ -14,6 +14,7 @@ from .._core.ids import Target
 from .._core.metalife import Meta
 from .._core.node import Node
 from .._core.options import check_number
+from .._core.process import Process
 from .._core.states import SLEEP, MetaState
 from .clock import VirtualClock
 from .threads import look, stirring
@@ -39,8 +40,9 @@ async def settle(
 ) -> None:
     """Wait until every mailbox is empty and every process asleep, nothing waits in the bridge, and all threads are quiet.
 
-    Timers that have not fired are no work, and virtual time does not jump while this waits. What comes from outside cannot be
-    known: bytes that are still inside the operating system or the network, or what a reader is about to be sent.
+    Timers that have not fired are no work, nor is what waits for a process that was suspended. Virtual time does not jump while
+    this waits. What comes from outside cannot be known: bytes that are still inside the operating system or the network, or what a
+    reader is about to be sent.
 
     Args:
         node: the node that is to settle.
@@ -78,7 +80,7 @@ def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
     excepted = [router.resolve(target) for target in except_for]
     lines: list[str] = []
     for process in router.processes.values():
-        if process in excepted:
+        if process in excepted or _is_suspended(process):
             continue
         if process.state is not SLEEP:
             lines.append(f"{process!r} is {process.state.value}, in {process.current_callback()}")
@@ -90,6 +92,12 @@ def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
     if router.bridge.pending:
         lines.append(f"{router.bridge.pending} that threads have handed over wait for the loop")
     return lines
+
+
+def _is_suspended(process: Process) -> bool:
+    """Whether somebody has told it to take no message: it will not, however long one waits."""
+    watch = process.kernel.watches.get(process.id)
+    return watch is not None and watch.suspended
 
 
 def _busy_meta(meta: Meta) -> Iterator[str]:

@@ -29,8 +29,8 @@ class _Seen:
     mark: object
     """Differs between two looks if it has done anything."""
     awake: bool
-    is_worker: bool = False
-    """One of trio's idle worker threads."""
+    serves: bool = False
+    """It does nothing of its own accord: an idle worker of trio's, or a helper that is no thread of Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Look:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody but the thread that looks."""
-        return not self.working and all(one.is_worker for one in self.seen.values())
+        """Whether there is nobody who could do something of their own accord but the thread that looks."""
+        return not self.working and all(one.serves for one in self.seen.values())
 
 
 def look(ignore: Collection[str] = ()) -> Look:
@@ -67,7 +67,7 @@ def look(ignore: Collection[str] = ()) -> Look:
     for task in _tasks():
         if task not in known:
             cpu, state = _cpu(~task << 3 | 6), _state(f"{_TASKS}/{task}/stat")
-            seen["task", task] = _Seen(f"thread {task}, not one of Python's", cpu, state not in _ASLEEP)
+            seen["task", task] = _Seen(f"thread {task}, not one of Python's", cpu, state not in _ASLEEP, serves=True)
     for pid, name in children().items():
         state, cpu = _state(f"/proc/{pid}/stat"), _cpu(~pid << 3 | 2)
         seen[pid] = _Seen(f"program {name} ({pid})", cpu, state not in _ASLEEP)
@@ -82,7 +82,7 @@ def stirring(before: Look, after: Look) -> list[str]:
         if one.awake or key not in before.seen or before.seen[key].mark != one.mark
     ]
     # One that has ended may have said something with its last breath.
-    return busy + [one.name for key, one in before.seen.items() if key not in after.seen and not one.is_worker]
+    return busy + [one.name for key, one in before.seen.items() if key not in after.seen and not one.serves]
 
 
 def other_threads() -> list[threading.Thread]:

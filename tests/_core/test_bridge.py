@@ -44,7 +44,7 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.bridge import Bridge, Parker
+from ergo_py._core.bridge import Bridge, Parker, bells
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
 from tests.support import Puppet, Recorder, running_node
 
@@ -1362,6 +1362,27 @@ def rounds_in_threads_until_one_is_lost(rounds: int, patience: float, bridge: Br
     for thread in threads:
         thread.join()
     return lost
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
+async def test_bells_are_counted_for_the_loop_they_hang_at_and_while_they_hang() -> None:
+    before = bells()
+
+    during, elsewhere = await served(Bridge, lambda bridge: (bridge.run(bells), bells()))
+
+    assert (during - before, elsewhere, bells()) == (1, 0, before)
+
+
+async def test_jobs_that_are_not_done_are_counted() -> None:
+    bridge = make_bridge(Bridge)
+    counted: list[int] = []
+
+    for _ in range(3):
+        bridge.post(lambda: counted.append(bridge.pending))
+    before = bridge.pending
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert (before, counted, bridge.pending) == (3, [2, 1, 0], 0)
 
 
 async def test_no_job_is_forgotten_while_the_bridge_has_a_bell_of_its_own() -> None:

@@ -34,6 +34,20 @@ def test_sleeping_takes_no_time_and_time_has_passed() -> None:
     assert time.perf_counter() - began < 5
 
 
+def test_a_node_alone_does_not_slow_it_down() -> None:
+    async def main() -> float:
+        async with running_node(limit=10**9) as node:
+            probe = await Probe.start(node)
+            began = time.perf_counter()
+            for number in range(40):
+                node.send_after(100, probe.pid, number)
+                await probe.expect(number, timeout=101)
+            return time.perf_counter() - began
+
+    # Were a pause between two looks needed for each, it would take four seconds.
+    assert run(main, VirtualClock(cushion=0.1)) < 3
+
+
 def test_timers_fire_in_their_order_and_calls_time_out() -> None:
     async def main() -> None:
         async with running_node() as node:

@@ -129,6 +129,21 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
     assert len(failure.value.busy) == 1
 
 
+async def test_a_process_that_was_suspended_is_not_waited_for() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        await node.suspend(pid)
+        node.send(pid, "waits")
+
+        await settle(node, timeout=1)
+        suspended = list(heard)
+        await node.resume(pid)
+        await settle(node)
+
+    assert (suspended, heard) == ([], ["waits"])
+
+
 async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clock(mock_clock: MockClock) -> None:
     class PingPong(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:

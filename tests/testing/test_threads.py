@@ -146,7 +146,7 @@ async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_
 
     assert len(during.working) == 1
     assert after.working == {}
-    assert any(one.is_worker for one in after.seen.values())
+    assert any(one.serves for one in after.seen.values())
     assert not during.alone
 
 
