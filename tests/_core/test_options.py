@@ -4,6 +4,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ergo_py import LOOP, PINNED, POOL, Pinned
 from ergo_py._core.errors import BadInputError
 from ergo_py._core.mailbox import Divert, Overflow, Priority
 from ergo_py._core.options import (
@@ -38,6 +39,11 @@ BAD: list[tuple[str, list[Any], str]] = [
     ("shutdown", NO_TIMES, "a number from 0 up"),
     ("env", ["key=value", [("key", "value")], 5], "a mapping from names to values"),
     ("log_level", NO_LEVELS, "one of debug, info, warning, error, critical, off"),
+    (
+        "dispatcher",
+        ["loop", None, Pinned, POOL],
+        "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)",
+    ),
 ]
 
 META_BAD: list[tuple[str, list[Any], str]] = [
@@ -94,6 +100,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("shutdown", [0, 0.0, 5, 0.001, inf]),
     ("env", [None, {}, {"key": object()}]),
     ("log_level", [None, *LEVELS]),
+    ("dispatcher", [LOOP, PINNED, POOL("io", 2)]),
 ]
 
 
