@@ -59,15 +59,15 @@ async def settle(
     clock = trio.lowlevel.current_clock()
     with clock.held() if isinstance(clock, VirtualClock) else nullcontext():
         while True:
-            stirred: list[str] = []
+            before = look(ignore)
             with _at_latest(deadline) as scope:
-                before = look(ignore)
                 await wait_all_tasks_blocked(_PAUSE)
-                after = look(ignore)
-                stirred = [*stirring(before, after), *(f"worker thread {name}" for name in after.working.values())]
-            left = busy(node, except_for=except_for) + [f"{who} is at work" for who in stirred]
-            if scope.cancelled_caught:
-                left = left or ["tasks that are no process of this node"]
+            after = look(ignore)
+            stirred = [*stirring(before, after), *(f"worker thread {name}" for name in after.working.values())]
+            left = busy(node, except_for=except_for)
+            if scope.cancelled_caught and not left:
+                left.append("tasks that are no process of this node never rest")
+            left += [f"{who} is at work" for who in stirred]
             if not left:
                 return
             if perf_counter() >= deadline:
@@ -112,14 +112,18 @@ def _busy_meta(meta: Meta) -> Iterator[str]:
 
 
 class _Alarm(Instrument):
-    """Cancels a scope when a real time has come, whatever clock the run has. trio asks it once for each pass of its loop."""
+    """Cancels a scope when a real time has come, whatever clock the run has. trio asks it once for each pass of its loop.
+
+    A loop that is just about to have its pause is given the time for it: only then is it known whether anybody was busy.
+    """
 
     def __init__(self, scope: trio.CancelScope, deadline: float) -> None:
         self._scope = scope
         self._deadline = deadline
 
     def before_io_wait(self, timeout: float) -> None:
-        if perf_counter() >= self._deadline:
+        late = perf_counter() - self._deadline
+        if late >= 0 and (timeout == 0 or late > 10 * _PAUSE):
             self._scope.cancel()
 
 

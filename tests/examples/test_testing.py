@@ -6,13 +6,16 @@ import sys
 
 from tests.examples.programs import EXAMPLES, ROOT
 
+NO_PLUGINS = [f"-pno:{plugin}" for plugin in ("cacheprovider", "hypothesispytest", "xdist", "pytest_cov")]
+
 
 def test_the_tests_of_the_example_pass_as_its_readme_says() -> None:
     readme = (EXAMPLES / "testing" / "README.md").read_text()
     [promised] = re.findall(r"^```text\n(.*?)\n```$", readme, re.MULTILINE | re.DOTALL)
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/testing"],
+        # Without what takes longer to import than the tests take to run.
+        [sys.executable, "-m", "pytest", "-q", *NO_PLUGINS, "examples/testing"],
         cwd=ROOT,
         capture_output=True,
         text=True,

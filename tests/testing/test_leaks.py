@@ -89,6 +89,20 @@ def test_what_goes_within_the_grace_is_not_left() -> None:
     assert not thread.is_alive()
 
 
+def test_what_nobody_holds_any_more_is_not_left() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.itself = self
+            self.ends = os.pipe()
+
+        def __del__(self) -> None:
+            for end in self.ends:
+                os.close(end)
+
+    with no_leaks(grace=0):
+        Holder()
+
+
 def test_a_failure_of_the_block_itself_is_what_is_seen() -> None:
     left = ExitStack()
 

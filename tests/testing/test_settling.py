@@ -96,6 +96,22 @@ async def test_what_a_reader_thread_thinks_about_is_waited_for() -> None:
             assert heard == [b"a line"]
 
 
+async def test_what_a_worker_thread_of_a_task_that_is_no_process_does_is_waited_for() -> None:
+    heard: list[Any] = []
+
+    def work() -> None:
+        time.sleep(0.05)
+        node.send(pid, "done")
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Recorder, heard)
+        nursery.start_soon(trio.to_thread.run_sync, work)
+
+        await settle(node)
+
+        assert heard == ["done"]
+
+
 async def test_what_another_thread_of_the_program_has_sent_is_waited_for() -> None:
     heard: list[Any] = []
 

@@ -78,6 +78,28 @@ def test_a_thread_that_came_or_went_between_two_looks_has_done_something() -> No
     assert "thread passing" in stirring(during, after)
 
 
+def test_a_thread_that_sleeps_at_both_looks_and_has_worked_between_them_has_done_something() -> None:
+    turns = [threading.Event() for _ in range(2)]
+    with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
+        wait_until_asleep(worker)
+        before = look()
+        turns[0].set()
+        wait_until_asleep(worker)
+        after = look()
+        turns[1].set()
+
+    assert not any(one.awake for one in after.seen.values() if one.name == "thread worker")
+    assert "thread worker" in stirring(before, after)
+
+
+def test_an_idle_worker_of_trios_that_is_let_go_has_done_nothing() -> None:
+    idle = threads._Seen("thread Trio thread 1", 1, awake=False, serves=True)
+
+    stirred = stirring(threads.Look({1: idle}, {}), threads.Look({}, {}))
+
+    assert stirred == []
+
+
 def test_without_processor_clocks_a_thread_is_quiet_if_it_stands_where_it_stood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
