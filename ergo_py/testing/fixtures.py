@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from .._core.errors import BadInputError
+import trio
+
+from .._core.errors import BadInputError, NotAllowedError
 from .._core.metalife import Meta
 from .._core.options import check_number
 from ..node import Node, open_node
@@ -37,8 +39,13 @@ async def checked_node(
     Raises:
         LeakError: processes or meta-processes had to be killed or left behind, threads, descriptors or child programs are left, or
             a process crashed and nobody had expected it.
+        NotAllowedError: this is not trio.
     """
     __tracebackhide__ = True
+    if not trio.lowlevel.in_trio_task():
+        raise NotAllowedError(
+            "a node lives in trio, and this is another event loop; with anyio's plugin, let the `anyio_backend` fixture be 'trio'"
+        )
     check_number("grace", grace, least=0.0)
     expected = [ExpectedCrash(error, None, None) for error in _errors(expect_crash)]
     before = take_inventory()

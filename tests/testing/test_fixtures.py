@@ -1,12 +1,13 @@
 """A node for a test: what is checked when it is down."""
 
+import asyncio
 import os
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Actor, BadInputError, MetaProcess
+from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError
 from ergo_py.testing import Deaf, LeakError, checked_node, expect_crash
 from tests.support import Failed, Puppet, Stubborn
 
@@ -102,6 +103,25 @@ async def test_a_failure_of_the_test_itself_is_what_is_seen() -> None:
             pid = await node.spawn(Broken)
             node.send(pid, "crash")
             raise ZeroDivisionError
+
+
+async def test_a_node_that_the_test_itself_stops_is_checked_as_well() -> None:
+    with trio.fail_after(10), pytest.raises(LeakError, match="Failed: before the end"):
+        async with checked_node(log_output="none") as node:
+            pid = await node.spawn(Broken)
+            node.send(pid, "before the end")
+            await node.wait_ended(pid)
+            node.stop()
+            await trio.sleep_forever()
+
+
+def test_another_event_loop_is_refused_with_the_line_to_write() -> None:
+    async def main() -> None:
+        async with checked_node():
+            pass
+
+    with pytest.raises(NotAllowedError, match="anyio_backend"):
+        asyncio.run(main())
 
 
 async def test_what_is_no_exception_class_is_refused() -> None:

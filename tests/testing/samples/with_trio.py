@@ -13,6 +13,7 @@ import trio
 from ergo_py import Actor, Node
 from ergo_py.testing import Deaf, Probe, VirtualClock, expect_crash, settle
 
+pytestmark = pytest.mark.trio
 LEFT: list[Any] = []
 
 
@@ -59,7 +60,7 @@ async def test_passes_virtual_time(node: Node, virtual_clock: VirtualClock) -> N
     assert trio.current_time() == virtual_clock.current_time() == 3600
 
 
-def test_passes_without_any_fixture() -> None:
+async def test_passes_without_any_fixture() -> None:
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
