@@ -14,6 +14,7 @@ from .._core.options import check_name, check_number
 from .._core.reasons import Crashed, Reason, Shutdown, as_reason
 from .._core.requests import Caller
 from .._core.timers import Timer
+from ..state_machine import StateMachine
 from .lonely import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned
 
 __all__ = ["Alone", "Ask"]
@@ -61,7 +62,8 @@ class Alone(Generic[B]):
     ``Alone(Counter, 5)`` takes what ``spawn`` takes. Each callback is awaited by the test itself, so an exception in it is an
     exception in the test. ``init`` runs before the first of them. Messages that it sends to itself are noted like all others.
 
-    Supervisors are not for this: what they do is done to processes.
+    Supervisors are not for this: what they do is done to processes. Nor are state machines, whose postponed messages wait in the
+    mailbox of a process.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class Alone(Generic[B]):
         env: Mapping[str, object] | None = None,
     ) -> None:
         cls = behaviour_of(behaviour)
-        if getattr(cls, "is_supervisor", False):
-            raise BadInputError("Alone(behaviour)", cls, "a behaviour that is no supervisor; test those on a node")
+        if getattr(cls, "is_supervisor", False) or issubclass(cls, StateMachine):
+            raise BadInputError(
+                "Alone(behaviour)", cls, "a behaviour that is no supervisor and no state machine; test those on a node"
+            )
         namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "service": _service}
         kind: Any = type(cls)
         made: Any = kind(cls.__name__, (cls, Lonely), namespace)

@@ -17,10 +17,14 @@ from typing import Any, Final
 
 import trio
 
+from .._core.bridge import ReaderThread
+from .._core.crews import Job
+
 __all__ = ["Look", "children", "is_idle_worker", "look", "other_threads", "stirring"]
 
 _ASLEEP: Final = frozenset("SITtZXx")
 _TASKS: Final = "/proc/self/task"
+_JOB: Final = Job.run.__code__
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Look:
 
     seen: dict[object, _Seen]
     working: dict[int, str]
-    """Worker threads of trio's that have something to do, by their number."""
+    """Worker threads that have something to do, asleep or not, by their number: trio's, and those that run callbacks."""
 
     @property
     def alone(self) -> bool:
@@ -55,7 +59,7 @@ def look(ignore: Collection[str] = ()) -> Look:
         if thread.name in ignore:
             continue
         idle = _idle_worker(thread)
-        if idle is False:
+        if idle is False or _in_callback(thread):
             working[thread.ident or 0] = thread.name
         else:
             mark, awake = _pulse(thread)
@@ -188,6 +192,18 @@ def _idle_worker(thread: threading.Thread) -> bool | None:
     worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
     cache: Any = getattr(worker, "_thread_cache", None)
     return None if cache is None else worker in cache._idle_workers
+
+
+def _in_callback(thread: threading.Thread) -> bool:
+    """Whether it is a thread that runs callbacks of processes, and runs one now."""
+    if not isinstance(getattr(getattr(thread, "_target", None), "__self__", None), ReaderThread):
+        return False
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code is _JOB:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_guest() -> bool:

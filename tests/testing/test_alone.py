@@ -20,6 +20,7 @@ from ergo_py import (
     Reject,
     Request,
     Shutdown,
+    StateMachine,
     Supervisor,
     UnhandledCallError,
 )
@@ -288,5 +289,6 @@ def test_verbs_are_for_callbacks_and_supervisors_are_for_nodes() -> None:
 
     with pytest.raises(NotAllowedError, match="__init__"):
         Alone(Hasty)
-    with pytest.raises(BadInputError, match="supervisor"):
-        Alone(Supervisor)
+    for behaviour in (Supervisor, StateMachine):
+        with pytest.raises(BadInputError, match="test those on a node"):
+            Alone(behaviour)

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, BadInputError, CallTimeoutError, MetaProcess
+from ergo_py import PINNED, Actor, BadInputError, CallTimeoutError, MetaProcess
 from ergo_py.testing import Deaf, Probe, VirtualClock
 from tests.support import Puppet, Recorder, running_node
 
@@ -116,6 +116,24 @@ def test_it_does_not_jump_while_a_worker_thread_sleeps_in_what_it_was_given() ->
     moments = run(main)
 
     assert moments == (0.0, 1.0)
+
+
+def test_it_does_not_jump_while_the_thread_of_a_process_sleeps_in_a_callback() -> None:
+    class Blocking(Actor):
+        def handle_call(self, request: Any, caller: Any) -> object:
+            time.sleep(0.1)
+            return threading.current_thread().name
+
+    async def main() -> tuple[str, float]:
+        async with running_node() as node:
+            pid = await node.spawn(Blocking, dispatcher=PINNED)
+            thread = await node.call(pid, "where?", timeout=1)
+            return thread, trio.current_time()
+
+    thread, moment = run(main)
+
+    assert thread.startswith("pinned-")
+    assert moment == 0
 
 
 def test_it_jumps_past_a_worker_thread_that_waits_for_the_clock_itself() -> None:
