@@ -176,7 +176,8 @@ def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
     for thread in threads:
         thread.join(10)
 
-    assert sorted(map(str, ended)) == ["TargetDownError", str(Shutdown())]
+    # The thread may still be in the middle of handing its call over when the node is gone already.
+    assert sorted(map(str, ended)) in ([one, str(Shutdown())] for one in ("TargetDownError", "NodeStoppedError"))
 
 
 def test_ctrl_c_ends_the_wait_and_not_the_node() -> None:

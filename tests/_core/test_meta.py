@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -382,10 +383,12 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         meta = colour()
         await owned.spawn(meta)
 
-        ref = await owned.in_reader(meta, lambda me: me.request(oracle, "silence", timeout=0.01))
+        ref = await owned.in_reader(meta, lambda me: me.request(oracle, "silence", timeout=60))
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
-        await trio.sleep(0.03)
+        # Much later.
+        owned.node._kernel.clock.deadlines.expire(inf, 100, lambda caller, _: caller.settle(None, Failed("too late")))
+        await wait_all_tasks_blocked()
 
         assert (taken, again) == (True, False)
         assert meta.answers == []

@@ -578,7 +578,8 @@ async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_u
             await owned.end(alias, "asked")
 
         assert owned.node.metas() == []
-        # Its reader waited for the child, was left, and notes its own end whenever it comes to that.
+        # Its reader waited for the child and was left. Its last word is in a thread, beside a child that never lets go of the loop.
+        await owned.until(lambda: ("terminate", Custom("asked")) in parent.notes)
         assert parent.notes.count(("terminate", Custom("asked"))) == 1
 
 

@@ -17,9 +17,11 @@ __all__ = ["ERGO", "ROOT", "Terminal", "at_terminal", "background"]
 
 ROOT = Path(__file__).parent.parent.parent
 ERGO = [sys.executable, "-W", "error", "-m", "ergo_py"]
-# In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is told.
+# In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is told. Whoever runs the tests in the
+# background has Ctrl-C ignored, which programs inherit.
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
 
