@@ -17,7 +17,7 @@ from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, Targ
 from ergo_py._core.registry import Registry
 from tests.support import Puppet, Recorder, running_node
 
-ROUNDS = 500
+ROUNDS = 250
 
 
 async def least_growth(work: Callable[[], Awaitable[object]], clock: MockClock | None = None) -> int:

@@ -17,6 +17,7 @@ from ergo_py import (
     TEMPORARY,
     Actor,
     Backoff,
+    Caller,
     CallTimeoutError,
     ChildSpec,
     ChildUnknownError,
@@ -745,3 +746,25 @@ async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
         service.send("this", priority=Priority.HIGH)
 
         assert handed == [(node.pid, node.whereis("echo"), "this", Priority.HIGH)]
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["answered on the spot", "in its own turn"])
+async def test_who_calls_at_once_after_a_crash_is_answered_by_the_successor(
+    autojump_clock: trio.testing.MockClock, inline: bool
+) -> None:
+    class Fragile(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            if request == "crash":
+                raise ValueError("on purpose")
+            return request
+
+    async with running_node(inline_calls=inline) as node:
+        await node.supervise([ChildSpec("fragile", Fragile)])
+        service = node.service("fragile")
+        await wait_all_tasks_blocked()
+        with pytest.raises(TargetDownError):
+            await service.call("crash")
+
+        answer = await service.call("next")
+
+        assert answer == "next"

@@ -289,6 +289,8 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     except BaseException as error:
         reason = process.failed(error)
         if reason is not None:
+            # At once, as if it had failed in its own turn: whoever asks next must not wait for one that is ending.
+            process.refuse()
             process.end(FAILED, reason)
     else:
         if reply is NO_REPLY:

@@ -386,11 +386,12 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         ref = await owned.in_reader(meta, lambda me: me.request(oracle, "silence", timeout=60))
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
-        # Much later.
-        owned.node._kernel.clock.deadlines.expire(inf, 100, lambda caller, _: caller.settle(None, Failed("too late")))
+        overdue: list[Caller] = []
+        owned.node._kernel.clock.deadlines.expire(inf, 100, lambda caller, _: overdue.append(caller))
         await wait_all_tasks_blocked()
 
         assert (taken, again) == (True, False)
+        assert overdue == []
         assert meta.answers == []
 
 
