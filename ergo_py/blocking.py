@@ -13,7 +13,7 @@
 import atexit
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -25,7 +25,7 @@ from ._core.behaviour import Behaviour
 from ._core.bridge import Parker
 from ._core.errors import NodeStoppedError
 from ._core.ids import PID, Alias, Target
-from ._core.info import ExitReport, MetaInfo, NodeInfo, ProcessInfo
+from ._core.info import ApplicationInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from ._core.looking import Queued
 from ._core.mailbox import Priority
 from ._core.messages import DeadLetter, Request
@@ -35,11 +35,14 @@ from ._core.reasons import Reason, Shutdown
 from ._core.requests import Caller
 from ._core.timers import Timer
 from ._core.tracing import Statistics, TraceEntry
+from .application import Application
+from .blocking_handles import BlockingService, BlockingSupervisor
 from .node import Node
 from .node import open_node as open_async_node
+from .specs import ChildSpec, SupervisorSpec
 from .tree import TreeNode
 
-__all__ = ["BlockingNode", "handle", "open_node"]
+__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "handle", "open_node"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -95,6 +98,33 @@ class BlockingNode:
     def wait_ended(self, to: Target) -> Reason:
         """Wait until a process has ended; returns why. Raises as ``Node.wait_ended``."""
         return self._wait(partial(self._node.wait_ended, to))
+
+    # -- supervision -------------------------------------------------------------------------------------------------
+
+    def supervise(self, children: SupervisorSpec | Sequence[ChildSpec], **options: Any) -> BlockingSupervisor:
+        """Start a supervisor, and return when all its children are ready. Takes and raises what ``Node.supervise`` does."""
+        handle = self._wait(partial(self._node.supervise, children, **options))
+        return BlockingSupervisor(handle, self._wait)
+
+    def supervisor(self, target: Target) -> BlockingSupervisor:
+        """The operations of a supervisor. Raises as ``Node.supervisor``."""
+        return BlockingSupervisor(self._node.supervisor(target), self._wait)
+
+    def service(self, name: str) -> BlockingService:
+        """The address of a supervised child that survives its restarts. Raises as ``Node.service``."""
+        return BlockingService(self._node.service(name), self._wait)
+
+    def start_applications(self, *applications: Application | str) -> list[str]:
+        """Start applications, and before each what it depends on. Raises as ``Node.start_applications``."""
+        return self._wait(partial(self._node.start_applications, *applications))
+
+    def stop_applications(self, *names: str) -> list[str]:
+        """Stop applications, last started first. Raises as ``Node.stop_applications``."""
+        return self._wait(partial(self._node.stop_applications, *names))
+
+    def applications(self) -> list[ApplicationInfo]:
+        """The applications that are loaded, in the order in which they would be started."""
+        return self._node.applications()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

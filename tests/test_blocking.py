@@ -13,9 +13,12 @@ import trio
 from ergo_py import (
     NO_REPLY,
     Actor,
+    Application,
     BadInputError,
     Caller,
     CallTimeoutError,
+    ChildSpec,
+    ChildUnknownError,
     InitError,
     MetaProcess,
     Node,
@@ -151,6 +154,37 @@ def test_closing_twice_is_closing_once_and_nothing_works_afterwards() -> None:
     for verb in (lambda: node.send(clerk, 1), lambda: node.call(clerk, 1), lambda: node.spawn(Clerk), node.info):
         with pytest.raises(NodeStoppedError):
             verb()
+
+
+def test_supervisors_services_and_applications_work_without_await() -> None:
+    with quiet_node() as node:
+        root = node.supervise([ChildSpec("clerk", Clerk, 5)], intensity=10)
+        service = node.service("clerk")
+        first = service.pid
+        assert service.call("total") == 5
+        assert node.supervisor(root.pid).restart_child("clerk") != first
+        service.send(2)
+        assert service.send_wait(3)
+        after = root.service("clerk").call("total", retry=True)
+        root.add_child(ChildSpec("second", Clerk, register=False))
+        names = [child.name for child in root.children()]
+        stopped, removed = root.stop_child("second"), root.remove_child("second")
+        root.disable_child("clerk")
+        disabled = root.count()
+        enabled = root.enable_child("clerk")
+        assert enabled == service.pid
+        started = node.start_applications(Application("shop", [ChildSpec("till", Clerk, 1)]))
+        phases = [one.phase.name for one in node.applications()]
+        till = node.service("till").call("total")
+        ended = node.stop_applications("shop")
+        with pytest.raises(ChildUnknownError):
+            node.service("nobody")
+
+    assert after == 10
+    assert names == ["clerk", "second"]
+    assert stopped == removed
+    assert disabled.running == 0
+    assert (started, phases, till, ended) == (["shop"], ["RUNNING"], 1, ["shop"])
 
 
 def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
