@@ -17,6 +17,8 @@ from examples.udp.statsd import Collector, Snapshot
 
 ON_TERMINAL = sys.stdin.isatty() and sys.stdout.isatty()
 SECONDS = os.environ.get("DEMO_SECONDS")
+SERVES = ON_TERMINAL or bool(SECONDS)
+ERGO = os.path.relpath(os.path.join(os.path.dirname(sys.executable), "ergo"))
 
 
 # -- telling the story -------------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ async def main(node: Node) -> None:
         await play(node, ann, bob, metrics)
         await bob.leave()
         await ann.hear("bob left")
-        if ON_TERMINAL or SECONDS:
+        if SERVES:
             invite(chat, metrics)
             await serve(ann)
     finally:
@@ -208,6 +210,9 @@ def invite(chat: Endpoint, metrics: Endpoint) -> None:
         ("    /crash", "to make the room fail"),
         ("    /quit", "to leave"),
         (f"echo 'visits:1|c' | nc -u -w0 {metrics.host} {metrics.port}", "send a metric"),
+        (f"{ERGO} top demo", "to see who is busy; also ps, tree, crashes"),
+        (f"{ERGO} attach demo", "for a prompt inside; there, type"),
+        ("    await node.inspect_meta(node.metas()[-1])", "to look into the latest connection"),
     ):
         show("", f"{styled('1', f'{command:<50}')}{purpose}")
     tell("Ctrl-C stops everything in order." if not SECONDS else f"It ends by itself after {SECONDS} seconds.")
@@ -216,5 +221,5 @@ def invite(chat: Endpoint, metrics: Endpoint) -> None:
 opened: list[Node] = []
 
 if __name__ == "__main__":
-    run(main, name="demo@localhost")
+    run(main, name="demo@localhost", control="look,attach" if SERVES else "")
     headline(str(opened[0].exit_report))
