@@ -91,6 +91,9 @@ def test_the_shell_shows_what_the_page_shows() -> None:
     (transcript,) = transcripts("ergo shell examples/looking/shop.py")
     with at_terminal("shell", "examples/looking/shop.py") as terminal:
         terminal.wait_for(">>> ")
+        end = time.monotonic() + 30
+        while terminal.ask("(await node.inspect('stock'))['sold']") != "'2'\n":
+            assert time.monotonic() < end, "the customer does not come"
 
         assert_typed(terminal, transcript)
 

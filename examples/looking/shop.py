@@ -28,6 +28,9 @@ class Stock(Actor):
                 self.pieces[item] -= 1
                 self.sold += 1
 
+    def handle_call(self, request: object, caller: Caller) -> int:
+        return self.pieces[str(request)]
+
     def handle_inspect(self, *items: str) -> dict[str, str]:
         return {**{item: str(left) for item, left in self.pieces.items()}, "sold": str(self.sold)}
 
