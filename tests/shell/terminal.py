@@ -65,6 +65,17 @@ class Terminal:
         self.wait_for("\n")
         return self.wait_for(">>> ")
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C at a prompt until it is noticed. Readline does not notice one that comes while it is busy with a key."""
+        for _ in range(10):
+            self.type("\x03")
+            try:
+                self.wait_for("KeyboardInterrupt\n>>> ", 3.0)
+            except AssertionError:
+                continue
+            return
+        raise AssertionError(f"Ctrl-C was not noticed:\n{self.text}")
+
     def resize(self, lines: int, columns: int) -> None:
         """Change the size of the window; the program is told."""
         termios.tcsetwinsize(self.fd, (lines, columns))
