@@ -319,6 +319,8 @@ class OwnedNode(BlockingNode):
         self._thread.start()
         self._up.wait(None)
         assert self._up.value is not None
+        if isinstance(self._up.value, outcome.Error):
+            self._thread.join()
         super().__init__(self._up.value.unwrap())
         # A daemon thread never keeps the interpreter; a forgotten node is still stopped in order, within a few seconds.
         atexit.register(self.close, _AT_EXIT)

@@ -1,6 +1,5 @@
 """A process that owns meta-processes for a test, and hands on what they say."""
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ import trio
 from ergo_py import Alias, Down, MetaProcess, Node, Reject, SpawnError
 from tests.support import Puppet, running_node
 
-__all__ = ["Owned", "Owner", "eventually", "open_descriptors", "owning"]
+__all__ = ["Owned", "Owner", "eventually", "owning"]
 
 T = TypeVar("T")
 
@@ -149,14 +148,3 @@ async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for something of the operating system that tells nobody when it happens."""
     while not condition():  # noqa: ASYNC110
         await trio.sleep(0.005)
-
-
-def open_descriptors() -> dict[int, str]:
-    """The descriptors of this program, and what each is."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the one for the listing itself
-            continue
-    return found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ergo_py.meta.cutting import MessageCutter
 from ergo_py.meta.following import Files, Followed
 from ergo_py.meta.lines import Text
-from tests.meta.owner import open_descriptors
+from tests.support import open_descriptors
 
 ROTATED, TRUNCATED = object(), object()
 
@@ -171,7 +171,7 @@ def test_what_is_added_after_the_end_is_closed_at_once(rig: Rig) -> None:
     rig.look()
 
     assert len(rig.files) == 0
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 STEPS = st.lists(

@@ -1,7 +1,6 @@
 """Connections over stream sockets: the same promises over TCP and Unix sockets, with reader threads and with reader tasks."""
 
 import gc
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenSlow
 from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, open_descriptors
 
 MEBI = 1024 * 1024
 
@@ -589,7 +588,7 @@ async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothi
         server, _ = await serve(node, wire)
         owner = await node.spawn(Puppet)
         gc.collect()
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         again: Any = wire.server()
         if wire.kind == "tcp":
             again._port = server.local[1]
@@ -601,7 +600,7 @@ async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothi
 
         assert isinstance(caught.value.__cause__, OSError)
         gc.collect()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() <= before
         assert len(node.metas()) == 1
         stream = await wire.dial(server)
         await stream.aclose()
@@ -613,30 +612,32 @@ async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_not
         owner = await node.spawn(Puppet)
         node.send_exit(server.id, "enough")
         await trio.testing.wait_all_tasks_blocked(0.05)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
 
         with pytest.raises(InitError) as caught:
             await spawn_meta(node, owner, wire.client(server))
 
         assert isinstance(caught.value.__cause__, OSError)
         gc.collect()
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_descriptors() <= before
         assert node.metas() == []
 
 
 async def test_thousands_of_short_connections_leave_nothing_behind(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
-        before = len(os.listdir("/proc/self/fd"))
+        before: set[tuple[int, str]] = set()
 
         for number in range(1, 201):
             sock = wire.dial_plain(server)
             sock.send(b"x")
             sock.close()
             await mail.wait_for(TCPDisconnected, number)
+            if number == 1:  # the first one opens what all of them share
+                before = open_descriptors()
         await trio.testing.wait_all_tasks_blocked(0.05)
 
-        assert len(os.listdir("/proc/self/fd")) <= before + 1
+        assert open_descriptors() <= before
         assert node.metas() == [server.id]
         assert server.connections == 0
         info = node.info()

@@ -14,7 +14,8 @@ import trio
 
 from ergo_py import BadInputError, Crashed, InitError, Shutdown
 from ergo_py.meta.watch import Change, DirectoryWatch, PathChanged
-from tests.meta.owner import Owned, eventually, open_descriptors, owning
+from tests.meta.owner import Owned, eventually, owning
+from tests.support import open_descriptors
 
 ADDED, MODIFIED, DELETED = Change.ADDED, Change.MODIFIED, Change.DELETED
 
@@ -133,7 +134,7 @@ async def test_stopping_takes_no_time_and_leaves_nothing_open(polling: bool, tmp
 
         # The thread inside the package takes a moment.
         with trio.fail_after(2):
-            await eventually(lambda: open_descriptors() == before)
+            await eventually(lambda: open_descriptors() <= before)
 
 
 @pytest.mark.parametrize("polling", BOTH)
