@@ -583,11 +583,11 @@ async def test_a_reader_that_spawns_while_its_meta_process_is_stopped_is_freed_a
 
     async with owning() as owned:
         parent = InThread()
-        alias = await owned.spawn(parent)
+        alias = await owned.spawn(parent, stop_timeout=60)
         parent.give(spawn)
         await owned.until(inside.is_set)
 
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias, "asked")
 
         assert "was stopped during its init" in str(raised[0])

@@ -193,7 +193,7 @@ async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None
         meta = Swallows()
         alias = await owned.spawn(meta, stop_timeout=0.05)
         kept = keep_log(meta)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias, "asked")
 
         assert "swallowed" in meta.notes
@@ -242,7 +242,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
         alias = await owned.spawn(meta, stop_timeout=0.05)
         owned.node.send(alias, stay)
         await wait_all_tasks_blocked()
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias, "asked")
 
         assert meta.notes[-2:] == ["cancelled", ("terminate", Custom("asked"))]
@@ -379,7 +379,7 @@ async def test_a_kill_cancels_an_async_callback_at_once() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.ended(alias)
 
         assert meta.notes[-1] == ("terminate", Killed())
@@ -395,7 +395,7 @@ async def test_a_kill_in_the_middle_of_a_polite_end_hurries_it() -> None:
         await owned.until(lambda: not meta.reading)
 
         owned.node.kill(alias)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             reason = await owned.ended(alias)
 
         # The first reason counts.
@@ -410,7 +410,7 @@ async def test_a_second_kill_cuts_every_step_short() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.ended(alias)
         meta.let_go.set()
 
@@ -484,7 +484,7 @@ async def test_a_terminate_that_takes_too_long_is_cut_off() -> None:
         meta = Last(stay)
         alias = await owned.spawn(meta, stop_timeout=0.05)
         kept = keep_log(meta)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias)
 
         assert cancelled == [True]
@@ -502,7 +502,7 @@ async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:
     async with owning() as owned:
         meta = Last(swallow)
         alias = await owned.spawn(meta, stop_timeout=0.05)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias)
         await wait_all_tasks_blocked()
 
@@ -525,7 +525,7 @@ async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_
         async with owning() as owned:
             meta = Opens(stick)
             alias = await owned.spawn(meta, stop_timeout=0.05)
-            with trio.fail_after(3):
+            with trio.fail_after(15):
                 await owned.end(alias)
             still_open = ours.fileno() >= 0
             held.set()
@@ -567,9 +567,14 @@ async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_u
                 except trio.Cancelled:
                     pass
 
+    class Parent(InThread):
+        def terminate(self, reason: Reason) -> None:
+            # Not alone, since its reader was left: that one may be about to end, or not.
+            self.notes.append(("terminate", reason))
+
     inside = threading.Event()
     async with owning() as owned:
-        parent = InThread()
+        parent = Parent()
         alias = await owned.spawn(parent, stop_timeout=0.2)
         parent.give(lambda me: me.spawn(Stubborn(), stop_timeout=0.1, init_timeout=HELD))
         await owned.until(inside.is_set)
@@ -650,7 +655,7 @@ async def test_a_kill_reaches_the_children() -> None:
         await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.ended(alias)
 
         assert owned.node.metas() == []

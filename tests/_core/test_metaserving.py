@@ -423,7 +423,7 @@ async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
 
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = Waits()
-        alias = await owned.spawn(meta)
+        alias = await owned.spawn(meta, stop_timeout=60)
         answers: list[Any] = []
 
         async def call() -> None:
@@ -434,7 +434,7 @@ async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
 
         nursery.start_soon(call)
         await wait_all_tasks_blocked()
-        with trio.fail_after(3):
+        with trio.fail_after(15):
             await owned.end(alias)
         await owned.until(lambda: bool(answers))
 

@@ -252,7 +252,8 @@ async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
 
     async with owning() as owned:
         calls = await owned.spawn(
-            BlockingCalls(factory=lambda: sqlite3.connect(tmp_path / "db"), interrupt=sqlite3.Connection.interrupt)
+            BlockingCalls(factory=lambda: sqlite3.connect(tmp_path / "db"), interrupt=sqlite3.Connection.interrupt),
+            stop_timeout=60,
         )
         async with trio.open_nursery() as nursery:
 
@@ -263,7 +264,7 @@ async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
             nursery.start_soon(ask)
             await eventually(lambda: owned.node.meta_info(calls).messages_in == 1)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            with trio.fail_after(3):
+            with trio.fail_after(15):
                 owned.node.send_exit(calls)
                 assert await owned.down() == Shutdown()
 
@@ -355,9 +356,9 @@ async def test_a_poll_that_blocks_for_ever_is_woken_by_the_stop() -> None:
         woken.wait()
 
     async with owning() as owned:
-        poller = await owned.spawn(Poller(poll, wake=woken.set))
+        poller = await owned.spawn(Poller(poll, wake=woken.set), stop_timeout=60)
 
-        with trio.fail_after(2):
+        with trio.fail_after(15):
             owned.node.send_exit(poller, Normal())
             assert await owned.down() == Normal()
 

@@ -525,7 +525,7 @@ async def test_killing_the_port_kills_the_program_at_once() -> None:
         port = await owned.spawn(Port(IGNORES_TERM))
         pid = (await owned.until(PortStarted)).pid
 
-        with trio.fail_after(2):
+        with trio.fail_after(4):
             owned.node.kill(port)
             assert await owned.down() == Killed()
 

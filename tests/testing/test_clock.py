@@ -160,12 +160,12 @@ def test_a_worker_thread_that_was_given_up_is_not_waited_for_again() -> None:
 
     began = time.perf_counter()
     try:
-        moment = run(main, VirtualClock(patience=0.2))
+        moment = run(main, VirtualClock(patience=1))
     finally:
         end.set()
 
     assert moment == 21
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 12
 
 
 def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> None:
@@ -212,7 +212,7 @@ def test_it_does_not_jump_while_a_child_program_computes() -> None:
                     task_status=task_status,
                 )
             )
-            with trio.fail_after(1):
+            with trio.fail_after(60):
                 said = await process.stdout.receive_some(100)
             moment = trio.current_time()
             await process.stdin.aclose()
@@ -230,7 +230,7 @@ def test_a_node_with_a_deaf_reader_is_down_at_once() -> None:
     async def main() -> None:
         async with running_node() as node:
             pid = await node.spawn(Puppet)
-            await node.call(pid, lambda me: me.spawn_meta(deaf))
+            await node.call(pid, lambda me: me.spawn_meta(deaf, stop_timeout=60))
 
     began = time.perf_counter()
     try:
@@ -238,7 +238,7 @@ def test_a_node_with_a_deaf_reader_is_down_at_once() -> None:
     finally:
         deaf.release()
 
-    assert time.perf_counter() - began < 3
+    assert time.perf_counter() - began < 20
 
 
 def test_who_waits_for_all_tasks_to_be_blocked_comes_before_the_jump() -> None:

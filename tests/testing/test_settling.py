@@ -141,7 +141,7 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
         took = time.perf_counter() - began
         await settle(node, except_for=["sleeper"])
 
-    assert took < 2
+    assert took < 10
     assert sum("sleeper" in line for line in failure.value.busy) == 1
 
 
