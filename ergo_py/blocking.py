@@ -22,7 +22,7 @@ import outcome
 import trio
 
 from ._core.behaviour import Behaviour
-from ._core.bridge import Parker
+from ._core.bridge import Parker, wait_in_slices
 from ._core.errors import NodeStoppedError
 from ._core.ids import PID, Alias, Target
 from ._core.info import ApplicationInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
@@ -312,12 +312,20 @@ class OwnedNode(BlockingNode):
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self._up: Parker[outcome.Outcome[Node]] = Parker()
-        self._report: ExitReport | None = None
+        self._over = threading.Event()
+        self._is_unwanted = False
         self._thread = threading.Thread(
             target=self._run, args=(name, dict(options)), name=f"ergo-loop {name}", daemon=True
         )
         self._thread.start()
-        self._up.wait(None)
+        try:
+            self._up.wait(None)
+        except BaseException:
+            # Nobody will ever close it. Its thread says that it is up and then looks at the mark; here it is the other way round.
+            self._is_unwanted = True
+            if isinstance(self._up.value, outcome.Value):
+                self._up.value.value.stop_soon()
+            raise
         assert self._up.value is not None
         if isinstance(self._up.value, outcome.Error):
             self._thread.join()
@@ -343,8 +351,14 @@ class OwnedNode(BlockingNode):
             self._node.stop_soon()
         except NodeStoppedError:
             pass
-        self._thread.join(timeout)
-        return None if self._thread.is_alive() else self._node.exit_report
+        if not wait_in_slices(self._is_over, timeout):
+            return None
+        self._thread.join()
+        return self._node.exit_report
+
+    def _is_over(self, seconds: float) -> bool:
+        # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it once.
+        return self._over.wait(None if seconds < 0 else seconds)
 
     @property
     def exit_report(self) -> ExitReport | None:
@@ -362,13 +376,17 @@ class OwnedNode(BlockingNode):
             self._up.settle(outcome.Value(node))
             reason: BaseException | None = None
             try:
-                await trio.sleep_forever()
+                if not self._is_unwanted:
+                    await trio.sleep_forever()
             except trio.Cancelled as cancelled:
                 # Asked to stop: the node's own scope takes this back when it is left.
                 reason = cancelled
             await context.__aexit__(type(reason) if reason is not None else None, reason, None)
 
-        trio.run(main)
+        try:
+            trio.run(main)
+        finally:
+            self._over.set()
 
 
 def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from ergo_py import (
     ProcessUnknownError,
     Reject,
     Shutdown,
+    blocking,
 )
 from ergo_py.blocking import OwnedNode, handle, open_node
 
@@ -214,24 +217,78 @@ def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
     assert sorted(map(str, ended)) in ([one, str(Shutdown())] for one in ("TargetDownError", "NodeStoppedError"))
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_node() -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Whoever runs the tests in the background has Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("wakes", [True, False], ids=["in the middle", "just before"])
+@pytest.mark.parametrize("verb", ["call", "run_async", "close"])
+def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: None) -> None:
     with quiet_node() as node:
         clerk = node.spawn(Clerk)
-        asked = threading.Event()
+        asked, enough = threading.Event(), threading.Event()
         main = threading.get_ident()
 
+        async def wait(_: Node) -> None:
+            asked.set()
+            await trio.sleep_forever()
+
+        async def block(_: Node) -> None:
+            asked.set()
+            enough.wait(30)
+
         def press() -> None:
-            assert asked.wait(10)
-            signal.pthread_kill(main, signal.SIGINT)
+            assert asked.wait(30)
+            # A signal that came just before the main thread blocked has been noted and does not wake it; as one does that
+            # another thread was interrupted by.
+            signal.pthread_kill(main if wakes else threading.get_ident(), signal.SIGINT)
 
         presser = threading.Thread(target=press)
         presser.start()
         with pytest.raises(KeyboardInterrupt):
-            node.call(clerk, asked, timeout=30)
-        presser.join(10)
+            match verb:
+                case "call":
+                    node.call(clerk, asked, timeout=30)
+                case "run_async":
+                    node.run_async(wait)
+                case _:
+                    node._wait(partial(_start, node._node, block))
+                    node.close(30)
+        enough.set()
+        presser.join(30)
 
-        assert node.call(clerk, "total") == 0
-        assert node.info().calls_in_flight == 0
+        if verb != "close":
+            assert node.call(clerk, "total") == 0
+            assert node.info().calls_in_flight == 0
+        else:
+            assert node.close() is not None
+
+
+def test_ctrl_c_while_a_node_comes_up_leaves_no_node(ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, left = threading.get_ident(), threading.Event()
+    loops: list[threading.Thread] = []
+
+    def open_slowly(name: str, **options: Any) -> Any:
+        loops.append(threading.current_thread())
+        signal.pthread_kill(main, signal.SIGINT)
+        assert left.wait(30)
+        return _async_node()
+
+    monkeypatch.setattr(blocking, "open_async_node", open_slowly)
+    with pytest.raises(KeyboardInterrupt):
+        quiet_node()
+    left.set()
+    loops[0].join(30)
+
+    assert not loops[0].is_alive()
+
+
+async def _start(node: Node, function: Callable[[Node], Awaitable[None]]) -> None:
+    node._kernel.nursery.start_soon(function, node)
 
 
 async def test_a_trio_program_hands_out_blocking_verbs_for_its_threads() -> None:

@@ -12,6 +12,8 @@ import traceback
 from _thread import allocate_lock, get_ident
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakSet
 
@@ -23,11 +25,23 @@ from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
 from .requests import Caller
 
-__all__ = ["Bridge", "Lock", "Parker", "ReaderThread", "ThreadCaller", "bells", "get_ident", "stack_of"]
+__all__ = [
+    "Bridge",
+    "Lock",
+    "Parker",
+    "ReaderThread",
+    "ThreadCaller",
+    "bells",
+    "get_ident",
+    "stack_of",
+    "wait_in_slices",
+]
 
 T = TypeVar("T")
 Lock = threading.Lock
 _NO_BELL: Final = -1
+_SLICE: Final = 0.2
+"""Seconds that the main thread blocks at a time."""
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
@@ -48,8 +62,26 @@ class Parker(Generic[T]):
             self._lock.release()
 
     def wait(self, timeout: float | None) -> bool:
-        """Block this thread until there is a value. False if none came in time."""
-        return self._lock.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        """Block this thread until there is a value. False if none came in time. Ctrl-C ends the wait, in the main thread."""
+        return wait_in_slices(self._take, timeout)
+
+    def _take(self, seconds: float) -> bool:
+        return self._lock.acquire(timeout=seconds)
+
+
+def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool:
+    """Have ``wait(seconds)`` block this thread until it says True, or until the time is over; False then.
+
+    Python runs the handlers of signals in the main thread, between two of its steps. One that comes just before that thread
+    blocks does not wake it, so it comes up for air now and then. Other threads wait in one go.
+    """
+    if get_ident() != threading.main_thread().ident:
+        return wait(-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+    end = inf if timeout is None else monotonic() + timeout
+    while not wait(max(0.0, min(_SLICE, end - monotonic()))):
+        if monotonic() >= end:
+            return False
+    return True
 
 
 class ThreadCaller(Caller):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
+from .._core.bridge import wait_in_slices
 from ..control.places import clean, sockets
 from ..control.protocol import MAX_ANSWER, VERSION, ControlError, encode
 from .leaving import Leave, Status
@@ -40,7 +42,7 @@ class Link:
         """
         self._sock.settimeout(_GREETING)
         self._connect(monotonic() + _GREETING)
-        hello = self._receive()
+        hello = self._receive(_GREETING)
         if "error" in hello:
             raise ControlError(hello["error"]["code"], hello["error"]["text"])
         if hello.get("ergo") != VERSION:
@@ -82,7 +84,7 @@ class Link:
         self._sock.settimeout(patience)
         self._sock.sendall(encode({"v": VERSION, "id": self._number, "do": do, "with": arguments}))
         while True:
-            said = self._receive()
+            said = self._receive(patience)
             if said.get("id") != self._number and said.get("id") is not None:
                 continue
             if "out" in said:
@@ -101,16 +103,17 @@ class Link:
 
     def wait_answer(self, out: Callable[[str], object]) -> None:
         """Wait for the answer to the last question once more, after the first wait was interrupted."""
-        self._sock.settimeout(10.0)
         while True:
-            said = self._receive()
+            said = self._receive(10.0)
             if said.get("id") == self._number:
                 if "out" not in said:
                     return
                 out(said["out"])
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self, patience: float | None) -> dict[str, Any]:
         while b"\n" not in self._buffer:
+            if not wait_in_slices(self._has_something, patience):
+                raise TimeoutError(f"{self.node or self.path} says nothing")
             data = self._sock.recv(65536)
             if not data:
                 raise ConnectionError(f"{self.node or self.path} went away")
@@ -122,6 +125,9 @@ class Link:
         if not isinstance(said, dict):
             raise ConnectionError(f"{self.path} does not speak the language of control sockets")
         return said
+
+    def _has_something(self, seconds: float) -> bool:
+        return bool(select.select([self._sock], [], [], None if seconds < 0 else seconds)[0])
 
 
 @dataclass(frozen=True, slots=True)

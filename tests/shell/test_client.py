@@ -1,6 +1,7 @@
 """Finding nodes and asking them, when all is well and when the other side is not what it seems."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -100,3 +101,20 @@ def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:
         with pytest.raises(ConnectionError, match="impostor@here went away"):
             link.ask("ps")
         link.close()
+
+
+def test_ctrl_c_just_before_the_wait_for_an_answer_is_noticed() -> None:
+    # One that another thread was interrupted by does not wake the main thread either.
+    presser = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (
+            open_node("demo@here", control="attach", log_output="none", watchdog=None),
+            choose("demo", None) as link,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            waits = "print('waiting'); await trio.sleep_forever()"
+            link.ask("eval", source=waits, out=lambda _: presser.start())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    presser.join(30)

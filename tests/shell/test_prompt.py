@@ -36,7 +36,8 @@ def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_withou
             # Ctrl-C interrupts what was typed, there as well.
             terminal.type("print('waiting'); await trio.sleep_forever()\n")
             terminal.wait_for("waiting\n")
-            terminal.interrupt()
+            terminal.type("\x03")
+            terminal.wait_for("KeyboardInterrupt\n>>> ")
             assert terminal.ask("6 * 7") == "42\n"
             # Something is left unfinished when the terminal is closed.
             terminal.ask("left_behind = 5")
@@ -89,7 +90,8 @@ def test_a_node_of_one_s_own_with_a_program_on_it(runtime_directory: Path) -> No
         terminal.interrupt()
         terminal.type("print('waiting'); await trio.sleep_forever()\n")
         terminal.wait_for("waiting\n")
-        terminal.interrupt()
+        terminal.type("\x03")
+        terminal.wait_for("KeyboardInterrupt\n>>> ")
 
         # A block ends with an empty line; a mistake is explained; the names of the program are there.
         terminal.type("for number in range(2):\n    print('number', number)\n\n")
