@@ -16,9 +16,10 @@ from .metalife import Meta
 from .obituaries import Obituary
 from .options import check_flag, check_number
 from .process import Process
-from .tracing import Statistics, Tally, Trace
+from .standins import TOLD_VERBS, Observer
+from .tracing import Statistics, Tally, Trace, count_meta
 from .verbs import check_timeout
-from .watching import Observer, ask, get_state, observe, replace_state, resume, show, stop_observing, suspend
+from .watching import ask, get_state, observe, replace_state, resume, show, stop_observing, suspend
 
 if TYPE_CHECKING:
     from .router import Router
@@ -115,12 +116,14 @@ class Looking:
         limit: int = 1000,
         seconds: float = 60.0,
     ) -> Trace:
-        """The callbacks of a process as they happen: ``async with node.trace(pid) as trace: async for entry in trace: …``.
+        """The callbacks and messages of a process: ``async with node.trace(pid) as trace: async for entry in trace: …``.
+
+        A callback is told of when it has ended, with the message it got; what it sent meanwhile stands before it.
 
         Args:
             to: the process.
             types: only messages of these types, given as classes or by name; all if there are none.
-            callbacks: only these callbacks, such as ``handle_call``; all if there are none.
+            callbacks: only these callbacks and verbs, such as ``handle_call`` and ``send``; all if there are none.
             contents: show messages as text, after the node's ``redact``; else only their types.
             limit: after how many entries it ends by itself.
             seconds: after how many seconds it ends by itself.
@@ -135,16 +138,16 @@ class Looking:
         check_flag("contents", contents)
         if isinstance(types, str) or not all(isinstance(one, str | type) for one in types):
             raise BadInputError("types", types, "a list of classes or of their names, such as [Add] or ['Add']")
-        unknown = sorted(set(callbacks) - CALLBACKS.keys()) if not isinstance(callbacks, str) else [callbacks]
-        if unknown:
-            raise BadInputError("callbacks", callbacks, f"a list of callbacks such as ['handle_call']: {[*CALLBACKS]}")
+        known = [*CALLBACKS, *TOLD_VERBS]
+        if isinstance(callbacks, str) or not set(callbacks) <= set(known):
+            raise BadInputError("callbacks", callbacks, f"a list such as ['handle_call', 'send'] of any of {known}")
 
         async def attach(process: Process, observer: Observer) -> None:
             await ask(self._kernel, self.pid, process, to, "trace", observe(observer), 5.0)
 
         return Trace(
             self._kernel,
-            lambda: self._one(to),
+            lambda: self._one(to, "trace"),
             attach,
             types=types,
             callbacks=callbacks,
@@ -156,13 +159,18 @@ class Looking:
     async def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
         """Watch a process for a while, and tell what it did: how often, how long, with which messages.
 
+        A meta-process is counted only: how many messages it handled and sent.
+
         Raises:
             ProcessUnknownError: there is none.
             CallTimeoutError: it is busy for longer than five seconds.
         """
         self._here("statistics")
         check_number("seconds", seconds, least=0.0)
-        process = self._one(to)
+        found = self._router.resolve(to)
+        if isinstance(found, Meta):
+            return await count_meta(found, seconds)
+        process = self._one(to, "statistics")
         tally = Tally(process)
         try:
             await ask(self._kernel, self.pid, process, to, "statistics", observe(tally), 5.0)
@@ -214,13 +222,14 @@ class Looking:
     async def _ask(self, verb: str, to: Target, request: Any, timeout: float) -> Any:
         self._here(verb)
         check_timeout(timeout)
-        return await ask(self._kernel, self.pid, self._one(to), to, verb, request, timeout)
+        return await ask(self._kernel, self.pid, self._one(to, verb), to, verb, request, timeout)
 
-    def _one(self, to: Target) -> Process:
+    def _one(self, to: Target, verb: str) -> Process:
         found = self._router.resolve(to)
         if isinstance(found, Meta):
             raise NotAllowedError(
-                f"{found} is a meta-process, whose reader never pauses; peek, meta_info and inspect_meta look into it"
+                f"{verb} needs a process, and {found} is a meta-process, whose reader never pauses between two messages; "
+                "inspect_meta, meta_info, peek and statistics look into it"
             )
         if not isinstance(found, Process):
             raise ProcessUnknownError(to)

@@ -120,12 +120,18 @@ class Node(Looking):
     async def wait_ended(self, to: Target) -> Reason:
         """Wait until a process or meta-process has ended and everything of it is released; returns why it ended.
 
+        Of one that has ended before, by its PID or alias, if it is among the last that the node remembers.
+
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is none, and was none among the last that ended.
         """
         found = self._router.resolve(to)
         if not isinstance(found, Process | Meta):
-            raise ProcessUnknownError(to)
+            reason = self._kernel.obituaries.reason_of(to)
+            await trio.lowlevel.checkpoint()
+            if reason is None:
+                raise ProcessUnknownError(to)
+            return reason
         await found.wait_gone()
         return found.reason or Shutdown()
 

@@ -106,6 +106,13 @@ class Obituaries:
             )
         )
 
+    def reason_of(self, one: object) -> Reason | None:
+        """Why a process or meta-process ended, by its PID or alias; None if it is not among those remembered."""
+        for obituary in reversed(self._failed):
+            if obituary.pid == one:
+                return obituary.reason
+        return next((facts[3] for facts in reversed(self._others) if facts[0] == one), None)
+
     def failed(self, count: int | None = None) -> list[Obituary]:
         """The last ones that failed, newest last."""
         return _last(list(self._failed), count)

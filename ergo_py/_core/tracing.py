@@ -1,4 +1,4 @@
-"""Watching the callbacks of one process: as a stream of entries, or added up."""
+"""Watching the callbacks and messages of one process: as a stream of entries, or added up."""
 
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from .callbacks import CALLBACKS
-from .ids import PID, Alias
+from .ids import PID, Alias, EventName, Target
 from .kernel import Kernel
 from .requests import Caller
-from .watching import Observer, show, stop_observing
+from .standins import Observer
+from .watching import show, stop_observing
 
 if TYPE_CHECKING:
+    from .metalife import Meta
     from .process import Process
 
-__all__ = ["CallbackStatistics", "Statistics", "Trace", "TraceEntry", "Tally"]
+__all__ = ["CallbackStatistics", "Statistics", "Trace", "TraceEntry", "Tally", "count_meta"]
 
 _BUFFER: Final = 1000
 """Entries that wait for whoever reads a trace; what comes beyond is counted and dropped."""
@@ -25,27 +27,32 @@ _BUFFER: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One callback that has returned or raised."""
+    """One callback that has returned or raised, or one message that was sent."""
 
     at: float
-    """When it ended, on ``time.time``'s clock."""
+    """When it ended or was sent, on ``time.time``'s clock."""
     callback: str
+    """Of a message that was sent, the verb: ``send``, ``call``, ``reply``, ``publish`` …"""
     message_type: str | None
-    """The type of what it was called with; None if it is called with nothing."""
-    sender: PID | Alias | object
-    """Who sent or asked that."""
-    seconds: float
-    """How long it took, waiting inside it included."""
-    sent: int
-    """How many messages the process sent meanwhile."""
-    error: str | None
-    """What it raised."""
+    """The type of the message; None if the callback is called with nothing."""
     message: str | None
     """The message as text; only if the trace was asked for contents."""
+    sender: PID | Alias | object = None
+    """Who sent or asked what the callback was called with."""
+    seconds: float = 0.0
+    """How long it took, waiting inside it included."""
+    sent: int = 0
+    """How many messages the process sent meanwhile."""
+    error: str | None = None
+    """What it raised."""
+    to: Target | EventName | object = None
+    """Of a message that was sent, whom it was sent to. None if this is a callback."""
 
     def __str__(self) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(self.at)) + f".{int(self.at % 1 * 1000):03d}"
         what = self.message or self.message_type or ""
+        if self.to is not None:
+            return f"{clock} {self.callback}({what}) to {self.to}"
         words = f"{clock} {self.callback}({what})" + (f" from {self.sender}" if self.sender is not None else "")
         told = [f"{self.seconds * 1000:.3f} ms"]
         if self.sent:
@@ -56,10 +63,12 @@ class TraceEntry:
 
 
 class Trace:
-    """The callbacks of one process as they happen: ``async with node.trace(pid) as trace: async for entry in trace``.
+    """The callbacks and messages of one process as they happen: ``async with node.trace(pid) as trace: async for entry in trace``.
 
     It ends by itself: after so many entries, after so many seconds, or with the process.
     """
+
+    hears_sending = True
 
     def __init__(
         self,
@@ -115,15 +124,30 @@ class Trace:
         self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
     ) -> None:
         """A callback has ended."""
-        kind = None if message is None else type(message).__qualname__
-        if (self._callbacks and callback not in self._callbacks) or (self._types and kind not in self._types):
+        if not self._is_wanted(callback, message):
             return
-        text = show(self._kernel, "message", message) if self._contents and message is not None else None
         problem = None if error is None else f"{type(error).__name__}"
         if error is not None and self._contents:
             problem = show(self._kernel, "error", error)
+        kind, text = (None, None) if message is None else self._shown(message)
+        self._tell(TraceEntry(time.time(), callback, kind, text, sender, seconds, sent, problem))
+
+    def note_sent(self, verb: str, to: object, message: object) -> None:
+        """Something was sent."""
+        if self._is_wanted(verb, message):
+            self._tell(TraceEntry(time.time(), verb, *self._shown(message), to=to))
+
+    def _is_wanted(self, callback: str, message: object) -> bool:
+        return (not self._callbacks or callback in self._callbacks) and (
+            not self._types or type(message).__qualname__ in self._types
+        )
+
+    def _shown(self, message: object) -> tuple[str, str | None]:
+        return type(message).__qualname__, show(self._kernel, "message", message) if self._contents else None
+
+    def _tell(self, entry: TraceEntry) -> None:
         try:
-            self._entries.send_nowait(TraceEntry(time.time(), callback, kind, sender, seconds, sent, problem, text))
+            self._entries.send_nowait(entry)
         except trio.WouldBlock:
             self.missed += 1
         except (trio.ClosedResourceError, trio.BrokenResourceError):  # nobody reads any more
@@ -170,17 +194,17 @@ class CallbackStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a process did while it was watched."""
+    """What a process or meta-process did while it was watched."""
 
-    pid: PID
+    pid: PID | Alias
     seconds: float
     """How long it was watched."""
     messages_in: int
     messages_out: int
-    busy: float
-    """The part of that time it spent in callbacks, waiting inside them included."""
+    busy: float | None
+    """The part of that time it spent in callbacks, waiting inside them included. None of a meta-process, which has two halves."""
     callbacks: tuple[CallbackStatistics, ...]
-    """The ones that took most time first."""
+    """The ones that took most time first. None of a meta-process: it is only counted."""
     ended: bool
     """Whether it ended meanwhile."""
 
@@ -192,6 +216,8 @@ _OF_MESSAGES: Final = frozenset(
 
 class Tally:
     """An observer that adds up."""
+
+    hears_sending = False
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -210,6 +236,9 @@ class Tally:
         row[1] += seconds
         row[2] = max(row[2], seconds)
         row[3] += error is not None
+
+    def note_sent(self, verb: str, to: object, message: object) -> None:
+        """Something was sent. The process counts that itself."""
 
     def over(self) -> None:
         """The process has ended."""
@@ -233,3 +262,19 @@ class Tally:
             tuple(rows),
             self.ended.is_set(),
         )
+
+
+async def count_meta(meta: "Meta", seconds: float) -> Statistics:
+    """Count what a meta-process handles and sends. Its callbacks are left alone: they run in threads that nobody holds up."""
+    began, handled, sent = trio.current_time(), meta.handled, meta.sent + meta.outbox.sent
+    with trio.move_on_after(seconds):
+        await meta.gone.wait()
+    return Statistics(
+        meta.id,
+        trio.current_time() - began,
+        meta.handled - handled,
+        meta.sent + meta.outbox.sent - sent,
+        None,
+        (),
+        meta.gone.is_set(),
+    )

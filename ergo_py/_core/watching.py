@@ -7,12 +7,11 @@ process between two messages. Whoever watches callbacks has a stand-in put in th
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from trio.lowlevel import Task, current_task
 
 from . import serving
-from .callbacks import CALLBACKS
 from .dispatchers import LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, DeadlockError
 from .ids import PID, Target
@@ -21,6 +20,7 @@ from .mailbox import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope, L
 from .parking import park
 from .reasons import Reason
 from .requests import Caller
+from .standins import TOLD_VERBS, Observer, Standin, Watch, tell_of_sending, tell_of_sending_no_more
 from .states import State
 from .waiters import TaskCaller
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .process import Process
 
 __all__ = [
-    "Observer",
     "ask",
     "get_state",
     "observe",
@@ -40,50 +39,20 @@ __all__ = [
     "suspend",
 ]
 
-_NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS)
+_NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS, *TOLD_VERBS)
 """What the kernel has put into an instance."""
 _SHOWN: Final = 2000
 """Characters of a message or a value that are shown."""
 
 
-class Observer(Protocol):
-    """Somebody who is told about the callbacks of one process, on the loop's thread. Must not raise."""
-
-    def note(
-        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
-    ) -> None:
-        """A callback has returned or raised."""
-
-    def over(self) -> None:
-        """The process has ended."""
-
-
-class _Watch:
-    """What is done to one process by those who look inside."""
-
-    __slots__ = ("observers", "real", "recent", "suspended")
-
-    def __init__(self) -> None:
-        self.observers: list[Observer] = []
-        self.suspended = False
-        self.recent: deque[str] | None = None
-        """The types of the last messages, if the node is to remember them."""
-        self.real: Any = None
-        """The behaviour, while a stand-in is in its place."""
-
-    def over(self) -> None:
-        for observer in tuple(self.observers):
-            observer.over()
-
-
-def _watch(process: "Process") -> _Watch:
-    watch: _Watch | None = process.kernel.watches.get(process.id)
+def _watch(process: "Process") -> Watch:
+    watch: Watch | None = process.kernel.watches.get(process.id)
     if watch is None:
-        watch = process.kernel.watches[process.id] = _Watch()
+        watch = process.kernel.watches[process.id] = Watch()
     return watch
 
 
-def _tidy(process: "Process", watch: _Watch) -> None:
+def _tidy(process: "Process", watch: Watch) -> None:
     if not watch.observers and not watch.suspended and watch.recent is None:
         process.kernel.watches.pop(process.id, None)
 
@@ -196,7 +165,7 @@ async def suspend(process: "Process", caller: Caller) -> Reason | None:
         _tidy(process, watch)
 
 
-async def _hold(process: "Process", watch: _Watch) -> Reason | None:
+async def _hold(process: "Process", watch: Watch) -> Reason | None:
     task, look_anew = process.task, False
     assert isinstance(task, Task)
     while watch.suspended:
@@ -258,11 +227,13 @@ def observe(observer: Observer) -> Any:
     async def begin(process: "Process", caller: Caller) -> Reason | None:
         watch = _watch(process)
         watch.observers.append(observer)
+        if observer.hears_sending:
+            tell_of_sending(process, watch, _real(process))
         caller.settle(None, None)
         if watch.real is not None:
             return None
         watch.real = process.behaviour
-        process.behaviour = _Standin(process, watch)
+        process.behaviour = Standin(process, watch)
         return serving.AGAIN
 
     return begin
@@ -273,7 +244,7 @@ def remember_messages(process: "Process") -> None:
     watch = _watch(process)
     watch.recent = deque(maxlen=process.kernel.recent_messages)
     watch.real = process.behaviour
-    process.behaviour = _Standin(process, watch)
+    process.behaviour = Standin(process, watch)
 
 
 def stop_observing(process: "Process", observer: Observer) -> None:
@@ -282,6 +253,8 @@ def stop_observing(process: "Process", observer: Observer) -> None:
     if watch is None or observer not in watch.observers:
         return
     watch.observers.remove(observer)
+    if watch.told and not any(one.hears_sending for one in watch.observers):
+        tell_of_sending_no_more(watch, _real(process))
     if not watch.observers and watch.real is not None and watch.recent is None and process.behaviour is not None:
         process.behaviour, watch.real = watch.real, None
         process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
@@ -290,79 +263,3 @@ def stop_observing(process: "Process", observer: Observer) -> None:
 
 async def _look_anew(_process: "Process", _caller: None) -> Reason:
     return serving.AGAIN
-
-
-class _Standin:
-    """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in everything else."""
-
-    def __init__(self, process: "Process", watch: _Watch) -> None:
-        self._real = real = watch.real
-        for name, parameters in CALLBACKS.items():
-            function = getattr(real, name, None)
-            if function is not None:
-                wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
-                setattr(self, name, wrap(_Teller(process, watch, name, parameters), function))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    # isinstance() believes this: a supervisor that is watched is a supervisor.
-    __class__: Any = property(lambda self: type(self._real))
-
-
-class _Teller:
-    """Tells the observers of one process about one of its callbacks."""
-
-    __slots__ = ("_callback", "_message", "_process", "_sender", "_watch")
-
-    def __init__(self, process: "Process", watch: _Watch, callback: str, parameters: tuple[str, ...]) -> None:
-        self._process = process
-        self._watch = watch
-        self._callback = callback
-        self._message = _place(parameters, ("message", "request", "event", "record", "reason"))
-        self._sender = _place(parameters, ("sender", "caller", "child"))
-
-    def begin(self) -> tuple[float, int]:
-        return perf_counter(), self._process.sent
-
-    def end(self, args: tuple[Any, ...], begun: tuple[float, int], error: BaseException | None) -> None:
-        message = None if self._message is None or self._message >= len(args) else args[self._message]
-        sender = None if self._sender is None or self._sender >= len(args) else args[self._sender]
-        sender = sender.pid if isinstance(sender, Caller) else sender
-        if self._watch.recent is not None and message is not None:
-            self._watch.recent.append(type(message).__qualname__)
-        seconds, sent = perf_counter() - begun[0], self._process.sent - begun[1]
-        for observer in tuple(self._watch.observers):
-            observer.note(self._callback, message, sender, seconds, error, sent)
-
-
-def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
-    return next((index for index, name in enumerate(parameters) if name in wanted), None)
-
-
-def _plain(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        begun = teller.begin()
-        try:
-            result = function(*args)
-        except BaseException as error:
-            teller.end(args, begun, error)
-            raise
-        teller.end(args, begun, None)
-        return result
-
-    return call
-
-
-def _asynchronous(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(*args: Any) -> Any:
-        begun = teller.begin()
-        try:
-            result = await function(*args)
-        except BaseException as error:
-            teller.end(args, begun, error)
-            raise
-        teller.end(args, begun, None)
-        return result
-
-    return call

@@ -234,14 +234,14 @@ async def state(client: Client, arguments: Arguments) -> object:
 
 
 async def statistics(client: Client, arguments: Arguments) -> object:
-    """What a process does during the next seconds."""
+    """What a process or meta-process does during the next seconds."""
     to, seconds = arguments.target(client.node), arguments.number("seconds", 1.0, 0.0, 60.0)
     arguments.done()
     return await client.node.statistics(to, seconds=seconds)
 
 
 async def trace(client: Client, arguments: Arguments) -> object:
-    """The callbacks of a process as they happen: one line of ``out`` each, for people or as JSON."""
+    """The callbacks and messages of a process as they happen: one line of ``out`` each, for people or as JSON."""
     to, contents, as_lines = arguments.target(client.node), arguments.flag("contents"), arguments.flag("json")
     types, callbacks = arguments.words("types"), arguments.words("callbacks")
     limit, seconds = int(arguments.number("limit", 1000, 1, 100_000)), arguments.number("seconds", 10.0, 0.0, 3600.0)

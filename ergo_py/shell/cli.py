@@ -145,10 +145,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--limit", type=_count, default=20)
     command = looking("statistics", "watch a process for a while, and add up what it does", who="needed")
     command.add_argument("--seconds", type=_positive, default=1.0)
-    command = looking("trace", "show the callbacks of a process as they happen", who="needed")
+    command = looking("trace", "show what a process gets and sends, as it happens", who="needed")
     command.add_argument("--contents", action="store_true", help="the messages, not only their types")
     command.add_argument("--type", action="append", default=[], metavar="NAME", help="only messages of this type")
-    command.add_argument("--limit", type=_count, default=1000, help="end after so many callbacks")
+    command.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CALLBACK",
+        help="only this callback or verb, as handle_call or send",
+    )
+    command.add_argument("--limit", type=_count, default=1000, help="end after so many lines")
     command.add_argument("--seconds", type=_positive, default=10.0, help="end after so long")
     command = looking("top", "show what the node is doing, again and again", json=False)
     command.add_argument("--sort", choices=SORTS, default="mailbox")

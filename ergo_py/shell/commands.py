@@ -154,8 +154,9 @@ def statistics(link: Link, options: Options) -> None:
         say_json(said)
         return
     say(
-        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} sent, "
-        f"busy {said['busy']:.0%}" + (", and then it ended" if said["ended"] else "")
+        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} sent"
+        + (f", busy {said['busy']:.0%}" if said["busy"] is not None else "")
+        + (", and then it ended" if said["ended"] else "")
     )
     rows = [
         [
@@ -177,11 +178,12 @@ def statistics(link: Link, options: Options) -> None:
 
 
 def trace(link: Link, options: Options) -> None:
-    """The callbacks of a process as they happen."""
+    """The callbacks and messages of a process as they happen."""
     asked = {
         "to": options.who,
         "contents": options.contents,
         "types": options.type,
+        "callbacks": options.only,
         "limit": options.limit,
         "seconds": options.seconds,
         "json": options.json,
@@ -194,7 +196,7 @@ def trace(link: Link, options: Options) -> None:
     said = link.ask("trace", patience=options.seconds + 15, out=show, **asked)
     if not options.json:
         missed = f", {said['missed']} missed" if said["missed"] else ""
-        say(f"{said['entries']} callbacks{missed}")
+        say(f"{said['entries']} entries{missed}")
 
 
 def dead_letters(link: Link, options: Options) -> None:

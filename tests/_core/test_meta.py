@@ -653,8 +653,9 @@ async def test_waiting_for_the_end_works_for_aliases_and_says_when_there_is_nobo
         alias = await owned.spawn(meta)
         assert await owned.end(alias, "asked") == Custom("asked")
 
+        assert await owned.node.wait_ended(alias) == Custom("asked")
         with pytest.raises(ProcessUnknownError):
-            await owned.node.wait_ended(alias)
+            await owned.node.wait_ended(Alias(alias.node, alias.creation, alias.number + 1000))
 
 
 async def test_what_is_alive_is_named_with_its_meta_processes() -> None:

@@ -14,6 +14,7 @@ from ergo_py import (
     Killed,
     MetaProcess,
     Normal,
+    ProcessUnknownError,
     Shutdown,
     TargetDownError,
 )
@@ -176,3 +177,19 @@ async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told
         assert node.crashes()[0].recent == ("str", "bytes", "function")
         assert state == {"heard": ["a", 1, 2.5, "b"]}
         assert node._kernel.watches == {}
+
+
+async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(autojump_clock: MockClock) -> None:
+    async with running_node(obituaries=2) as node:
+        pids = [await node.spawn(Puppet, name=f"puppet {number}") for number in range(4)]
+        node.kill(pids[0])
+        for pid in pids[1:]:
+            node.send_exit(pid)
+            await wait_all_tasks_blocked()
+
+        assert await node.wait_ended(pids[0]) == Killed()
+        assert await node.wait_ended(pids[2]) == await node.wait_ended(pids[3]) == Shutdown()
+        # A name belongs to whoever has it, and those before the last two are forgotten.
+        for unknown in (pids[1], "puppet 3", node.pid):
+            with pytest.raises(ProcessUnknownError):
+                await node.wait_ended(unknown)

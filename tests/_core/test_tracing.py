@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import Actor, BadInputError, ProcessUnknownError
+from ergo_py import Actor, BadInputError, MetaProcess, ProcessUnknownError
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -40,7 +40,9 @@ async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: M
 
             entries = [entry async for entry in trace]
 
-        first, second = entries
+        sent, again, first, second = entries
+        assert (sent.callback, sent.message_type, sent.to, sent.message) == ("send", "Login", sink, None)
+        assert (again.callback, again.to) == ("send", sink)
         assert (first.callback, first.message_type, first.sender, first.sent) == (
             "handle_message",
             "Login",
@@ -52,6 +54,7 @@ async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: M
         assert (second.error, second.sent) == ("Failed", 0)
         assert "hunter2" not in str(entries)
         assert "secret" not in str(entries)
+        assert f"send(Login) to {sink}" in str(sent)
         assert "handle_message(Login) from" in str(first)
         assert "raised Failed" in str(second)
 
@@ -63,14 +66,16 @@ async def test_contents_are_shown_if_asked_for_and_after_redact(autojump_clock: 
         return "Login(…)" if isinstance(value, Login) else value
 
     async with running_node(redact=redact) as node:
-        pid = await node.spawn(Recorder)
-        async with node.trace(pid, contents=True, limit=3) as trace:
+        sink = await node.spawn(Recorder)
+        pid = await node.spawn(Relay, sink)
+        async with node.trace(pid, contents=True, limit=9) as trace:
             for message in (Login("hunter2"), 2, 3):
                 node.send(pid, message)
 
             shown = [entry.message async for entry in trace]
 
-        assert shown == ["'Login(…)'", "2", "<redact raised Failed>"]
+        # Each is sent on twice before the callback that got it ends.
+        assert shown == [*["'Login(…)'"] * 3, *["2"] * 3, *["<redact raised Failed>"] * 3]
 
 
 async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockClock) -> None:
@@ -94,7 +99,11 @@ async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockC
             node.send(pid, 1)
             await node.call(pid, "all")
             calls = [entry.callback async for entry in by_callback]
+        async with node.trace(pid, callbacks=["reply"], types=["list"], limit=1) as by_verb:
+            await node.call(pid, "all")
+            replies = [(entry.callback, entry.message_type, entry.to) async for entry in by_verb]
 
+        assert replies == [("reply", "list", node.pid)]
         assert kinds == ["int", "Login"]
         assert calls == ["handle_call"]
 
@@ -126,21 +135,22 @@ async def test_what_nobody_reads_is_counted_and_does_not_grow(autojump_clock: Mo
                 node.send(pid, number)
             await node.call(pid, "all")
 
-            assert trace.missed == 501
+            # 1500 messages, a call and its answer; a thousand wait to be read.
+            assert trace.missed == 502
 
 
 async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         await node.suspend(pid)
-        async with node.trace(pid, limit=2) as trace:
+        async with node.trace(pid, limit=3) as trace:
             node.send(pid, 1)
             await node.resume(pid)
             await wait_all_tasks_blocked()
             # Asleep, it is asked on the spot: the trace sees that, too.
             await node.call(pid, "all")
 
-            assert [entry.callback async for entry in trace] == ["handle_message", "handle_call"]
+            assert [entry.callback async for entry in trace] == ["handle_message", "handle_call", "reply"]
 
 
 async def test_filters_and_limits_that_cannot_be_right_are_refused(autojump_clock: MockClock) -> None:
@@ -196,3 +206,29 @@ async def test_statistics_of_a_process_that_ends_say_so(autojump_clock: MockCloc
 
         assert told.ended
         assert [row.message_type for row in told.callbacks] == ["str"]
+
+
+async def test_what_a_meta_process_handles_and_sends_is_counted(autojump_clock: MockClock) -> None:
+    class Ticks(MetaProcess):
+        async def start(self) -> None:
+            while True:
+                await trio.sleep(1)
+                self.send(self.parent, "tick")
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            self.send(self.parent, message)
+
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        alias = await node.call(pid, lambda me: me.spawn_meta(Ticks()))
+        node.send_after(1.2, alias, "tock")
+        node.send_after(5.5, alias, "late")
+
+        told = await node.statistics(alias, seconds=3.5)
+        node.send_after(0.5, pid, lambda me: me.stop())
+        ended = await node.statistics(alias, seconds=60)
+
+        assert (told.pid, told.messages_in, told.messages_out, told.ended) == (alias, 1, 4, False)
+        assert (told.busy, told.callbacks) == (None, ())
+        assert ended.ended
+        assert ended.seconds < 10

@@ -1,6 +1,7 @@
 """Looking into a process that has no code for it: its state, holding it, and leaving it as it was."""
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -301,5 +302,15 @@ async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: Moc
         pid = await node.spawn(Puppet)
         alias = await node.call(pid, lambda me: me.spawn_meta(Waits()))
 
-        with pytest.raises(NotAllowedError, match="inspect_meta"):
-            await node.get_state(alias)
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "get_state": lambda: node.get_state(alias),
+            "replace_state": lambda: node.replace_state(alias, lambda state: state),
+            "suspend": lambda: node.suspend(alias),
+            "resume": lambda: node.resume(alias),
+            "trace": lambda: node.trace(alias).__aenter__(),
+        }
+        for name, verb in verbs.items():
+            with pytest.raises(
+                NotAllowedError, match=f"{name} needs a process.*inspect_meta, meta_info, peek and stat"
+            ):
+                await verb()
