@@ -209,6 +209,16 @@ class Behaviour:
             process, process.id, to, request, timeout, process.priority if priority is None else priority
         )
 
+    def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
+        """Wait for what is awaited elsewhere, in a plain callback that runs in a thread: ``self.wait_for(self.call(to, request))``.
+
+        It is done on the loop, as part of this process: whatever holds for an ``async def`` callback that awaits it holds here.
+
+        Raises:
+            NotAllowedError: this is not such a callback. On the loop, write ``async def`` and ``await``.
+        """
+        return self._process.wait_for(waiting)
+
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any more."""
         self._process.allow(Operation.REPLY)

@@ -4,14 +4,16 @@ To the kernel such a process is one whose callbacks all wait: each plain one is 
 and sleeps until it is done. So there is no second way in which a process is served, ended or supervised.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from copy import copy
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
+import outcome
+import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
-from .bridge import Bridge
+from .bridge import Bridge, Parker, get_ident
 from .callbacks import Callbacks
 from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
@@ -21,12 +23,16 @@ from .mailbox import INSPECT, MESSAGE
 from .options import Options
 from .process import Process
 from .publishing import THREAD_ABANDONED
-from .serving import check_plain, handle_inspect
+from .serving import check_plain, check_waiting, handle_inspect
 from .states import INIT, STOPPING, TERMINATED, State
 
 __all__ = ["DispatchedProcess", "process_type"]
 
+R = TypeVar("R")
+
 _BURST: Final = 64
+_GRACE: Final = 1.0
+"""Seconds in which a callback whose waiting was cancelled is expected to come back from its thread."""
 
 
 def process_type(options: Options) -> type[Process]:
@@ -38,10 +44,14 @@ def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **keywords: bridge.run(partial(verb, *args, **keywords))
 
 
-def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
-    raise NotAllowedError(
+def _left_behind(process: object) -> NotAllowedError:
+    return NotAllowedError(
         f"{process} has ended, and this callback was left behind in its thread; it cannot send any more"
     )
+
+
+def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
+    raise _left_behind(process)
 
 
 class DispatchedProcess(Process):
@@ -95,8 +105,15 @@ class DispatchedProcess(Process):
     def wake(self) -> None:
         """Have it look at its mailbox; in the middle of a callback, for those who inspect it."""
         super().wake()
-        if self._hop is not None and self.mailbox.urgent:
-            self._hop.awaken()
+        hop = self._hop
+        if hop is None or not self.mailbox.urgent:
+            return
+        if hop.is_waiting:
+            # Its task waits for what the callback waits for, and cannot be asked.
+            if any(one[0] == INSPECT for one in self.mailbox.urgent):
+                self.kernel.nursery.start_soon(self._answer_inspects)
+        else:
+            hop.awaken()
 
     def silence(self) -> None:
         """Let a callback that is left behind in its thread send nothing any more."""
@@ -117,7 +134,9 @@ class DispatchedProcess(Process):
         try:
             while hop.job.outcome is None:
                 await self._answer_inspects()
-                if hop.job.outcome is None:
+                if hop.errand is not None:
+                    await hop.do_errand()
+                elif hop.job.outcome is None:
                     await hop.sleep()
         except BaseException:
             hop.leave()
@@ -127,6 +146,24 @@ class DispatchedProcess(Process):
         result = hop.job.outcome.unwrap()
         check_plain(self, name, result)
         return result
+
+    def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
+        """Have something awaited in the task of this process, while the callback waits in its thread."""
+        check_waiting(waiting)
+        hop = self._hop
+        try:
+            if hop is None or hop.job.ident != get_ident():
+                raise NotAllowedError(
+                    f"wait_for(...) is for a plain callback of {self}, in its thread; an async one writes `await`"
+                )
+            errand = _Errand(waiting)
+            self.router.bridge.post(hop.take, errand)
+        except BaseException:
+            waiting.close()
+            raise
+        errand.parker.wait(None)
+        assert errand.parker.value is not None
+        return errand.parker.value.unwrap()  # type: ignore[no-any-return]
 
     def _serve_in_thread(self, handle_message: Callable[[Any, Any], Any], message: Any, sender: Any) -> None:
         """Serve a burst of messages in one trip to the thread, since the trip costs more than most callbacks."""
@@ -149,7 +186,7 @@ class DispatchedProcess(Process):
 
     async def _answer_inspects(self) -> None:
         box = self.mailbox
-        for envelope in [one for one in box.urgent if one[0] == INSPECT]:
+        while (envelope := next((one for one in box.urgent if one[0] == INSPECT), None)) is not None:
             box.urgent.remove(envelope)
             box.ahead = bool(box.urgent or box.system)
             self.handled += 1
@@ -168,10 +205,28 @@ class _InThread:
         return getattr(self.behaviour_itself, name)
 
 
+class _Errand:
+    """Something that a callback in a thread waits for, and that is awaited on the loop."""
+
+    __slots__ = ("parker", "waiting")
+
+    def __init__(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        self.waiting = waiting
+        self.parker: Parker[outcome.Outcome[Any]] = Parker()
+
+    def refuse(self, process: object) -> None:
+        """Say that nobody awaits it any more."""
+        self.waiting.close()
+        self.parker.settle(outcome.Error(_left_behind(process)))
+
+
 class _Hop:
     """A task that waits for a callback in a thread."""
 
-    __slots__ = ("_is_asleep", "_is_withdrawn", "_name", "_process", "_said", "_task", "job")
+    __slots__ = (
+        *("_is_asleep", "_is_left", "_is_withdrawn", "_name", "_process", "_said", "_task", "_was_cancelled"),
+        *("errand", "is_waiting", "job"),
+    )
 
     def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
         self.job = Job(function, self.awaken)
@@ -180,12 +235,50 @@ class _Hop:
         self._task: Task = current_task()
         self._is_asleep = False
         self._is_withdrawn = False
+        self._is_left = False
         self._said = False
+        self._was_cancelled = False
+        self.errand: _Errand | None = None
+        """What the callback waits for, as long as nobody has begun with it."""
+        self.is_waiting = False
+        """Whether the task is at it."""
 
     async def sleep(self) -> None:
         """Wait until it is done, or until there is something else to look at."""
         self._is_asleep = True
-        await wait_task_rescheduled(self._abort)
+        if not self._was_cancelled:
+            await wait_task_rescheduled(self._abort)
+            return
+        # The thread has been told just now, so there is no reason yet to leave it behind, or to say that it blocks.
+        self._was_cancelled = False
+        with trio.move_on_after(_GRACE, shield=True):
+            await wait_task_rescheduled(self._abort)
+
+    def take(self, errand: _Errand) -> None:
+        """Have something awaited for the callback."""
+        if self._is_left:
+            errand.refuse(self._process)
+        else:
+            self.errand = errand
+            self.awaken()
+
+    async def do_errand(self) -> None:
+        """Await what the callback waits for, and hand it over: a cancellation, too, so that it ends as an async callback does."""
+        errand, self.errand = self.errand, None
+        assert errand is not None
+        result: outcome.Outcome[Any]
+        self.is_waiting = True
+        try:
+            result = outcome.Value(await errand.waiting)
+        except GeneratorExit:
+            errand.refuse(self._process)
+            raise
+        except BaseException as error:
+            self._was_cancelled = isinstance(error, trio.Cancelled)
+            result = outcome.Error(error)
+        finally:
+            self.is_waiting = False
+        errand.parker.settle(result)
 
     def awaken(self) -> None:
         """Have the task look again. On the loop's thread only."""
@@ -196,6 +289,9 @@ class _Hop:
     def leave(self) -> None:
         """Wait no longer: take the job back, or leave the thread behind that is at it."""
         process = self._process
+        self._is_left = True
+        if self.errand is not None:
+            self.errand.refuse(process)
         if self.job.outcome is not None or self._is_withdrawn or self.job.withdraw():
             return
         process.silence()

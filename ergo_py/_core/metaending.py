@@ -16,6 +16,7 @@ from .errands import Errand
 from .errors import TargetDownError
 from .mailbox import CHILD_EXIT, Lane
 from .messages import Why
+from .observing import Stopped
 from .parking import PARKED
 from .publishing import THREAD_ABANDONED
 from .reasons import Shutdown
@@ -225,6 +226,8 @@ def release(meta: "Meta") -> None:
     owner = meta.owner
     owner.disown(meta.id)
     meta.kernel.tell_all(meta.id, reason)
+    if meta.kernel.observer is not None and meta.initialised:
+        meta.kernel.observer(Stopped(meta.id, reason))
     if meta.initialised and owner is meta.process and "handle_child_exit" in meta.process.callbacks.defined:
         meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
     meta.gone.set()

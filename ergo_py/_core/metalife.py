@@ -31,6 +31,7 @@ from .metaending import close, release
 from .metareading import in_reader, start_reader
 from .metasending import send_wait, wait_for_room
 from .metaserving import serve
+from .observing import Spawned
 from .options import MetaOptions
 from .outbox import Outbox
 from .parking import wake
@@ -269,6 +270,8 @@ class Meta:
                 raise
             raise InitError(meta.callbacks.behaviour, error) from error
         meta.initialised = True
+        if kernel.observer is not None:
+            kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
         if len(meta.mailbox):
             meta.wake()
         await kernel.router.pause()

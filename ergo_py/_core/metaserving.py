@@ -9,8 +9,9 @@ from trio.lowlevel import Task, checkpoint, current_task
 
 from .bridge import get_ident
 from .errors import Reject
-from .mailbox import CALL, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
+from .mailbox import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .messages import NO_REPLY
+from .observing import Delivered
 from .parking import park
 from .requests import Caller
 from .serving import check_plain
@@ -29,6 +30,7 @@ _CALLBACK: Final = {MESSAGE: "handle_message", CALL: "handle_call", RESPONSE: "h
 async def serve(meta: "Meta", task: Task) -> None:
     """Serve until the meta-process is ending, or nothing has come for a while."""
     box, lingering = meta.mailbox, meta.kernel.lingering
+    observer = meta.kernel.observer
     left, end = _BURST, perf_counter() + _SLICE
     while meta.reason is None:
         envelope = box.pop()
@@ -52,6 +54,8 @@ async def serve(meta: "Meta", task: Task) -> None:
         meta.handled += 1
         if box.waiters:
             box.admit_waiters()
+        if observer is not None and envelope[0] <= EVENT:
+            observer(Delivered(meta.id, envelope[1], envelope[3]))
         await _handle(meta, envelope)
         left -= 1
         if left <= 0 or perf_counter() >= end:
@@ -149,8 +153,8 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
                 meta.kernel.calls.reply(ref, None, rejection.error)
             else:
                 _answer_from_thread(meta, ref, reply)
-        # An inspect, or the end, must not wait behind the rest of the burst.
-        if meta.reason is not None or box.ahead or left == 1:
+        # An inspect, or the end, must not wait behind the rest of the burst; and an observer is told on the loop.
+        if meta.reason is not None or box.ahead or left == 1 or meta.kernel.observer is not None:
             return
         if box.waiters and not left & 7:
             meta.router.bridge.post(box.admit_waiters)

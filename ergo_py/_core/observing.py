@@ -22,18 +22,19 @@ __all__ = ["Delivered", "ObservedCalls", "ObservedRouter", "Observer", "Sent", "
 
 
 class Spawned(NamedTuple):
-    """A process has started: its ``init`` has succeeded."""
+    """A process or a meta-process has started: its ``init`` has succeeded."""
 
-    pid: PID
-    parent: PID
+    pid: PID | Alias
+    """Its PID; of a meta-process, its alias."""
+    parent: PID | Alias
     behaviour: str
     name: str | None
 
 
 class Stopped(NamedTuple):
-    """A process has ended, and everything of it is released."""
+    """A process or a meta-process has ended, and everything of it is released."""
 
-    pid: PID
+    pid: PID | Alias
     reason: Reason
 
 
@@ -46,13 +47,14 @@ class Sent(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A process is about to handle a message, a request or a publication."""
+    """A process or a meta-process is about to handle a message, a request or a publication."""
 
-    pid: PID
+    pid: PID | Alias
     sender: PID | Alias
     message: Any
 
 
+_Callback = Callable[[Any, Any], Any]
 Sight = Spawned | Stopped | Sent | Delivered
 
 
@@ -74,14 +76,17 @@ class Observer:
                 self._failed = True
                 self._report(error)
 
-    def watch(self, pid: PID, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """A callback for messages or calls, seen each time it is called. Plain or not, as the callback is."""
+    def watch(self, pid: PID, *callbacks: _Callback) -> "tuple[_Callback, ...]":
+        """Callbacks for messages or calls, seen each time they are called. Plain or not, as each is."""
 
-        def seen(message: Any, sender: Any) -> Any:
-            self(Delivered(pid, sender.pid if isinstance(sender, Caller) else sender, message))
-            return callback(message, sender)
+        def watched(callback: _Callback) -> _Callback:
+            def seen(message: Any, sender: Any) -> Any:
+                self(Delivered(pid, sender.pid if isinstance(sender, Caller) else sender, message))
+                return callback(message, sender)
 
-        return seen
+            return seen
+
+        return tuple(map(watched, callbacks))
 
 
 class ObservedRouter(Router):

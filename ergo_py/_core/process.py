@@ -1,9 +1,9 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 from trio.lowlevel import Task, current_task
@@ -15,6 +15,7 @@ from .errors import (
     InitError,
     InitTimeoutError,
     NodeStoppedError,
+    NotAllowedError,
     SpawnError,
     TargetDownError,
     TooManyProcessesError,
@@ -39,7 +40,7 @@ from .reasons import Crashed, Killed, Reason
 from .relay import Relay
 from .requests import Caller
 from .seats import Decision, Seat
-from .serving import answer_now, check_plain, serve
+from .serving import answer_now, check_plain, check_waiting, serve
 from .states import (
     INIT,
     RUNNING,
@@ -56,6 +57,8 @@ from .timers import Timer
 from .watching import remember_messages
 
 __all__ = ["Process"]
+
+R = TypeVar("R")
 
 _HISTORY: Final = 16
 
@@ -364,6 +367,14 @@ class Process:
         self.waiting = None
         if self.state is WAIT_RESPONSE:
             self._note(INIT if self.task is _NOT_YET else RUNNING)
+
+    def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
+        """Wait in a callback that blocks a thread. Only processes that have one do that."""
+        check_waiting(waiting)
+        waiting.close()
+        raise NotAllowedError(
+            f"the callbacks of {self} run on the loop, which wait_for(...) would block: write `async def` and `await`"
+        )
 
     # -- what it holds -----------------------------------------------------------------------------------------------
 

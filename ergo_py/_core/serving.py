@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint, enable_ki_protection
 
-from .errors import CallbackError, Reject
+from .errors import BadInputError, CallbackError, Reject
 from .ids import Alias, Name
 from .mailbox import (
     ADDRESSED,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .metalife import Meta
     from .process import Process
 
-__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "handle_inspect", "serve"]
+__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "check_waiting", "handle_inspect", "serve"]
 
 _SLICE: Final = 0.001
 """Seconds after which a process that always has messages lets others run."""
@@ -64,9 +64,9 @@ async def serve(process: "Process") -> Reason | None:
     behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
     handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
     handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
-    if process.kernel.observer is not None:
-        watch = process.kernel.observer.watch
-        handle_message, handle_call = watch(process.id, handle_message), watch(process.id, handle_call)
+    observer = process.kernel.observer
+    if observer is not None:
+        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
     no_reply = NO_REPLY
     envelope: Envelope | None
     left, mask, end = burst, 7, 0.0
@@ -134,6 +134,8 @@ async def serve(process: "Process") -> Reason | None:
                         return reason
                     behaviour = process.behaviour
                     handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
+                    if observer is not None:
+                        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
             left -= 1
             if left & mask:
                 continue
@@ -268,6 +270,14 @@ def check_plain(process: "Process | Meta", name: str, result: object) -> None:
         result.close()
         raise CallbackError(
             f"{process.callbacks.behaviour}.{name} is a plain `def` but returned a coroutine; write `async def {name}`"
+        )
+
+
+def check_waiting(given: object) -> None:
+    """Refuse what cannot be waited for."""
+    if not isinstance(given, CoroutineType):
+        raise BadInputError(
+            "wait_for(waiting)", given, "what an async verb returns, called: `self.wait_for(self.call(to, request))`"
         )
 
 

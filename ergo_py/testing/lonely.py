@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Final, NoReturn, TypeVarTuple, Unpack, cast
+from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
 import structlog
 
@@ -25,6 +25,7 @@ __all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned
 
 NODE: Final = "alone@localhost"
 
+R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 
@@ -243,6 +244,14 @@ class Lonely(Behaviour):
         raise AssertionError(
             f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. Known: {known}"
         )
+
+    def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
+        try:
+            waiting.send(None)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        waiting.close()
+        raise NotAllowedError("a behaviour alone cannot wait for anything real; test this with a node")
 
     def reply(self, caller: Caller, value: object) -> bool:
         return check_caller(caller).settle(value, None)

@@ -1,6 +1,7 @@
 """Processes whose plain callbacks run in threads: what is promised holds wherever they run."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +54,7 @@ from ergo_py import (
     Why,
     state,
 )
+from ergo_py._core import dispatching
 from tests.meta.owner import eventually
 from tests.support import Failed, Recorder, running_node
 
@@ -746,6 +748,219 @@ async def test_a_thread_can_call_through_the_node() -> None:
         pid = await node.spawn(Doer, dispatcher=PINNED)
 
         assert await node.call(pid, lambda me: me.node.call_from_thread(other, "all")) == ["hello"]
+
+
+# -- waiting in a thread -------------------------------------------------------------------------------------------------
+
+
+class Answering(Recorder):
+    """Answers when it is told to, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callers: list[Caller] = []
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        for caller in self.callers:
+            self.reply(caller, (message, caller.pid))
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        self.callers.append(caller)
+        return NO_REPLY
+
+
+async def for_ever() -> None:
+    await trio.sleep_forever()
+
+
+@in_threads
+async def test_a_callback_in_a_thread_waits_for_an_answer_as_its_process(where: Dispatcher) -> None:
+    async with running_node() as node, trio.open_nursery() as nursery:
+        callee, pid = await node.spawn(Answering), await node.spawn(Doer, dispatcher=where)
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await node.call(pid, lambda me: me.wait_for(me.call(callee, "question"))))
+
+        nursery.start_soon(ask)
+        await eventually(lambda: node.process_info(pid).state is State.WAIT_RESPONSE)
+        told = await node.inspect(pid)
+        node.send(callee, "answer")
+        await eventually(lambda: bool(answers))
+
+        assert answers == [("answer", pid)]
+        assert told["heard"] == "0"
+        assert node.process_info(pid).state is State.SLEEP
+
+
+@in_threads
+async def test_an_error_of_what_a_callback_waits_for_is_raised_in_it(where: Dispatcher) -> None:
+    def ask_nobody(me: Doer) -> str:
+        try:
+            me.wait_for(me.call("nobody", "question"))
+        except TargetDownError as error:
+            return type(error).__name__
+        return "answered"
+
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        assert await node.call(pid, ask_nobody) == "TargetDownError"
+
+
+@in_threads
+async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatcher) -> None:
+    records: list[Any] = []
+    log: list[Any] = []
+
+    class Keeper(Recorder):
+        def handle_log(self, record: Any) -> None:
+            records.append(record.event)
+
+    async with running_node() as node:
+        node.add_logger(await node.spawn(Keeper), "warning")
+        callee, pid = await node.spawn(Answering), await node.spawn(Doer, log, dispatcher=where)
+        process = node._router.processes[pid]
+        node.send(pid, lambda me: me.wait_for(me.call(callee, "question", timeout=None)))
+        node.send(pid, "not any more")
+        await eventually(lambda: process.state is State.WAIT_RESPONSE)
+
+        node.kill(pid)
+        await process.wait_gone()
+        await wait_all_tasks_blocked()
+
+        assert [what for what, _ in log] == ["init", Killed()]
+        assert node.info().threads_abandoned == 0
+        assert records == []
+
+
+async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing() -> None:
+    class Asking(Doer):
+        def init(self) -> None:
+            self.wait_for(self.call("callee", "question", timeout=None))
+
+    async with running_node() as node:
+        await node.spawn(Answering, name="callee")
+
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Asking, dispatcher=PINNED, init_timeout=0.05)
+
+        assert node.processes() == [node.whereis("callee")]
+        assert (node.info().threads_abandoned, node.info().dispatcher_threads) == (0, 0)
+
+
+async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate()
+    refused: list[Exception] = []
+
+    class Clinging(Doer):
+        def init(self) -> None:
+            try:
+                self.wait_for(for_ever())
+            except BaseException:
+                gate()
+            try:
+                self.wait_for(for_ever())
+            except NotAllowedError as error:
+                refused.append(error)
+
+    monkeypatch.setattr(dispatching, "_GRACE", 0.05)
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Clinging, dispatcher=PINNED, init_timeout=0.05)
+
+        assert node.info().threads_abandoned == 1
+        gate.opened.set()
+        await eventually(lambda: bool(refused))
+        assert "wait_for(...) is for a plain callback" in str(refused[0])
+
+
+async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_and_the_callback_told() -> None:
+    told: list[BaseException] = []
+    begun = trio.Event()
+
+    async def refuse() -> None:
+        with trio.CancelScope(shield=True):
+            begun.set()
+            await trio.sleep_forever()
+
+    def wait(me: Doer) -> None:
+        try:
+            me.wait_for(refuse())
+        except BaseException as error:
+            told.append(error)
+            raise
+
+    async with running_node(limit=30) as node:
+        pid = await node.spawn(Doer, dispatcher=PINNED, shutdown=0.05, terminate_timeout=0.05)
+        node.send(pid, wait)
+        await begun.wait()
+
+    assert node.exit_report is not None
+    assert [one.pid for one in node.exit_report.abandoned] == [pid]
+    with trio.fail_after(30):
+        await eventually(lambda: bool(told))
+    assert "was left behind in its thread" in str(told[0])
+
+
+@pytest.mark.parametrize(
+    "where, wait, hint",
+    [
+        (LOOP, lambda me: me.wait_for(me.call("a", 1)), "which wait_for.* would block: write `async def` and `await`"),
+        (LOOP, lambda me: me.wait_for(me.call), r"called: `self.wait_for\(self.call\(to, request\)\)`"),
+        (PINNED, lambda me: me.wait_for(me.call), r"called: `self.wait_for\(self.call\(to, request\)\)`"),
+    ],
+)
+async def test_waiting_is_for_threads_and_for_what_can_be_awaited(where: Dispatcher, wait: Any, hint: str) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, wait)
+
+        assert re.search(hint, str(caught.value.__cause__))
+
+
+async def test_nobody_else_waits_in_the_name_of_a_process_with_a_thread() -> None:
+    class Mixed(Doer):
+        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+            try:
+                self.wait_for(self.call("callee", "question"))
+            except NotAllowedError as error:
+                self.heard.append(str(error))
+
+    async with running_node() as node:
+        pid = await node.spawn(Mixed, dispatcher=PINNED)
+
+        node.send(pid, "wait")
+
+        [said] = await heard(node, pid)
+        assert "an async one writes `await`" in said
+
+
+async def test_a_thread_that_a_callback_started_does_not_wait_in_its_name() -> None:
+    refused: list[Exception] = []
+
+    def wait_elsewhere(me: Doer) -> None:
+        def wait() -> None:
+            try:
+                me.wait_for(me.call("callee", "question"))
+            except NotAllowedError as error:
+                refused.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(20)
+
+    async with running_node() as node:
+        await node.spawn(Recorder, name="callee")
+        pid = await node.spawn(Doer, dispatcher=PINNED)
+
+        await node.call(pid, wait_elsewhere, timeout=25)
+
+        assert len(refused) == 1
 
 
 # -- pods, pools, CPUs ---------------------------------------------------------------------------------------------------

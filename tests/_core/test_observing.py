@@ -1,5 +1,6 @@
 """The observer: what it sees, and that it disturbs nothing."""
 
+import queue
 from typing import Any
 
 import pytest
@@ -7,23 +8,31 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    PINNED,
+    POOL,
     Actor,
     BadInputError,
+    Custom,
     Delivered,
+    Dispatcher,
     EventName,
     InitError,
     Killed,
+    MetaProcess,
     Overflow,
+    Pod,
     Sent,
     Shutdown,
     Sight,
     Spawned,
     Stopped,
+    TargetDownError,
     open_node,
 )
 from ergo_py._core.calls import Calls
 from ergo_py._core.ids import Target
 from ergo_py._core.router import Router
+from tests.meta.owner import eventually
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -160,6 +169,135 @@ async def test_a_publication_is_seen_when_published_and_at_each_subscriber(autoj
         news = EventName("news", node.name)
         assert Sent(producer, news, "extra") in seen
         assert sorted(sight.pid for sight in of(seen, Delivered)[1:] if isinstance(sight, Delivered)) == subscribers
+
+
+class Device(MetaProcess):
+    """Sends what it is told to from its reader, and its echo from its handler."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        while (message := self.told.get()) is not None:
+            self.send(self.owner, message)
+
+    def unblock(self) -> None:
+        self.told.put(None)
+
+
+class BlockingDevice(Device):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.told.put(message)
+
+    def handle_call(self, request: Any, caller: Any) -> object:
+        return request
+
+
+class AsyncDevice(Device):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.told.put(message)
+
+    async def handle_call(self, request: Any, caller: Any) -> object:
+        return request
+
+
+@pytest.mark.parametrize("device", [BlockingDevice, AsyncDevice])
+async def test_a_meta_process_is_seen_from_its_start_to_its_end(device: type[Device]) -> None:
+    seen: list[Sight] = []
+    async with running_node(observer=seen.append) as node:
+        heard: list[Any] = []
+        owner, receiver = await node.spawn(Puppet), await node.spawn(Recorder, heard)
+        alias = await node.call(owner, lambda me: me.spawn_meta(device(receiver)))
+
+        for number in range(5):
+            node.send(alias, number)
+        answer = await node.call(alias, "asked")
+        await eventually(lambda: len(heard) == 5)
+        node.send_exit(alias, "enough")
+        await eventually(lambda: alias not in node.metas())
+
+        assert answer == "asked"
+        assert of(seen, Spawned, Stopped)[2:] == [
+            Spawned(alias, owner, device.__qualname__, None),
+            Stopped(alias, Custom("enough")),
+        ]
+        mine = [sight for sight in of(seen, Sent, Delivered) if alias in sight[:2]]
+        assert [sight for sight in mine if sight[0] == alias and isinstance(sight, Delivered)] == [
+            *(Delivered(alias, node.pid, number) for number in range(5)),
+            Delivered(alias, node.pid, "asked"),
+        ]
+        assert [sight for sight in mine if isinstance(sight, Sent) and sight.sender == alias] == [
+            Sent(alias, receiver, number) for number in range(5)
+        ]
+        assert [sight for sight in mine if isinstance(sight, Delivered) and sight.pid == receiver] == [
+            Delivered(receiver, alias, number) for number in range(5)
+        ]
+
+
+async def test_a_meta_process_that_fails_to_start_is_not_seen(autojump_clock: MockClock) -> None:
+    class Broken(Device):
+        async def init(self) -> None:
+            raise Failed
+
+    seen: list[Sight] = []
+    async with running_node(observer=seen.append) as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(TargetDownError, match="InitError"):
+            await node.call(owner, lambda me: me.spawn_meta(Broken(owner)))
+
+        assert {sight[0] for sight in of(seen, Spawned, Stopped)} == {owner}
+
+
+@pytest.mark.parametrize("where", [PINNED, POOL("workers", 2), Pod("pod")], ids=str)
+async def test_what_a_process_with_a_thread_handles_and_sends_is_seen_on_the_loop_and_in_order(
+    where: Dispatcher,
+) -> None:
+    class Echo(Recorder):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            self.send("receiver", message)
+
+    seen: list[tuple[Sight, bool]] = []
+
+    def observe(sight: Sight) -> None:
+        seen.append((sight, trio.lowlevel.in_trio_run()))
+
+    async with running_node(observer=observe) as node:
+        receiver, echo = await node.spawn(Recorder, name="receiver"), await node.spawn(Echo, dispatcher=where)
+        seen.clear()
+
+        for number in range(3):
+            node.send(echo, number)
+        await eventually(lambda: len(seen) == 12)
+
+        assert all(on_loop for _, on_loop in seen)
+        assert [sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == echo] == [
+            Delivered(echo, node.pid, number) for number in range(3)
+        ]
+        assert [sight for sight, _ in seen if isinstance(sight, Sent) and sight.sender == echo] == [
+            Sent(echo, "receiver", number) for number in range(3)
+        ]
+        assert [sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == receiver] == [
+            Delivered(receiver, echo, number) for number in range(3)
+        ]
+
+
+async def test_a_process_that_was_looked_into_is_still_seen(autojump_clock: MockClock) -> None:
+    seen: list[Sight] = []
+    async with running_node(observer=seen.append) as node:
+        pid = await node.spawn(Recorder)
+        async with node.trace(pid, limit=1) as trace:
+            node.send(pid, "traced")
+            assert len([entry async for entry in trace]) == 1
+        await node.suspend(pid)
+        await node.resume(pid)
+        seen.clear()
+
+        node.send(pid, "afterwards")
+        await node.call(pid, "all")
+
+        assert of(seen, Delivered) == [Delivered(pid, node.pid, "afterwards"), Delivered(pid, node.pid, "all")]
 
 
 async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(autojump_clock: MockClock) -> None:
