@@ -1,0 +1,42 @@
+"""The decoder: a program of its own. It reads frames from its input and prints what is in them, a line of JSON for each.
+
+A frame is a source, a number, a quantity and a value, and a checksum of all that. A line is a list of the four, or ``null`` for
+a frame that is none. On the wire to this program each frame has its length in front, in two bytes.
+
+It knows nothing of actors, and could be written in any language.
+"""
+
+import json
+import sys
+import zlib
+from struct import Struct, unpack
+
+QUANTITIES = ("temperature", "pressure", "humidity")
+
+_BODY = Struct("!IIBd")
+_CHECKSUM = Struct("!I")
+
+
+def encode(source: int, number: int, quantity: str, value: float) -> bytes:
+    """What a device sends: the ``number``-th reading of ``source``."""
+    body = _BODY.pack(source, number, QUANTITIES.index(quantity), value)
+    return body + _CHECKSUM.pack(zlib.crc32(body))
+
+
+def decode(frame: bytes) -> tuple[int, int, str, float] | None:
+    """The opposite; None for a frame that is damaged or none at all."""
+    body, checksum = frame[: _BODY.size], frame[_BODY.size :]
+    if len(frame) != _BODY.size + _CHECKSUM.size or checksum != _CHECKSUM.pack(zlib.crc32(body)):
+        return None
+    source, number, quantity, value = _BODY.unpack(body)
+    return (source, number, QUANTITIES[quantity], value) if quantity < len(QUANTITIES) else None
+
+
+def main() -> None:
+    while header := sys.stdin.buffer.read(2):
+        (length,) = unpack("!H", header)
+        print(json.dumps(decode(sys.stdin.buffer.read(length))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""A telemetry gateway: readings come in over UDP and TCP, a program decodes them, and SQLite keeps them.
+
+    udp ─┐                                     frames come in, are collected while the last ones are under way, ...
+         ├─> decoder ─> (a program)            ... decoded, ...
+    tcp ─┘─> store ───> (a thread, SQLite)     ... stored, and only then acknowledged
+
+Every part may fail alone. The supervisor starts it again; whoever waited for its answer asks its successor. That may store a
+reading twice, so the database knows each by its source and number, and keeps one.
+"""
+
+import json
+import sqlite3
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Alias,
+    Backoff,
+    Caller,
+    ChildSpec,
+    Reason,
+    Reject,
+    Request,
+    Supervisor,
+    SupervisorSpec,
+)
+from ergo_py.meta import (
+    Apply,
+    BlockingCalls,
+    Endpoint,
+    LengthHeader,
+    Port,
+    PortLine,
+    PortStarted,
+    PortWrite,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+    TCPServer,
+    UDPData,
+    UDPServer,
+)
+
+__all__ = ["Decode", "Decoder", "Gateway", "Reading", "Save", "Store", "TCPIntake", "UDPIntake", "Where"]
+
+Reading = tuple[int, int, str, float]
+"""Source, number, quantity, value."""
+
+FRAMES = LengthHeader(2, max_frame=1024)
+"""How a stream is cut into frames: that of a TCP client, and that to the decoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode(Request[list[Reading | None]]):
+    """Ask the decoder what is in these frames; None stands for one that is damaged."""
+
+    frames: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Save(Request[None]):
+    """Ask the store to keep these. The answer comes when they are on the disk."""
+
+    readings: Sequence[Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Request[Endpoint]):
+    """Ask an intake where it listens."""
+
+
+# -- what is behind ----------------------------------------------------------------------------------------------------
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    database.execute("pragma journal_mode = wal")
+    database.execute(
+        "create table if not exists reading (source integer, number integer, quantity text not null, value real not null,"
+        " primary key (source, number)) without rowid"
+    )
+    return database
+
+
+def insert(database: sqlite3.Connection, readings: Sequence[Reading]) -> int:
+    """All of them or none. One that is there already was stored before somebody died, and is not stored again."""
+    with database:
+        return database.executemany("insert or ignore into reading values (?, ?, ?, ?)", readings).rowcount
+
+
+class Part(Actor):
+    """A process that is nothing without the meta-process it owns: it ends with it, and both are started anew."""
+
+    needed: Alias
+
+    def handle_child_exit(self, child: PID | Alias, reason: Reason) -> None:
+        if child == self.needed:
+            self.stop(reason)
+
+
+class Store(Part):
+    """Keeps readings in SQLite, which blocks, and so has a thread of its own."""
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self.path = path
+        self.patience = patience
+        self.stored = 0
+
+    async def init(self) -> None:
+        calls = BlockingCalls(factory=partial(connect, self.path), interrupt=sqlite3.Connection.interrupt)
+        self.needed = await self.spawn_meta(calls, stop_timeout=self.patience)
+
+    async def handle_call(self, request: object, caller: Caller) -> None:
+        match request:
+            case Save(readings):
+                # A disk that is full, or that does not answer, is an exception here. It ends this process, and whoever asked
+                # asks the next one, after a pause.
+                self.stored += await self.call(self.needed, Apply(insert, readings), timeout=self.patience)
+            case _:
+                raise Reject(LookupError(f"the store cannot do {request!r}"))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"file": str(self.path), "stored": str(self.stored)}
+
+
+class Decoder(Part):
+    """Has frames decoded by a program. It answers in the order in which it was asked."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = command
+        self.asked: deque[tuple[Caller, int]] = deque()
+        self.lines: list[Reading | None] = []
+        self.program = 0
+
+    async def init(self) -> None:
+        self.needed = await self.spawn_meta(Port(self.command, stdin=FRAMES, check=True))
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case Decode(frames):
+                for frame in frames:
+                    self.send(self.needed, PortWrite(frame))
+                self.asked.append((caller, len(frames)))
+                return NO_REPLY
+        raise Reject(LookupError(f"the decoder cannot do {request!r}"))
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case PortLine(_, line):
+                fields = json.loads(line)
+                self.lines.append(None if fields is None else tuple(fields))
+                caller, wanted = self.asked[0]
+                if len(self.lines) == wanted:
+                    self.asked.popleft()
+                    self.reply(caller, self.lines)
+                    self.lines = []
+            case PortStarted(_, program):
+                self.program = program
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"program": str(self.program), "waiting": str(len(self.asked))}
+
+
+# -- what is in front --------------------------------------------------------------------------------------------------
+
+
+class Flush:
+    """What an intake tells itself with the first of some frames: by the time it is read, all that wait have been collected."""
+
+
+class Batch(Actor):
+    """Collects frames, and has them decoded and stored together."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def collect(self, frame: bytes) -> None:
+        if not self.frames:
+            self.send(self.pid, Flush())
+        self.frames.append(frame)
+
+    async def flush(self) -> "Done":
+        """Wait for as long as it takes, whatever dies meanwhile. Both questions may be asked twice, so they are."""
+        frames, self.frames = self.frames, []
+        if not frames:
+            return Done(0, 0)
+        answers = await self.service("decoder").call(Decode(frames), timeout=None, retry=True)
+        readings = [reading for reading in answers if reading is not None]
+        await self.service("store").call(Save(readings), timeout=None, retry=True)
+        return Done(len(readings), len(frames) - len(readings))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """So many frames were dealt with."""
+
+    stored: int
+    damaged: int
+
+
+class Intake(Part):
+    """Owns a server, and counts what came of its frames."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.stored = self.damaged = 0
+        self.local: Endpoint
+
+    def count(self, done: Done) -> None:
+        self.stored += done.stored
+        self.damaged += done.damaged
+
+    def handle_call(self, request: object, caller: Caller) -> Endpoint:
+        match request:
+            case Where():
+                return self.local
+        raise Reject(LookupError(f"an intake cannot do {request!r}"))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"listens at": str(self.local), "stored": str(self.stored), "damaged": str(self.damaged)}
+
+
+class UDPIntake(Intake, Batch):
+    """Takes datagrams, a frame in each. Nobody is told what became of them."""
+
+    def __init__(self, port: int) -> None:
+        Intake.__init__(self, port)
+        Batch.__init__(self)
+
+    async def init(self) -> None:
+        # What comes while the store is away waits here; what is more than that, in the operating system, as long as there is room.
+        server = UDPServer("127.0.0.1", self.port, reader="task", receive_buffer=1 << 20)
+        self.needed = await self.spawn_meta(server, backlog=20_000)
+        self.local = server.local
+
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case UDPData(_, _, frame):
+                self.collect(frame)
+            case Flush():
+                self.count(await self.flush())
+
+
+class TCPIntake(Intake):
+    """Takes connections, and has a session for each."""
+
+    async def init(self) -> None:
+        server = TCPServer("127.0.0.1", self.port, receiver=Session, framing=FRAMES, max_connections=1000)
+        self.needed = await self.spawn_meta(server)
+        self.local = server.local
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case Done():
+                self.count(message)
+
+
+class Session(Batch):
+    """Speaks for one client: it acknowledges frames by saying how many of this connection have been dealt with."""
+
+    connection: Alias
+    acknowledged = 0
+
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case TCPConnected(connection):
+                self.connection = connection
+            case TCPData(_, frame):
+                self.collect(frame)
+            case Flush() | TCPDisconnected():
+                # After a disconnect nothing more is read, so that what came before it is dealt with at once.
+                done = await self.flush()
+                self.send(self.parent, done)
+                self.acknowledged += done.stored + done.damaged
+                if isinstance(message, Flush):
+                    self.send(self.connection, TCPSend(self.acknowledged.to_bytes(4, "big")))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {"acknowledged": str(self.acknowledged), "collected": str(len(self.frames))}
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------------
+
+DECODER = (sys.executable, "-I", str(Path(__file__).with_name("decode.py")))
+
+
+class Gateway(Supervisor):
+    """Starts what is behind before what is in front; each comes back alone, sooner at first and then every second."""
+
+    def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
+        again = Backoff(0.05, 1.0, jitter=0.2)
+        super().__init__(
+            SupervisorSpec(
+                [
+                    ChildSpec("store", Store, path, patience, backoff=again),
+                    ChildSpec("decoder", Decoder, DECODER, backoff=again),
+                    ChildSpec("udp", UDPIntake, udp, backoff=again),
+                    ChildSpec("tcp", TCPIntake, tcp, backoff=again),
+                ],
+                # All four failing once a second is trouble from outside, which passes. More than that does not.
+                intensity=60,
+                period=10.0,
+            )
+        )

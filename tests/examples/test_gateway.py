@@ -1,0 +1,232 @@
+"""The telemetry gateway: what comes in is stored, whatever dies; and what may be lost is what its README says."""
+
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from ergo_py import Node
+from ergo_py.testing import no_leaks
+from examples.gateway.__main__ import start, where
+from examples.gateway.gateway import FRAMES
+from examples.gateway.load import Device, fire, reading, value_of
+from tests.examples.programs import EXAMPLES, ROOT, running
+from tests.support import running_node
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    with no_leaks(grace=10.0):
+        yield
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "telemetry.db"
+
+
+@asynccontextmanager
+async def gateway(database: Path) -> AsyncIterator[Node]:
+    """A node with a gateway, which comes down without anybody having to be killed or left."""
+    async with running_node("gateway@localhost", limit=100) as node:
+        await start(node, database)
+        yield node
+    report = node.exit_report
+    assert report is not None
+    assert not report.killed
+    assert not report.abandoned
+
+
+def stored(database: Path, source: int) -> set[int]:
+    """The numbers of the readings of a source, whose values are right: nothing may be there that was not sent."""
+    connection = sqlite3.connect(database)
+    rows = list(connection.execute("select number, value from reading where source = ?", (source,)))
+    connection.close()
+    assert all(value == value_of(source, number) for number, value in rows)
+    return {number for number, _ in rows}
+
+
+async def all_stored(database: Path, source: int, numbers: set[int]) -> None:
+    """Wait for datagrams, of which nobody is told; the time limit of the node bounds it."""
+    while not stored(database, source) >= numbers:  # noqa: ASYNC110 - there is no event
+        await trio.sleep(0.01)
+
+
+# -- what is done to it ------------------------------------------------------------------------------------------------
+
+
+async def kill_the_program(node: Node, _: Device) -> None:
+    os.kill(int((await node.inspect("decoder", timeout=50))["program"]), signal.SIGKILL)
+
+
+async def kill_the_decoder(node: Node, _: Device) -> None:
+    node.kill("decoder")
+
+
+async def kill_the_store(node: Node, _: Device) -> None:
+    node.kill("store")
+
+
+async def end_the_writer(node: Node, _: Device) -> None:
+    node.kill(next(alias for alias in node.metas() if node.meta_info(alias).behaviour == "BlockingCalls"))
+
+
+async def kill_the_tcp_side(node: Node, _: Device) -> None:
+    node.kill("tcp")
+
+
+async def cut_off_the_client(_: Node, device: Device) -> None:
+    device.break_off()
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_in_is_what_is_stored_and_what_is_damaged_is_counted(database: Path) -> None:
+    async with gateway(database) as node:
+        with socket.socket(type=socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"rubbish", await where(node, "udp"))
+        await fire(partial(where, node, "udp"), 1, 300)
+        await Device(partial(where, node, "tcp"), 2, 300).deliver()
+
+        # An inspection overtakes what waits, so the last of them may not have been counted yet.
+        for part, counts in (("udp", ["300", "1"]), ("tcp", ["300", "0"]), ("store", ["600"])):
+            while list((await node.inspect(part, "stored", "damaged")).values())[1:] != counts:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+    assert stored(database, 1) == stored(database, 2) == set(range(300))
+
+
+@pytest.mark.parametrize(
+    "mishap",
+    [
+        kill_the_program,
+        kill_the_decoder,
+        kill_the_store,
+        end_the_writer,
+        kill_the_tcp_side,
+        cut_off_the_client,
+    ],
+)
+async def test_nothing_is_lost_whichever_part_dies(
+    database: Path, mishap: Callable[[Node, Device], Awaitable[None]]
+) -> None:
+    async with gateway(database) as node:
+        device = Device(partial(where, node, "tcp"), 2, 400)
+
+        async def strike() -> None:
+            while device.next < 150:  # noqa: ASYNC110 - there is no event
+                await trio.sleep(0.001)
+            await mishap(node, device)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(fire, partial(where, node, "udp"), 1, 400))
+            nursery.start_soon(device.deliver)
+            nursery.start_soon(strike)
+        await all_stored(database, 1, set(range(400)))
+
+    assert stored(database, 1) == stored(database, 2) == set(range(400))
+
+
+async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_meanwhile(database: Path) -> None:
+    async with gateway(database) as node:
+        find = partial(where, node, "udp")
+        await fire(find, 1, 100)
+        await all_stored(database, 1, set(range(100)))
+        device = Device(partial(where, node, "tcp"), 2, 100)
+
+        old = node.whereis("udp")
+        await fire(find, 1, 100, first=100)
+        node.kill("udp")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(device.deliver)
+            while node.whereis("udp") in (None, old):  # noqa: ASYNC110 - there is no event
+                await trio.sleep(0.001)
+            await fire(find, 1, 100, first=200)
+            await all_stored(database, 1, set(range(200, 300)))
+
+    assert stored(database, 1) >= set(range(100)) | set(range(200, 300))
+    assert stored(database, 2) == set(range(100))
+
+
+async def test_frames_that_arrived_whole_are_stored_although_their_client_died_in_the_next(database: Path) -> None:
+    async with gateway(database) as node:
+        stream = await trio.open_tcp_stream(*await where(node, "tcp"))
+        frames = b"".join(FRAMES.encode(reading(3, number)) for number in range(50))
+
+        await stream.send_all(frames + FRAMES.encode(reading(3, 50))[:9])
+        await stream.aclose()
+        await all_stored(database, 3, set(range(50)))
+
+    assert stored(database, 3) == set(range(50))
+
+
+async def test_a_reading_that_is_acknowledged_is_in_the_database(database: Path) -> None:
+    async with gateway(database) as node:
+        stream = await trio.open_tcp_stream(*await where(node, "tcp"))
+        for number in range(20):
+            await stream.send_all(FRAMES.encode(reading(4, number)))
+            acknowledged = b""
+            while len(acknowledged) < 4:
+                acknowledged += await stream.receive_some(4 - len(acknowledged))
+
+            assert int.from_bytes(acknowledged, "big") == number + 1
+            assert number in stored(database, 4)
+        await stream.aclose()
+
+
+async def test_the_tree_shows_the_parts_and_what_they_own(database: Path) -> None:
+    async with gateway(database) as node:
+        tree = str(node.tree())
+
+    for part in ("store Store", "BlockingCalls", "decoder Decoder", "Port", "udp UDPIntake", "tcp TCPIntake"):
+        assert part in tree
+
+
+def test_its_story_ends_as_its_readme_says() -> None:
+    [promised] = re.findall(
+        r"^```text\n(.*?)^```$", (EXAMPLES / "gateway" / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "examples.gateway"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == promised
+    assert "died of SIGKILL" in done.stderr
+
+
+def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database: Path) -> None:
+    with running("-m", "examples.gateway", "serve", database, 0, 0) as program:
+        tcp, udp = program.port(), program.port()
+        arguments = ("--tcp", str(tcp), "--udp", str(udp), "--devices", "2", "--readings", "100")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "examples.gateway.load", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        status = program.interrupt()
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("200 datagrams sent, 200 readings acknowledged")
+    assert status == 0
+    assert stored(database, 0) == stored(database, 1) == set(range(100))
