@@ -14,6 +14,7 @@ from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
 from ergo_py.shell.cli import main
 from ergo_py.shell.leaving import Status
 from tests.control.rig import runtime_directory
+from tests.examples.programs import promised
 from tests.shell.terminal import ROOT, Terminal, at_terminal, background
 
 __all__ = ["runtime_directory"]
@@ -111,6 +112,7 @@ def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str
         wait_for_stock(capsys, r"Stock +sleep +0 +2")
 
         looks, threads, died, held = transcripts("shop")
+        assert promised("looking") in looks
         for transcript in (looks, threads, died, held):
             assert_ran(transcript, capsys)
         (transcript,) = transcripts("ergo attach shop")

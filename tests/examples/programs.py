@@ -1,17 +1,37 @@
 """Running the examples as the programs they are."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
-__all__ = ["EXAMPLES", "ROOT", "Program", "running"]
+__all__ = ["EXAMPLES", "ROOT", "Program", "promised", "promises", "running"]
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
+
+
+def promises(folder: str) -> list[tuple[str, str]]:
+    """The commands in the README of an example that are followed by what they print, each with that."""
+    blocks = re.findall(
+        r"^```(\w*)\n(.*?)^```$", (EXAMPLES / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [
+        (command.strip(), printed)
+        for (kind, command), (next_kind, printed) in pairwise(blocks)
+        if (kind, next_kind) == ("", "text")
+    ]
+
+
+def promised(folder: str) -> str:
+    """What the only command of this kind is said to print."""
+    ((_, printed),) = promises(folder)
+    return printed
 
 
 class Program:

@@ -1,8 +1,7 @@
-"""The examples of programs, files and blocking libraries print what their READMEs say."""
+"""The recipes for libraries that block: serial ports, Kafka and PostgreSQL."""
 
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -20,15 +19,13 @@ import trio
 
 from ergo_py import Crashed, Shutdown, TargetDownError
 from ergo_py.meta import BlockingCalls, Invoke, Port, PortErrorLine, PortExited, StopTimes
+from tests.examples.programs import EXAMPLES, promises
 from tests.meta.owner import Owned, eventually, owning
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
-
-def run(script: Path, *arguments: str, given: str = "") -> str:
+def run(script: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script), *arguments],
-        input=given,
         capture_output=True,
         text=True,
         timeout=60,
@@ -36,26 +33,6 @@ def run(script: Path, *arguments: str, given: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def promised(name: str) -> str:
-    (found,) = re.findall(
-        r"^```text\n(.*?)^```$", (EXAMPLES / name / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    return str(found)
-
-
-@pytest.mark.parametrize("name", ["port", "files", "fd", "signals", "watch"])
-def test_an_example_prints_what_its_readme_says(name: str) -> None:
-    assert run(EXAMPLES / name / "main.py") == promised(name)
-
-
-def test_the_example_of_standard_input_reads_what_the_readme_pipes_into_it() -> None:
-    assert run(EXAMPLES / "stdin" / "main.py", given="hello\nworld\n") == promised("stdin")
-
-
-def test_the_recipe_for_sqlite_prints_what_its_readme_says() -> None:
-    assert run(EXAMPLES / "blocking" / "sqlite.py") == promised("blocking")
 
 
 # -- serial ports and Kafka --------------------------------------------------------------------------------------------
@@ -260,7 +237,9 @@ async def test_the_recipe_for_postgresql_hears_what_is_notified(database_directo
     async with postgres(database_directory) as (_, conninfo):
         printed = await trio.to_thread.run_sync(run, EXAMPLES / "blocking" / "postgres.py", conninfo)
 
-    assert printed == "news: first\nnews: second\n"
+    assert (
+        printed == dict(promises("blocking"))['python examples/blocking/postgres.py "host=localhost dbname=postgres"']
+    )
 
 
 @needs_postgres

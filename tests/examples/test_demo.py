@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.examples.programs import ROOT
+from tests.examples.programs import ROOT, promised
 
 COMMAND = [sys.executable, "-W", "error", "-m", "examples.demo"]
 
@@ -55,6 +55,7 @@ def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> Non
         "node down in",
     ):
         assert part in done.stdout
+    assert [line for line in promised("demo").splitlines() if line not in done.stdout.splitlines()] == []
     assert "turn" not in done.stdout
     assert "killed" not in done.stdout
     assert "abandoned" not in done.stdout

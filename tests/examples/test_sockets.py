@@ -1,6 +1,5 @@
 """The examples for TCP and UDP, run as programs and talked to by clients nobody here wrote."""
 
-import re
 import socket
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.udp.statsd import Metrics
-from tests.examples.programs import EXAMPLES, running
+from tests.examples.programs import EXAMPLES, promised, running
 
 
 class Terminal:
@@ -56,7 +55,7 @@ def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
 
         said = client("tcp/echo_client.py", port, "one", "two words", "three")
 
-        assert said == "one\ntwo words\nthree\n"
+        assert said == promised("tcp")
         assert server.line().endswith(" is here")
         assert server.line() == "closed by the peer: 20 bytes came, 20 went"
         assert server.interrupt() == 0
@@ -188,7 +187,7 @@ def test_the_echo_client_gets_its_words_back() -> None:
 
         said = client("udp/echo_client.py", port, "one", "two")
 
-        assert said == f"127.0.0.1:{port} says one\n127.0.0.1:{port} says two\n"
+        assert said == promised("udp").replace("7778", str(port))
         assert server.interrupt() == 0
 
 
@@ -222,15 +221,3 @@ def test_metrics_are_added_up() -> None:
 def test_what_is_no_metric_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"metric|float"):
         Metrics().take(line)
-
-
-# -- READMEs -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("directory", ["tcp", "udp"])
-def test_a_readme_names_the_programs_that_are_there(directory: str) -> None:
-    text = (EXAMPLES / directory / "README.md").read_text()
-
-    named = set(re.findall(rf"python examples/{directory}/(\w+\.py)", text))
-
-    assert named == {path.name for path in (EXAMPLES / directory).glob("*.py")}

@@ -1,0 +1,77 @@
+"""Every example is in the index, says how it is run and what it prints, and does just that."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.examples.programs import EXAMPLES, ROOT, promised, promises
+
+FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py")))
+ELSEWHERE = {
+    "demo": "tests/examples/test_demo.py",
+    "looking": "tests/test_docs_looking.py",
+    "tcp": "tests/examples/test_sockets.py",
+    "testing": "tests/examples/test_testing.py",
+    "udp": "tests/examples/test_sockets.py",
+}
+"""Those that need somebody to talk to, or print more than their READMEs show, and who runs them."""
+NEEDING = {"postgres.py": "tests/examples/test_bridges.py"}
+"""Programs that need what may not be installed, and who runs them where it is."""
+COMMANDS = [
+    pytest.param(command, printed, id=command)
+    for folder in FOLDERS
+    if folder not in ELSEWHERE
+    for command, printed in promises(folder)
+    if not any(program in command for program in NEEDING)
+]
+
+
+@pytest.mark.parametrize("command, printed", COMMANDS)
+def test_an_example_prints_what_its_readme_says(command: str, printed: str) -> None:
+    python = f"'{sys.executable}' -W error -X dev"
+
+    done = subprocess.run(
+        ["sh", "-c", re.sub(r"\bpython\b", lambda _: python, command, count=1)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+    # Only the gateway has something to tell: its decoder is killed.
+    assert "ProgramFailedError" in done.stderr if "gateway" in command else done.stderr == ""
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) -> None:
+    text = (EXAMPLES / folder / "README.md").read_text()
+
+    programs = {path.name for path in (EXAMPLES / folder).glob("*.py")}
+
+    assert promises(folder)
+    assert sorted(name for name in programs if name not in text) == []
+
+
+@pytest.mark.parametrize("folder, file", [*ELSEWHERE.items(), *((name, file) for name, file in NEEDING.items())])
+def test_what_is_run_elsewhere_is_run_there(folder: str, file: str) -> None:
+    assert re.search(rf"\b{re.escape(folder)}\b", (ROOT / file).read_text())
+
+
+def test_the_index_lists_every_example_once_with_what_it_shows() -> None:
+    index = (EXAMPLES / "README.md").read_text()
+
+    listed = re.findall(r"^\| \[`(\w+)`\]\((\w+)/README\.md\) \| (\S.+) \|$", index, re.MULTILINE)
+
+    assert sorted(name for name, _, _ in listed) == FOLDERS
+    assert all(name == link for name, link, _ in listed)
+
+
+def test_the_ledger_that_is_killed_loses_nothing() -> None:
+    # That it prints this is seen above.
+    assert "500 deposits made, 500 in the store, 500 in all" in promised("service")
