@@ -1,28 +1,36 @@
-"""The README shows a program and what it prints; both are true."""
+"""The README shows programs and what they print; both are true."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-PROGRAM = ROOT / "examples" / "counter" / "main.py"
+README = (ROOT / "README.md").read_text()
 
 
-def readme_block(language: str) -> str:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, f"README.md has {len(found)} blocks of {language}"
-    return str(found[0])
+def shown(mark: str) -> list[tuple[str, str]]:
+    """Each file that is named in a comment ``<!-- mark: file -->``, and the block below it."""
+    return re.findall(rf"<!-- {mark}: (\S+) -->\n```\w+\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_program_in_the_readme_is_the_example() -> None:
-    assert readme_block("python") == PROGRAM.read_text()
+def test_the_readme_shows_the_counter_and_what_it_prints() -> None:
+    assert [path for path, _ in shown("file")] == ["examples/counter/main.py"]
+    assert [path for path, _ in shown("output")] == ["examples/counter/main.py"]
 
 
-def test_the_program_in_the_readme_prints_what_the_readme_says() -> None:
+@pytest.mark.parametrize("path, program", shown("file"))
+def test_a_program_in_the_readme_is_the_example(path: str, program: str) -> None:
+    assert program == (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("path, output", shown("output"))
+def test_a_program_in_the_readme_prints_what_the_readme_says(path: str, output: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(PROGRAM)], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", path], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout == readme_block("text")
+    assert done.stdout == output

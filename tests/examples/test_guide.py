@@ -1,0 +1,33 @@
+"""The programs of the guides print what stands beside them, and that is what the pages show."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.examples.programs import EXAMPLES
+
+GUIDE = EXAMPLES / "guide"
+PROGRAMS = sorted(GUIDE.glob("*.py"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_a_program_of_the_guides_prints_what_stands_beside_it(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(program), run_name="__main__")
+
+    assert capsys.readouterr().out == program.with_suffix(".txt").read_text()
+
+
+def test_no_output_stands_there_without_its_program() -> None:
+    assert {path.stem for path in GUIDE.glob("*.txt")} == {path.stem for path in PROGRAMS}
+
+
+def test_the_readme_shows_one_of_them() -> None:
+    readme = (GUIDE / "README.md").read_text()
+
+    [shown] = re.findall(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+
+    assert shown == (GUIDE / "events.txt").read_text()

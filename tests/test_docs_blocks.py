@@ -1,0 +1,176 @@
+"""No code block of README and docs is loose: each is a file that tests run, a transcript that they repeat, or a known command.
+
+There is one way to show code in docs: `{literalinclude}` of a file that tests run. README.md, which is read where nothing includes,
+has a copy that is compared with the file.
+"""
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ergo_py.shell.cli import _parser
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+
+RUN_BY = {
+    "examples/application": "tests/examples/test_service.py",
+    "examples/blocking": "tests/examples/test_bridges.py",
+    "examples/counter": "tests/test_readme.py",
+    "examples/dispatchers": "tests/examples/test_service.py",
+    "examples/fd": "tests/examples/test_bridges.py",
+    "examples/files": "tests/examples/test_bridges.py",
+    "examples/guide": "tests/examples/test_guide.py",
+    "examples/looking": "tests/test_docs_looking.py",
+    "examples/meta": "tests/examples/test_meta.py",
+    "examples/port": "tests/examples/test_bridges.py",
+    "examples/service": "tests/examples/test_service.py",
+    "examples/signals": "tests/examples/test_bridges.py",
+    "examples/state_machine": "tests/examples/test_service.py",
+    "examples/stdin": "tests/examples/test_bridges.py",
+    "examples/supervision": "tests/examples/test_service.py",
+    "examples/tcp": "tests/examples/test_sockets.py",
+    "examples/testing": "tests/examples/test_testing.py",
+    "examples/udp": "tests/examples/test_sockets.py",
+    "examples/watch": "tests/examples/test_bridges.py",
+    "tests/testing/samples": "tests/testing/test_plugin.py",
+}
+"""Which tests run the files of a directory that pages show."""
+
+DIRECTIVES = {"toctree", "figure", "eval-rst"}
+"""What may stand in docs besides `{literalinclude}`; none of these holds code."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: what stands behind its opening fence, what in it, and the comment just above it, if any."""
+
+    info: str
+    text: str
+    mark: str
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """All fenced blocks of a page, indented ones too."""
+    fenced = re.compile(
+        r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n"
+        r"(?P<text>.*?)^(?P=indent)(?P=fence)$",
+        re.MULTILINE | re.DOTALL,
+    )
+    for found in fenced.finditer(page):
+        yield Block(found["info"].strip(), found["text"], found["mark"] or "")
+
+
+@cache
+def said_by_tests() -> str:
+    """All that tests say, but for this file."""
+    return "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__))
+
+
+def complaint(page: Path, block: Block) -> str | None:
+    """What is wrong with a block; None if nothing is."""
+    kind, _, argument = block.info.partition(" ")
+    if kind == "{literalinclude}":
+        return included(page, argument.strip())
+    if kind.startswith("{"):
+        return None if kind.strip("{}") in DIRECTIVES else f"what is {kind}?"
+    if block.mark == "drawing":
+        return None
+    if block.mark.startswith("transcript: "):
+        quoted = f'"{block.mark.removeprefix("transcript: ")}"'
+        return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
+    if block.mark.startswith("file: ") and page.name == "README.md":
+        path = block.mark.removeprefix("file: ")
+        return included(page, path) or (None if (ROOT / path).read_text() == block.text else f"it is not {path}")
+    if block.mark.startswith("output: ") and page.name == "README.md":
+        # tests/test_readme.py runs the programs whose output is shown like this.
+        return included(page, block.mark.removeprefix("output: "))
+    match kind:
+        case "json":
+            return None if [json.loads(line) for line in block.text.splitlines()] else "it is empty"
+        case "toml":
+            return None if tomllib.loads(block.text) else "it is empty"
+        case "sh":
+            return next(filter(None, map(unknown_command, block.text.splitlines())), None)
+    return "it is loose: include a file that tests run"
+
+
+def included(page: Path, path: str) -> str | None:
+    file = (page.parent / path).resolve()
+    if not file.is_file():
+        return f"there is no {path}"
+    known = [place for place in RUN_BY if file.is_relative_to(ROOT / place)]
+    return None if known else f"nobody says which tests run {path}"
+
+
+def unknown_command(line: str) -> str | None:
+    """What is wrong with a command line; comments after it are for the reader."""
+    words = shlex.split(line, comments=True)
+    match words:
+        case []:
+            return None
+        case ["make", target, *_]:
+            return None if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) else f"no {line!r}"
+        case ["ergo", *arguments]:
+            try:
+                _parser().parse_args(arguments)
+            except SystemExit:
+                return f"ergo does not take {arguments}"
+            return None
+        case ["python" | "python3", "-m", "venv" | "pytest", *_] | ["pip", "install", *_] | ["nc" | ".", *_]:
+            return None
+        case ["python", script, *_]:
+            return None if (ROOT / script).is_file() else f"there is no {script}"
+    return f"nobody knows how to check {line!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(page: Path) -> None:
+    wrong = [(block.info, block.text[:60], complaint(page, block)) for block in blocks(page.read_text())]
+
+    assert [each for each in wrong if each[2] is not None] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1)\n```\n",
+        "~~~python\nprint(1)\n~~~\n",
+        "- a list\n\n  ```python\n  print(1)\n  ```\n",
+        "```\nprint(1)\n```\n",
+        "```{code-block} python\nprint(1)\n```\n",
+        "```pycon\n>>> 1\n1\n```\n",
+        "<!-- transcript: that nobody repeats -->\n```pycon\n>>> 1\n1\n```\n",
+        "```{literalinclude} ../examples/nowhere.py\n```\n",
+        "```{literalinclude} ../ergo_py/run.py\n```\n",
+        "```sh\nergo frobnicate\n```\n",
+        "```sh\nmake coffee\n```\n",
+        "```sh\nrm -rf build\n```\n",
+    ],
+)
+def test_a_block_that_nobody_checks_is_noticed(text: str) -> None:
+    (block,) = blocks(text)
+
+    assert complaint(DOCS / "index.md", block) is not None
+
+
+@pytest.mark.parametrize("place", RUN_BY)
+def test_the_tests_of_a_directory_name_it(place: str) -> None:
+    tests = (ROOT / RUN_BY[place]).read_text()
+
+    assert Path(place).name in tests
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_code_is_shown_by_indenting_it(page: Path) -> None:
+    text = re.sub(r"^( *)(`{3,}).*?^\1\2$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+    assert re.findall(r"(?:\A|\n\n)    \S.*", text) == []
