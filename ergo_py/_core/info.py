@@ -249,7 +249,8 @@ class BlockedReport:
 
     seconds: float
     """How long it had been blocked when this was written."""
-    process: PID | None
+    process: PID | Alias | None
+    """Who blocked it: a process or a meta-process; None for a task that is neither."""
     name: str | None
     behaviour: str | None
     callback: str | None

@@ -12,10 +12,11 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import Final
 
-from . import ending, serving
+from . import ending, metareading, metaserving, serving
 from .bridge import Bridge
 from .errors import NodeStoppedError
 from .info import BlockedReport
+from .metalife import Meta
 from .process import Process
 
 __all__ = ["Watchdog", "look_at_loop"]
@@ -87,33 +88,41 @@ _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
         ending.finish.__code__,
         ending._end_asleep.__code__,
         Process._initialise.__code__,
+        metaserving._handle.__code__,
+        metaserving._inspect.__code__,
+        metareading._read_in_task.__code__,
+        Meta.callback.__code__,
     }
 )
 
 
 def _describe(frame: FrameType, seconds: float) -> BlockedReport:
-    process = _process_in(frame)
+    process, callback = _process_in(frame)
     stack = "".join(traceback.format_stack(frame, _STACK_LIMIT))
     if process is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
-    handling = process.handling
+    handling = None if callback == "start" else process.handling
     return BlockedReport(
         seconds,
         process.id,
         process.name,
         process.callbacks.behaviour,
-        process.current_callback(),
+        callback or process.current_callback(),
         None if handling is None else type(handling[3]).__qualname__,
         stack,
     )
 
 
-def _process_in(frame: FrameType | None) -> Process | None:
-    """The innermost process on the stack: one may be answering another's call on the spot."""
+def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, str | None]:
+    """The innermost process or meta-process on the stack: one may be answering another's call on the spot.
+
+    With it ``start``, if it is the reader of a meta-process, which runs beside the callback that is in progress.
+    """
     while frame is not None:
         if frame.f_code in _IN_CALLBACK:
-            found = frame.f_locals.get("process") or frame.f_locals.get("self")
-            if isinstance(found, Process):
-                return found
+            names = frame.f_locals
+            found = names.get("process") or names.get("meta") or names.get("self")
+            if isinstance(found, Process | Meta):
+                return found, "start" if frame.f_code is metareading._read_in_task.__code__ else None
         frame = frame.f_back
-    return None
+    return None, None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import PID, Actor, BlockedReport, Caller, Node, Reason
+from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
 from ergo_py._core.bridge import Bridge
 from ergo_py._core.watchdog import Watchdog
 from tests.support import Puppet, running_node
@@ -43,7 +43,7 @@ class Reports:
         with self.came:
             return self.came.wait_for(lambda: any(map(is_meant, self.all)), PATIENCE)
 
-    def about(self, pid: PID | None) -> list[BlockedReport]:
+    def about(self, pid: PID | Alias | None) -> list[BlockedReport]:
         return [report for report in self.all if report.process == pid]
 
 
@@ -121,6 +121,74 @@ async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
     assert report.seconds >= THRESHOLD
     assert "in block_until" in report.stack
     assert f"in {callback}" in report.stack
+
+
+class BlockingMeta(MetaProcess):
+    """Blocks the loop, which a meta-process must not do in an ``async def`` or in ``handle_inspect``, until that is noticed."""
+
+    def __init__(self, reports: Reports, callback: str) -> None:
+        self.reports = reports
+        self.callback = callback
+
+    def block_in(self, callback: str) -> None:
+        if callback == self.callback:
+            self.reports.block_until(lambda report: report.process == self.id)
+
+    async def init(self) -> None:
+        self.block_in("init")
+
+    async def start(self) -> None:
+        self.block_in("start")
+        await trio.sleep_forever()
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.block_in("handle_message")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.block_in("handle_call")
+        return None
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.block_in("handle_inspect")
+        return {}
+
+    async def terminate(self, reason: Reason) -> None:
+        self.block_in("terminate")
+
+
+@pytest.mark.parametrize(
+    "callback,message_type",
+    [
+        ("init", None),
+        ("start", None),
+        ("handle_message", "float"),
+        ("handle_call", "str"),
+        ("handle_inspect", "tuple"),
+        ("terminate", None),
+    ],
+)
+async def test_a_meta_process_that_blocks_the_loop_is_reported_by_its_alias(
+    callback: str, message_type: str | None
+) -> None:
+    reports = Reports()
+    meta = BlockingMeta(reports, callback)
+
+    async with watched_node(reports) as node:
+        owner = await node.spawn(Puppet)
+        alias: Alias = await node.call(
+            owner, lambda me: me.spawn_meta(meta, init_timeout=PATIENCE, stop_timeout=PATIENCE), timeout=PATIENCE
+        )
+        node.send(alias, 1.5)
+        await node.call(alias, "a request", timeout=PATIENCE)
+        await node.inspect_meta(alias, "item", timeout=PATIENCE)
+        node.send_exit(alias)
+        await node.wait_ended(alias)
+
+    [report] = reports.about(alias)
+    assert (report.name, report.behaviour) == (None, "BlockingMeta")
+    assert (report.callback, report.message_type) == (callback, message_type)
+    assert f"in {callback}" in report.stack
+    assert reports.about(owner) == []
 
 
 async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> None:
