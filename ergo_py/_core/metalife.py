@@ -246,13 +246,14 @@ class Meta:
                 raise BehaviourError(
                     f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
                 )
+        if meta.has_thread and kernel.breather.readers >= kernel.max_reader_threads:
+            raise TooManyReadersError(kernel.max_reader_threads)
+        meta.birth = birth
+        # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
+        object.__setattr__(behaviour, "_meta", meta)
         if meta.has_thread:
             # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
-            if kernel.breather.readers >= kernel.max_reader_threads:
-                raise TooManyReadersError(kernel.max_reader_threads)
             kernel.breather.take_place()
-        meta.birth = birth
-        behaviour._meta = meta
         kernel.router.registry.add_alias(meta.id, meta)
         owner.own(meta.id, meta)
         try:
@@ -334,9 +335,12 @@ class Meta:
 
     def _side(self) -> str | None:
         """Which half runs at this moment; None if it is alone."""
-        if not self.initialised or self.state is MetaState.TERMINATED:
+        if self.state is MetaState.TERMINATED:
             return None
-        return "reader" if in_reader(self) else "handler"
+        if in_reader(self):
+            # Its thread may run before the one who starts it has taken note of that.
+            return "reader"
+        return "handler" if self.initialised else None
 
     def _report_shared(self, attribute: str) -> None:
         self.log.warning(

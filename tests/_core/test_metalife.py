@@ -577,6 +577,41 @@ async def test_those_who_spawn_at_the_same_time_do_not_share_the_last_place() ->
         assert sorted(outcomes) == ["refused", "spawned"]
 
 
+@dataclass(frozen=True)
+class Frozen(MetaProcess):
+    """Nothing can be assigned to it."""
+
+    seconds: float
+
+    def start(self) -> None:
+        self.pause(self.seconds)
+
+
+class Unassignable(Frozen):
+    """Not even by force."""
+
+    @property
+    def _meta(self) -> Any:  # type: ignore[override] # pyright: ignore[reportIncompatibleVariableOverride]
+        return None
+
+
+async def test_a_class_may_be_frozen() -> None:
+    async with owning() as owned:
+        alias = await owned.spawn(Frozen(1000.0))
+
+        reason = await owned.end(alias, "enough")
+
+        assert reason == Custom("enough")
+
+
+async def test_a_place_is_not_taken_by_what_cannot_be_spawned() -> None:
+    async with owning(max_reader_threads=1) as owned:
+        await spawn_and_fail(owned, Unassignable(1000.0), AttributeError)
+
+        assert owned.node.info().reader_threads == 0
+        await owned.spawn(Frozen(1000.0))
+
+
 def name_in_system(thread: int | None) -> str:
     return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from ergo_py import Counter, Flag
+from ergo_py._core import metalife
+from ergo_py._core.metareading import start_reader
 from ergo_py._core.shared import watch_writes
 from tests._core.metas import COLOURS, InTask, InThread, owning
 from tests._core.test_unblocking import Lines
@@ -117,6 +119,33 @@ async def test_what_terminate_and_init_write_is_nobodys_concern(colour: type[Any
 
     assert meta.resource == "closed"
     assert lines == []
+
+
+async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_written = threading.Event()
+
+    class Eager(InThread):
+        def start(self) -> None:
+            self.shared = 1
+            has_written.set()
+            super().start()
+
+    def start_and_let_it_go_first(meta: Any) -> None:
+        start_reader(meta)
+        assert has_written.wait(20)
+
+    monkeypatch.setattr(metalife, "start_reader", start_and_let_it_go_first)
+    lines: list[str] = []
+    async with owning(debug_shared_state=True) as owned:
+        meta = Eager()
+        await owned.spawn(meta)
+        meta._meta._logger = Warnings(lines)
+
+        await owned.in_handler(meta, lambda me: setattr(me, "shared", 2))
+
+    assert lines == ["shared"]
 
 
 async def test_without_the_option_nothing_is_watched() -> None:
