@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
+from trio.lowlevel import current_task
 
 from .behaviour import Behaviour, behaviour_of
 from .dispatching import process_type
-from .errors import BadInputError, NodeStoppedError, NotAllowedError, ProcessUnknownError
+from .errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Alias, EventName, Target
 from .info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
@@ -19,7 +20,7 @@ from .mailbox import Priority
 from .messages import DeadLetter, Request
 from .metalife import Meta
 from .options import SpawnKeywords, check_level, check_name, check_number, read_options
-from .process import Process
+from .process import Process, caller_in
 from .publishing import BLOCKED
 from .reasons import Reason, Shutdown
 from .requests import Caller
@@ -185,13 +186,14 @@ class Node(Looking):
         Raises:
             TargetDownError: the callee died before it answered, or was not there.
             CallTimeoutError: it did not answer in time.
+            DeadlockError: a process asks in this way, and the callee waits for it, directly or through others.
             MailboxFullError: it is full and refuses.
             NodeStoppedError: the node has stopped.
             Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
         """
         self._here("call")
         check_timeout(timeout)
-        return await self._kernel.calls.call(None, self._kernel.pid, to, request, timeout, priority)
+        return await self._kernel.calls.call(caller_in(current_task()), self._kernel.pid, to, request, timeout, priority)
 
     @overload
     def call_from_thread(
@@ -278,10 +280,14 @@ class Node(Looking):
         Raises:
             ProcessUnknownError: there is none.
             CallTimeoutError: it is busy for longer than ``timeout``; ``process_info`` says in what.
+            DeadlockError: it is the very process that asks.
         """
         self._here("inspect")
         check_timeout(timeout)
-        answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, self._find(to), to, items, timeout)
+        process = self._find(to)
+        if process.works_in(current_task()):
+            raise DeadlockError(to, items, [process.id, process.id])
+        answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, process, to, items, timeout)
         return answer
 
     def metas(self) -> list[Alias]:

@@ -42,6 +42,7 @@ from .requests import Caller
 from .seats import Decision, Seat
 from .serving import answer_now, check_plain, check_waiting, serve
 from .states import (
+    CALLS_ALLOWED,
     INIT,
     RUNNING,
     SLEEP,
@@ -56,7 +57,7 @@ from .states import (
 from .timers import Timer
 from .watching import remember_messages
 
-__all__ = ["Process"]
+__all__ = ["Process", "caller_in"]
 
 R = TypeVar("R")
 
@@ -508,5 +509,16 @@ class Process:
             await self._gone.wait()
 
 
+def caller_in(task: Task) -> Process | None:
+    """The process that asks somebody by way of its node instead of with its own verb; None for code that is none's callback."""
+    coroutine: Any = task.coro
+    if getattr(coroutine, "cr_code", None) not in _LIVES:
+        return None
+    process: Process = coroutine.cr_frame.f_locals["self"]
+    # If it waits already, then for the init of a child, whose code this is.
+    return process if process.waiting is None and process.state in CALLS_ALLOWED else None
+
+
+_LIVES: Final = frozenset({Process.run.__code__, Process.run_guarded.__code__})
 _NOT_YET: Final = Standin()
 _KILLED: Final = Killed()

@@ -813,6 +813,69 @@ async def test_a_ring_of_waiting_processes_is_a_deadlock_that_names_it(
         assert len(node.processes()) == length
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(autojump_clock: MockClock, length: int) -> None:
+    async with running_node() as node:
+        puppets = [await node.spawn(Puppet) for _ in range(length)]
+
+        async def ask(me: Puppet, rest: list[PID]) -> Any:
+            if rest:
+                return await node.call(rest[0], lambda it: ask(it, rest[1:]), timeout=None)
+            with pytest.raises(DeadlockError) as caught:
+                await node.call(puppets[0], None, timeout=None)
+            return caught.value.ring
+
+        ring = await node.call(puppets[0], lambda me: ask(me, puppets[1:]), timeout=None)
+
+        assert ring == (puppets[-1], *puppets)
+
+
+async def test_while_it_asks_by_way_of_the_node_a_process_waits_for_a_response(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        asking, asked = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        def look(_: Puppet) -> State:
+            return node.process_info(asking).state
+
+        during = await node.call(asking, lambda me: node.call(asked, look))
+
+        assert during is State.WAIT_RESPONSE
+        assert node.process_info(asking).state is State.SLEEP
+
+
+async def test_code_that_is_no_callback_asks_for_itself(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        asking, asked = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        async def ask_in_a_task_of_its_own(me: Puppet) -> Any:
+            answers: list[Any] = []
+
+            async def ask() -> None:
+                answers.append(await node.call(asked, lambda it: node.process_info(asking).state))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+            return answers
+
+        assert await node.call(asking, ask_in_a_task_of_its_own) == [State.RUNNING]
+
+
+async def test_an_init_that_asks_by_way_of_the_node_leaves_its_parent_waiting_for_it(autojump_clock: MockClock) -> None:
+    rings: list[tuple[object, ...]] = []
+
+    class Child(Actor):
+        async def init(self) -> None:
+            await self.node.call(other, None)
+            rings.append(await deadlock_of(self, self.parent, None))
+
+    async with running_node() as node:
+        other, parent = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        child = await node.call(parent, lambda me: me.spawn(Child))
+
+        assert rings == [(child, parent, child)]
+
+
 async def test_the_text_of_a_deadlock_names_the_processes_and_a_way_out(autojump_clock: MockClock) -> None:
     async def text_of(me: Puppet) -> str:
         with pytest.raises(DeadlockError) as caught:

@@ -18,6 +18,7 @@ from ergo_py import (
     CallTimeoutError,
     Crashed,
     Custom,
+    DeadlockError,
     Down,
     Exit,
     LogRecord,
@@ -740,6 +741,19 @@ async def test_an_inspect_of_a_busy_process_times_out_and_the_process_goes_on(au
 
         assert trio.current_time() == 2
         assert await node.inspect(pid) == {"heard": "0"}
+
+
+async def test_a_process_that_inspects_itself_is_told_so_at_once(autojump_clock: MockClock) -> None:
+    async def inspect_itself(me: Puppet) -> Any:
+        with pytest.raises(DeadlockError) as caught:
+            await me.node.inspect("me")
+        return caught.value.ring
+
+    async with running_node() as node:
+        puppet = await node.spawn(Puppet, name="me")
+
+        assert await node.call(puppet, inspect_itself) == (puppet, puppet)
+        assert await node.inspect(puppet) == {"heard": "0"}
 
 
 async def test_an_inspect_of_a_process_that_ends_meanwhile_raises_target_down(autojump_clock: MockClock) -> None:
