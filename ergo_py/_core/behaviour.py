@@ -502,4 +502,11 @@ def behaviour_of(given: object) -> type[Behaviour]:
             given,
             f"the class and its arguments, `spawn({name}, …)`; each start makes an instance of its own",
         )
+    if isinstance(given, MetaProcess) or (isinstance(cls, type) and issubclass(cls, MetaProcess)):
+        name = (cls if isinstance(cls, type) else type(cls)).__name__
+        raise BehaviourError(
+            "spawn(behaviour)",
+            given,
+            f"a subclass of Actor; a meta-process belongs to a process, which writes `await self.spawn_meta({name}(…))`",
+        )
     raise BehaviourError("spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`")

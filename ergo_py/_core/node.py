@@ -193,7 +193,9 @@ class Node(Looking):
         """
         self._here("call")
         check_timeout(timeout)
-        return await self._kernel.calls.call(caller_in(current_task()), self._kernel.pid, to, request, timeout, priority)
+        return await self._kernel.calls.call(
+            caller_in(current_task()), self._kernel.pid, to, request, timeout, priority
+        )
 
     @overload
     def call_from_thread(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
 
 import trio
 
@@ -15,7 +15,7 @@ from .kernel import Kernel
 from .log import Output, check_output
 from .node import Node
 from .observing import Sight
-from .options import check_level, check_name, check_number
+from .options import check_flag, check_level, check_name, check_number
 from .reasons import Shutdown
 from .watchdog import Watchdog
 
@@ -44,6 +44,17 @@ class NodeContext(Generic[N]):
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
         self._body: trio.CancelScope | None = None
+
+    if not TYPE_CHECKING:
+        # Type checkers see by themselves that neither can be.
+
+        def __enter__(self) -> NoReturn:
+            raise NotAllowedError(
+                "a node is up while entered: write `async with open_node(...) as node:`; or, in code that is not async,"
+                " `from ergo_py.blocking import open_node`"
+            )
+
+        __exit__ = __await__ = __enter__
 
     async def __aenter__(self) -> N:
         if self._entered:
@@ -240,7 +251,7 @@ def open_node(
     """
     check_name(name)
     if max_processes is not None:
-        check_number("max_processes", max_processes, least=1, whole=True)
+        check_number("max_processes", max_processes, least=1, whole=True, hint=", or None for no limit")
     check_number("max_reader_threads", max_reader_threads, least=0, whole=True)
     check_number("burst", burst, least=1, whole=True)
     check_number("dead_letters", dead_letters, least=0, whole=True)
@@ -260,7 +271,10 @@ def open_node(
     if env is not None and not isinstance(env, Mapping):
         raise BadInputError("env", env, "a mapping from names to values")
     if watchdog is not None:
-        check_number("watchdog", watchdog, least=0.001)
+        check_number("watchdog", watchdog, least=0.001, hint=", or None for no watchdog")
+    check_flag("expose_env", expose_env)
+    check_flag("inline_calls", inline_calls)
+    check_flag("debug_shared_state", debug_shared_state)
     return NodeContext(
         name,
         Node,

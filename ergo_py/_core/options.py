@@ -186,8 +186,10 @@ def check_flag(what: str, value: object) -> None:
         raise BadInputError(what, value, "True or False")
 
 
-def check_number(what: str, value: object, *, least: float, whole: bool = False, most: float = inf) -> None:
-    """Refuse numbers that are too small, not numbers, or not whole where they must be."""
+def check_number(
+    what: str, value: object, *, least: float, whole: bool = False, most: float = inf, hint: str = ""
+) -> None:
+    """Refuse numbers that are too small, not numbers, or not whole where they must be. ``hint`` says what else is allowed."""
     # First what nearly every call passes. NaN compares as False with everything.
     fits = type(value) is float and not whole and least <= value <= most
     if not fits and isinstance(value, int if whole else (int, float)) and not isinstance(value, bool):
@@ -199,7 +201,7 @@ def check_number(what: str, value: object, *, least: float, whole: bool = False,
         raise BadInputError(
             what,
             value,
-            f"a{' whole' if whole else ''} number from {least:g}" + (f" to {most:g}" if most != inf else " up"),
+            f"a{' whole' if whole else ''} number from {least:g}" + (f" to {most:g}" if most != inf else " up") + hint,
         )
 
 

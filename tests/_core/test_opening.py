@@ -569,7 +569,7 @@ async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autoj
     [
         ({"name": ""}, "name"),
         ({"name": 7}, "name"),
-        ({"max_processes": 0}, "max_processes"),
+        ({"max_processes": 0}, "max_processes.*None"),
         ({"max_processes": -1}, "max_processes"),
         ({"max_processes": 1.5}, "max_processes"),
         ({"max_processes": True}, "max_processes"),
@@ -581,8 +581,16 @@ async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autoj
         ({"log_level": "loud"}, "log_level"),
         ({"log_output": "xml"}, "log_output"),
         ({"env": ["key"]}, "env"),
-        ({"watchdog": 0}, "watchdog"),
+        ({"watchdog": 0}, "watchdog.*None"),
         ({"watchdog": -1}, "watchdog"),
+        ({"watchdog": False}, "watchdog.*None"),
+        ({"max_reader_threads": -1}, "max_reader_threads"),
+        ({"max_reader_threads": 1.5}, "max_reader_threads"),
+        ({"obituaries": -1}, "obituaries"),
+        ({"recent_messages": -1}, "recent_messages"),
+        ({"expose_env": "no"}, "expose_env"),
+        ({"inline_calls": None}, "inline_calls"),
+        ({"debug_shared_state": 1}, "debug_shared_state"),
     ],
     ids=repr,
 )
@@ -591,11 +599,24 @@ async def test_an_option_that_cannot_be_right_is_refused_before_anything_happens
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
 
-    with pytest.raises(BadInputError, match=f"{text}.*allowed is") as caught:
+    with pytest.raises(BadInputError, match=text) as caught:
         open_node(**options)
 
     assert isinstance(caught.value, ValueError)
+    assert "allowed is" in str(caught.value)
     assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+def test_a_node_that_is_opened_without_async_with_says_what_to_write() -> None:
+    context: Any = open_node()
+
+    async def await_it() -> None:
+        await context
+
+    with pytest.raises(NotAllowedError, match=r"async with open_node.*ergo_py\.blocking"), context:
+        pass
+    with pytest.raises(NotAllowedError, match="async with open_node"):
+        trio.run(await_it)
 
 
 async def test_an_option_that_does_not_exist_is_refused() -> None:
