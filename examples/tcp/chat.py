@@ -109,6 +109,8 @@ class Session(Actor):
                 await self.join()
 
     async def heard(self, text: str) -> None:
+        if not text:
+            return
         if not self.name:
             self.name = text
             await self.join()
@@ -119,7 +121,9 @@ class Session(Actor):
             self.show(str(self.node.tree()))
         elif text.startswith("/inspect"):
             await self.look_into(text.removeprefix("/inspect").strip())
-        elif text:
+        elif text.startswith("/") and text != "/crash":
+            self.show("* there are /tree, /inspect [name], /crash and /quit; everything else is said to the room")
+        else:
             self.service("room").send(Say(text))
 
     async def look_into(self, name: str) -> None:
@@ -138,7 +142,7 @@ class Session(Actor):
             self.name = ""
             return
         self.monitor("room")
-        self.show(f"* you are in, with {', '.join(others) or 'nobody else'}")
+        self.show(f"* you are in, with {', '.join(others) or 'nobody else'}; /help says what you can do")
 
     def show(self, text: str) -> None:
         self.send(self.connection, TCPSend(text.encode() + b"\n"))

@@ -129,6 +129,23 @@ def test_nobody_loses_the_line_when_the_room_crashes(chat: Path) -> None:
         bob.close()
 
 
+def test_a_guest_who_does_not_know_what_to_type_is_told(chat: Path) -> None:
+    with running(chat, 0) as program:
+        ann = Terminal(program.port())
+        ann.see("what is your name?")
+
+        ann.type("")
+        ann.type("ann")
+        welcome = ann.file.readline()
+        ann.type("/help")
+        help_text = ann.file.readline()
+
+        assert welcome.startswith("* you are in, with nobody else")
+        assert "/help" in welcome
+        assert all(command in help_text for command in ("/tree", "/inspect", "/crash", "/quit"))
+        ann.close()
+
+
 def test_a_guest_can_look_inside(chat: Path) -> None:
     with running(chat, 0) as program:
         port = program.port()
