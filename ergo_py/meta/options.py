@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final, TypedDict
 
 from .._core.errors import BadInputError
-from .._core.options import check_number
+from .._core.options import check_flag, check_number
 from .framing import Framing, Raw
 from .messages import check_bytes
 from .tls import TLSFiles
@@ -116,6 +116,7 @@ class StreamOptions:
                 check_number(name, getattr(self, name), least=0.001)
         check_number("handshake_timeout", self.handshake_timeout, least=0.001)
         check_number("linger", self.linger, least=0.0)
+        check_flag("nodelay", self.nodelay)
         check_bytes("keepalive_bytes", self.keepalive_bytes)
         if bool(self.keepalive_bytes) != (self.keepalive_period is not None):
             raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")

@@ -1,11 +1,12 @@
 """Who gets what a server's connections say: the owner, a process, one of several in turn, or an actor made for each."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from .._core.behaviour import Behaviour, behaviour_of
-from .._core.errors import BadInputError
+from .._core.errors import BadInputError, BehaviourError, InitError
 from .._core.ids import PID, Alias, Name, Target
 from .._core.options import DEFAULTS
 from .._core.process import Process
@@ -39,7 +40,6 @@ class Receivers:
         """
         self._turns: cycle[Target | None] = cycle(())
         self._factory: Callable[[], Behaviour] | None = None
-        self._behaviour: type[Behaviour] | None = None
         if receiver is None:
             self._turns = cycle([None])
             self._text = "owner"
@@ -51,10 +51,18 @@ class Receivers:
                 raise BadInputError("receiver", receiver, "at least one process")
             self._turns = cycle([check_receiver(one) for one in receiver])
             self._text = ", ".join(map(str, receiver))
-        else:
-            self._behaviour = behaviour_of(receiver)
+        elif callable(receiver):
             self._factory = receiver
-            self._text = f"a {self._behaviour.__name__} for each"
+            made = receiver.func if isinstance(receiver, partial) else receiver
+            self._text = f"a {getattr(made, '__name__', repr(made))} for each"
+            if isinstance(made, type):
+                behaviour_of(made)
+        else:
+            raise BadInputError(
+                "receiver",
+                receiver,
+                "None for the owner, a PID or name, several of them, or what makes an actor for each",
+            )
 
     def __str__(self) -> str:
         return self._text
@@ -69,7 +77,25 @@ class Receivers:
         Raises:
             SpawnError: it could not be started.
         """
-        if self._factory is None or self._behaviour is None:
+        factory = self._factory
+        if factory is None:
             return None
+        try:
+            behaviour = behaviour_of(factory)
+        except BehaviourError:
+            # A function: what it makes says which class it is.
+            made = _make(factory)
+            factory, behaviour = (lambda: made), type(made)
         owner = server.process
-        return await Process.spawn(owner.kernel, owner, self._factory, self._behaviour, (), DEFAULTS)
+        return await Process.spawn(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
+
+
+def _make(factory: Callable[[], Behaviour]) -> Behaviour:
+    made: object = None
+    try:
+        made = factory()
+        if isinstance(made, Behaviour):
+            return made
+        raise BehaviourError("receiver()", made, "an instance of a subclass of Actor")
+    except Exception as error:
+        raise InitError(getattr(factory, "__name__", repr(factory)), error) from error

@@ -11,7 +11,7 @@ import trio
 
 from .._core.errors import BadInputError
 from .._core.ids import Target
-from .._core.options import check_number
+from .._core.options import check_flag, check_number
 from .listening import Listener
 from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
@@ -112,7 +112,7 @@ class TCPServer(Listener):
         host: the address to listen at; loopback unless said otherwise. ``"::"`` is every address of both versions.
         port: 0 for any that is free; ``local`` of the spawned server says which.
         receiver: who gets the messages: None for the owner, the address of a process, several of them to take turns, or a behaviour
-            (or ``functools.partial`` of one) to be spawned for each connection.
+            (or ``functools.partial`` of one, or a function that makes one) to be spawned for each connection.
         reader: ``"thread"`` or ``"task"``, for the server and its connections.
         max_connections: how many may be open at once.
         when_full: what to do with more.
@@ -142,6 +142,8 @@ class TCPServer(Listener):
         checked = read_stream_options("TCPServer", options)
         if checked.tls is True:
             raise BadInputError("tls", True, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
+        check_flag("reuse_port", reuse_port)
+        check_flag("dual_stack", dual_stack)
         super().__init__(receiver, checked, reader, max_connections, when_full, queue)
         self._host = host
         self._port = port

@@ -264,6 +264,49 @@ async def test_each_connection_may_have_an_actor_of_its_own_that_ends_with_it(wi
         await until(lambda: set(node.processes()) == before)
 
 
+async def test_a_function_may_make_the_actor_of_each_connection(wire: Wire) -> None:
+    async with wired_node() as node:
+        mails: list[Mail] = []
+
+        def session() -> Session:
+            mails.append(Mail())
+            return Session(mails[-1], echo)
+
+        server, _ = await serve(node, wire, receiver=session)
+
+        async with await wire.dial(server) as one, await wire.dial(server) as two:
+            for stream, words in ((one, b"first"), (two, b"second")):
+                await stream.send_all(words)
+                assert await stream.receive_some() == words
+
+        assert [mail.of(TCPData)[0].data for mail in mails] == [b"first", b"second"]
+        assert (await node.inspect_meta(server.id))["receiver"] == "a session for each"
+
+
+async def test_a_function_that_makes_no_actor_refuses_that_connection_only(wire: Wire) -> None:
+    made: list[Any] = ["a str", ValueError("not this one"), Session(Mail(), echo)]
+
+    def session() -> Session:
+        one = made.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        assert isinstance(one, Session | str)
+        return one  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=session)
+
+        streams = [await wire.dial(server) for _ in range(3)]
+        await streams[2].send_all(b"three")
+
+        assert await streams[0].receive_some() == b""
+        assert await streams[1].receive_some() == b""
+        assert await streams[2].receive_some() == b"three"
+        assert server.refused == 2
+        for stream in streams:
+            await stream.aclose()
+
+
 async def test_an_actor_that_crashes_takes_its_own_connection_along_and_no_other(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData) and message.data == b"crash":
@@ -479,6 +522,11 @@ async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no
         {"receiver": []},
         {"receiver": 5},
         {"receiver": Ear(Mail())},
+        {"receiver": int},
+        {"receiver": {"clerk"}},
+        {"nodelay": "no"},
+        {"reuse_port": 1},
+        {"dual_stack": None},
         {"max_connections": 0},
         {"when_full": "pause"},
         {"queue": 0},
