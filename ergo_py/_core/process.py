@@ -401,7 +401,12 @@ class Process:
             NameTakenError: somebody has it.
         """
         self.router.registry.take_name(name, self)
+        self.be_called(name)
+
+    def be_called(self, name: str | None) -> None:
+        """Have another name, or none, in what is said about it from now on."""
         self.name = name
+        self._logger = None
 
     def make_alias(self) -> Alias:
         """Make a further address of this process."""

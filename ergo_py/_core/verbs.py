@@ -50,7 +50,7 @@ def release_name(process: Process) -> None:
     if name is None:
         raise NameUnknownError(None)
     process.router.registry.free_name(name)
-    process.name = None
+    process.be_called(None)
     process.kernel.tell_all(Name(name, process.router.node), Unregistered())
 
 

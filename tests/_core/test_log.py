@@ -13,6 +13,7 @@ from ergo_py._core.errors import BadInputError
 from ergo_py._core.log import Log, Output
 from ergo_py._core.messages import LogRecord
 from ergo_py._core.options import LEVELS
+from tests.support import Puppet
 
 ME = PID("demo@localhost", 7, 1)
 METHODS = ["debug", "info", "warning", "error", "critical"]
@@ -396,6 +397,22 @@ class Clumsy(Actor):
 
     def terminate(self, reason: object) -> None:
         raise RuntimeError("clumsy")
+
+
+async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    def speak(me: Puppet) -> None:
+        me.log.warning("anonymous")
+        me.register("clerk")
+        me.log.warning("named")
+        me.unregister()
+        me.log.warning("anonymous again")
+
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json") as node:
+            await node.call(await node.spawn(Puppet), speak)
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["name"] for line in lines] == [None, "clerk", None]
 
 
 @pytest.mark.parametrize("output", ["console", "json"])
