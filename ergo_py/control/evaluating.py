@@ -18,7 +18,7 @@ import trio
 
 from .._core.errors import NotAllowedError
 from .._core.ids import PID, Alias
-from .rendering import crash_text, process_table
+from .rendering import crash, process_table, table_text
 from .snapshots import list_rows
 
 __all__ = ["Session"]
@@ -86,7 +86,7 @@ class Session:
 
     def _ps(self, *, threads: bool = False) -> None:
         """Show all processes and meta-processes."""
-        self._print(process_table(list_rows(self._node, threads=threads), threads=threads, width=_WIDTH))
+        self._print(table_text(process_table(list_rows(self._node, threads=threads), threads=threads), _WIDTH))
 
     def _tree(self) -> None:
         """Show who belongs to whom."""
@@ -95,7 +95,7 @@ class Session:
     def _crashes(self, count: int = 10) -> None:
         """Show why the last processes died."""
         for one in self._node.crashes(count):
-            self._print(crash_text(one))
+            self._print(crash(one))
 
     # -- running -----------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,16 @@
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from ..control.protocol import ControlError
-from ..control.rendering import clock, crash_text, duration, pairs, printable, process_table, stack_text, table
+from ..control.rendering import Table, clock, crash, duration, printable, process_table, stack_text, table
 from .client import Link, choose, find_nodes
 from .leaving import Leave, Status
 from .prompt import Attached, Prompt
+from .screens import choose_screen
 from .top import blocked_text, top
 
 __all__ = ["COMMANDS", "nodes"]
@@ -24,14 +24,14 @@ def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def say_table(table: Table) -> None:
+    """Print a table, as well as it can be done where it is printed."""
+    say(choose_screen().table(table))
+
+
 def say_json(value: object) -> None:
     """Print for programs."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-
-
-def width() -> int:
-    """The columns of the terminal; 0, which is no limit, if there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def nodes(options: Options) -> None:
@@ -48,8 +48,8 @@ def nodes(options: Options) -> None:
     if not found:
         say("no node offers a control socket")
         return
-    rows = [[one.name, str(one.os_pid), ", ".join(one.may) or "-", one.problem or ""] for one in found]
-    say(table(["NODE", "PROGRAM", "PERMITS", ""], rows, right="PROGRAM"))
+    rows = [(one.name, one.os_pid, one.problem or ", ".join(one.may)) for one in found]
+    say_table(table("NODE PROGRAM PERMITS", rows, right="PROGRAM"))
 
 
 def ps(link: Link, options: Options) -> None:
@@ -61,7 +61,7 @@ def ps(link: Link, options: Options) -> None:
         return
     if said["blocked"] is not None:
         sys.stderr.write(f"{blocked_text(said['blocked'])}\n")
-    say(process_table(said["rows"], threads=options.threads, width=width()))
+    say_table(process_table(said["rows"], threads=options.threads, sort=options.sort))
     if len(said["rows"]) < said["found"]:
         say(f"… and {said['found'] - len(said['rows'])} more; --limit shows them")
 
@@ -72,7 +72,7 @@ def tree(link: Link, options: Options) -> None:
     if options.json:
         say_json(said["tree"])
     else:
-        say("\n".join(printable(line) for line in said["text"].splitlines()))
+        say(choose_screen().tree("\n".join(printable(line) for line in said["text"].splitlines())))
 
 
 def info(link: Link, options: Options) -> None:
@@ -98,7 +98,7 @@ def info(link: Link, options: Options) -> None:
             shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
         elif value is not None:
             shown[key.replace("_", " ")] = str(value)
-    say(pairs(shown))
+    say(choose_screen().pairs(shown))
     if stack:
         say(stack.rstrip())
 
@@ -120,7 +120,7 @@ def _say_pairs(said: dict[str, Any], options: Options, nothing: str) -> None:
     if options.json:
         say_json(said)
     else:
-        say(pairs(said) if said else nothing)
+        say(choose_screen().pairs(said) if said else nothing)
 
 
 def peek(link: Link, options: Options) -> None:
@@ -132,19 +132,10 @@ def peek(link: Link, options: Options) -> None:
         say("nothing waits")
     else:
         rows = [
-            [
-                one["lane"],
-                one["callback"],
-                str(one["sender"]),
-                one["message"] if options.contents else one["message_type"],
-            ]
+            (one["lane"], one["callback"], one["sender"], one["message" if options.contents else "message_type"] or "-")
             for one in said
         ]
-        say(
-            table(
-                ["LANE", "CALLBACK", "FROM", "MESSAGE"], [[cell or "-" for cell in row] for row in rows], width=width()
-            )
-        )
+        say_table(table("LANE CALLBACK FROM MESSAGE", rows))
 
 
 def statistics(link: Link, options: Options) -> None:
@@ -159,22 +150,18 @@ def statistics(link: Link, options: Options) -> None:
         + (", and then it ended" if said["ended"] else "")
     )
     rows = [
-        [
+        (
             row["callback"],
             row["message_type"] or "-",
-            str(row["count"]),
+            row["count"],
             duration(row["seconds"]),
             duration(row["longest"]),
-            str(row["errors"] or "-"),
-        ]
+            row["errors"] or "-",
+        )
         for row in said["callbacks"]
     ]
     if rows:
-        say(
-            table(
-                ["CALLBACK", "MESSAGE", "COUNT", "TIME", "LONGEST", "ERRORS"], rows, right="COUNT TIME LONGEST ERRORS"
-            )
-        )
+        say_table(table("CALLBACK MESSAGE COUNT TIME LONGEST ERRORS", rows, right="COUNT TIME LONGEST ERRORS"))
 
 
 def trace(link: Link, options: Options) -> None:
@@ -208,10 +195,8 @@ def dead_letters(link: Link, options: Options) -> None:
     if not said["counts"]:
         say("no dead letters")
         return
-    rows = [
-        [clock(one["at"]), str(one["sender"]), one["target"], one["message_type"], one["why"]] for one in said["last"]
-    ]
-    say(table(["AT", "FROM", "TO", "MESSAGE", "WHY"], rows, width=width()))
+    rows = [(clock(one["at"]), one["sender"], one["target"], one["message_type"], one["why"]) for one in said["last"]]
+    say_table(table("AT FROM TO MESSAGE WHY", rows))
     say(f"{sum(said['counts'].values())} in all: " + ", ".join(f"{n} {why}" for why, n in said["counts"].items()))
 
 
@@ -223,7 +208,8 @@ def crashes(link: Link, options: Options) -> None:
     elif not said:
         say("nothing has ended" if options.all else "nothing has failed")
     else:
-        say("\n\n".join(crash_text(one) for one in said))
+        screen = choose_screen()
+        say("\n\n".join(screen.crash(crash(one)) for one in said))
 
 
 def live(link: Link, options: Options) -> None:

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final
 
-from ..control.rendering import fit, process_table
+from ..control.rendering import printable, process_table
 from .client import Link
+from .screens import Screen, choose_screen
 
 __all__ = ["top"]
 
@@ -32,7 +33,7 @@ def top(link: Link, sort: str, interval: float, count: int | None) -> None:
         while count is None or shown < count:
             # Not by way of COLUMNS and LINES, which say what the size was when somebody set them.
             size = os.get_terminal_size(sys.stdout.fileno())
-            text = frame(link, sort, size.columns, size.lines)
+            text = frame(link, sort, choose_screen(size.columns), size.lines)
             sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text[:-1]) + f"{text[-1]}\x1b[K\x1b[J")
             sys.stdout.flush()
             shown += 1
@@ -47,32 +48,31 @@ def _plain(link: Link, sort: str, interval: float, count: int) -> None:
     link.ask("ps", limit=1)
     for _ in range(count):
         select.select([], [], [], interval)
-        sys.stdout.write("\n".join(frame(link, sort, 0, 0)) + "\n")
+        sys.stdout.write("\n".join(frame(link, sort, Screen(), 0)) + "\n")
         sys.stdout.flush()
 
 
-def frame(link: Link, sort: str, columns: int, lines: int) -> list[str]:
-    """One frame, as lines that fit; as long and wide as it likes if there is no size."""
+def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
+    """One frame, as lines that fit; as many as it likes if there is no number of them."""
     room = max(1, lines - 3) if lines else 1000
     said = link.ask("ps", sort=sort, limit=room)
-    styled = bool(columns)
-    head = (
-        f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
-        f"{said['rate']:.0f} handled a second"
-    )
-    told = [fit(head, columns) if columns else head]
+    told = [
+        screen.title(
+            f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
+            f"{said['rate']:.0f} handled a second"
+        )
+    ]
     blocked = said["blocked"]
     if blocked is not None:
-        told.append(_style("1;31", blocked_text(blocked, columns), styled))
-    rows = process_table(said["rows"][: room - (blocked is not None)], rates=True, width=columns).splitlines()
-    told.append(_style("7", rows[0].ljust(columns), styled))
-    told += rows[1:]
-    if styled:
-        told.append(_style("2", fit(f"{_HELP}; now {sort}", columns), styled))
+        told.append(screen.alarm(blocked_text(blocked)))
+    rows = process_table(said["rows"][: room - (blocked is not None)], rates=True, sort=sort)
+    told += screen.live_table(rows).splitlines()
+    if lines:
+        told.append(screen.aside(f"{_HELP}; now {sort}"))
     return told
 
 
-def blocked_text(report: dict[str, Any], width: int = 0) -> str:
+def blocked_text(report: dict[str, Any]) -> str:
     """Who blocks the loop, in a line."""
     who = (
         f"{report['behaviour']}.{report['callback']}"
@@ -81,11 +81,7 @@ def blocked_text(report: dict[str, Any], width: int = 0) -> str:
     )
     where = report["stack"].strip().splitlines()[-2:]
     text = f"THE LOOP IS BLOCKED by {who} for {report['seconds']:.1f} s: {' '.join(line.strip() for line in where)}"
-    return fit(text, width) if width else text
-
-
-def _style(code: str, text: str, styled: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if styled and "NO_COLOR" not in os.environ else text
+    return printable(text)
 
 
 class _Keys:

@@ -2,7 +2,17 @@
 
 import pytest
 
-from ergo_py.control.rendering import crash_text, duration, fit, pairs, printable, process_table, table
+from ergo_py.control.rendering import (
+    crash,
+    duration,
+    fit,
+    narrowed,
+    pairs,
+    printable,
+    process_table,
+    table,
+    table_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,18 +31,18 @@ def test_durations_have_the_unit_that_suits(seconds: float, text: str) -> None:
 
 
 def test_tables_line_up_and_fit() -> None:
-    text = table(["ID", "NAME"], [["1", "a"], ["22", "long name"]], right="ID")
+    text = table_text(table("ID NAME", [(1, "a"), (22, "long name")], right="ID"))
 
     assert text == "ID  NAME\n 1  a\n22  long name"
-    assert table(["ID", "NAME"], [["22", "long name"]], width=8) == "ID  NAME\n22  lon…"
-    assert table(["ID"], []) == "ID"
+    assert table_text(table("ID NAME", [(22, "long name")]), 8) == "ID  NAME\n22  lon…"
+    assert table_text(table("ID", [])) == "ID"
     assert fit("abc", 3) == "abc"
     assert fit("abcd", 3) == "ab…"
 
 
 def test_what_comes_from_others_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
-    assert "\x1b" not in table(["NAME"], [["\x1b[31mred"]])
+    assert "\x1b" not in table_text(table("NAME", [("\x1b[31mred",)]))
     assert "\x1b" not in pairs({"a\x1b": "\x1b]0;title\x07"})
 
 
@@ -61,18 +71,28 @@ def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
         id=12, kind="meta", callback=None, thread="ergo-tcp-12", thread_id=99, backlog=7, frames=["a.py:1 in f: x"]
     )
 
-    assert process_table([row()]).splitlines()[1] == (
+    assert table_text(process_table([row()])).splitlines()[1] == (
         " 4  -     Room       running     3       10  500ms  1m01s  handle_message(Say)"
     )
-    assert "    12   25%" in process_table([row()], rates=True)
-    assert process_table([meta], threads=True).splitlines()[1:] == [
+    assert "    12   25%" in table_text(process_table([row()], rates=True))
+    assert table_text(process_table([meta], threads=True)).splitlines()[1:] == [
         "12  -     Room       running     3       10     -  1m01s  of 0, thread ergo-tcp-12 (99), 7 behind",
         "        a.py:1 in f: x",
     ]
 
 
+def test_where_there_is_no_room_columns_go_but_the_one_that_decides_the_order_stays() -> None:
+    made = process_table([row(name="room")], rates=True, sort="time")
+
+    assert "TIME↓" in table_text(made)
+    assert narrowed(made, 200) == made
+    assert narrowed(made, 70).heads == ("ID", "NAME", "BEHAVIOUR", "STATE", "MAIL", "MSG/S", "LOAD", "TIME", "DOING")
+    assert narrowed(made, 1).heads == ("ID", "NAME", "MAIL", "MSG/S", "TIME", "DOING")
+    assert table_text(made, 50).splitlines()[1] == " 4  room     3     12  500ms  handle_message(Say)"
+
+
 def test_a_crash_is_told_with_all_that_is_known() -> None:
-    told = crash_text(
+    told = crash(
         {
             "pid": 4,
             "name": "room",
@@ -91,8 +111,9 @@ def test_a_crash_is_told_with_all_that_is_known() -> None:
         }
     )
 
-    assert told.splitlines()[0].endswith("4 room Room: crashed: X")
-    assert told.splitlines()[1:] == [
+    lines = str(told).splitlines()
+    assert lines[0].endswith("4 room Room: crashed: X")
+    assert lines[1:] == [
         "    in handle_call of Say",
         "    lived 1.0s, 5 handled, 3 not handled: A, B, …, the last were X, Y, 2 restarts before",
         "    Traceback:",

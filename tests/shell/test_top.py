@@ -49,13 +49,24 @@ def busy() -> Iterator[None]:
         yield
 
 
-def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None) -> None:
-    with at_terminal("top", "busy", "--interval", "0.1", lines=12, columns=100) as terminal:
+WITHOUT_RICH = (
+    "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize("has_rich", [True, False], ids=["rich", "plain"])
+def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None, has_rich: bool) -> None:
+    arguments = ["top", "busy", "--interval", "0.1"]
+    command = None if has_rich else ["-W", "error", "-c", WITHOUT_RICH, *arguments]
+    with at_terminal(*arguments, command=command, lines=12, columns=100) as terminal:
         terminal.wait_for("now mailbox")
         by_mailbox = terminal.wait_for("now mailbox")
         terminal.type("r")
         terminal.wait_for("now rate")
         by_rate = terminal.wait_for("now rate")
+        terminal.type("t")
+        terminal.wait_for("now time")
+        by_time = terminal.wait_for("now time")
         terminal.type("i")
         terminal.wait_for("now id")
         by_id = terminal.wait_for("now id")
@@ -66,8 +77,11 @@ def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None) -> N
         interrupted.type("\x03")
         status_of_ctrl_c = interrupted.status()
 
-    first = [frame.splitlines()[2].split()[1] for frame in (by_mailbox, by_rate, by_id)]
-    assert first == ["heap", "spinner", "heap"]
+    first = [frame.splitlines()[2].split()[1] for frame in (by_mailbox, by_rate, by_time, by_id)]
+    assert first == ["heap", "spinner", "heap", "heap"]
+    assert ["↓" in frame for frame in (by_mailbox, by_rate, by_time, by_id)] == [True, True, True, False]
+    # Only rich has colours for states.
+    assert ("\x1b[32mrunning" in terminal.raw) == has_rich
     assert "busy@here (program" in by_rate
     assert int(by_rate.splitlines()[2].split()[6]) > 1000
     assert status == 0
