@@ -1,13 +1,16 @@
 """The node for synchronous code: the same verbs, errors as if called directly, and an end that always comes."""
 
+import asyncio
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 import trio
@@ -318,24 +321,109 @@ def test_run_async_gives_access_to_everything_else() -> None:
         assert node.run_async(lambda inner: inner.call(clerk, "total")) == 7
 
 
-def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes() -> None:
-    program = textwrap.dedent(
-        """
-        from ergo_py import Actor
-        from ergo_py.blocking import open_node
+LAST = """
+from ergo_py import Actor, blocking
+from ergo_py.blocking import open_node
 
-        class Last(Actor):
-            def terminate(self, reason):
-                print("terminated:", reason, flush=True)
+class Last(Actor):
+    def terminate(self, reason):
+        print("terminated:", reason, flush=True)
 
-        node = open_node("forgotten@localhost")
-        node.spawn(Last)
-        """
-    )
+node = open_node("forgotten@localhost", log_output="none", watchdog=None)
+last = node.spawn(Last)
+"""
+WAITS_IN_A_THREAD = """
+import threading
+threading.Thread(target=lambda: print("ended:", node.wait_ended(last), flush=True)).start()
+"""
+WAITS_IN_A_POOL = """
+import concurrent.futures
+concurrent.futures.ThreadPoolExecutor().submit(lambda: print("ended:", node.wait_ended(last), flush=True))
+"""
+BLOCKS = """
+import threading, time
+blocking._AT_EXIT = 0.2
+inside = threading.Event()
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+class Blocks(Actor):
+    def handle_message(self, message, sender):
+        inside.set()
+        time.sleep(1000)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "terminated: shutdown\n", "")
+node.send(node.spawn(Blocks), 1)
+assert inside.wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    "more, out",
+    [
+        ("", ["terminated: shutdown"]),
+        (WAITS_IN_A_THREAD, ["ended: shutdown", "terminated: shutdown"]),
+        (WAITS_IN_A_POOL, ["ended: shutdown", "terminated: shutdown"]),
+        (BLOCKS, []),
+    ],
+    ids=["asleep", "waited for by a thread", "waited for by a pool", "blocked"],
+)
+def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes(more: str, out: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", LAST + more], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, out, "")
+
+
+def test_a_node_that_was_closed_is_not_remembered() -> None:
+    with quiet_node() as node:
+        assert node in blocking._open
+
+    assert node not in blocking._open
+
+
+def test_a_notebook_whose_own_loop_is_running_may_use_a_node() -> None:
+    async def cell() -> tuple[int, dict[str, str]]:
+        with quiet_node() as node:
+            clerk = node.spawn(Clerk, 4)
+            return node.call(clerk, "total"), node.inspect(clerk)
+
+    assert asyncio.run(cell()) == (4, {"total": "4"})
+
+
+def test_a_web_application_may_use_a_node_in_each_of_its_threads() -> None:
+    with quiet_node() as node:
+        node.spawn(Clerk, name="clerk")
+
+        def application(environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            node.send("clerk", 1)
+            try:
+                body = str(node.call("clerk", environ["PATH_INFO"].strip("/"))).encode()
+            except LookupError as error:
+                start_response("404 Not Found", [])
+                return [str(error).encode()]
+            start_response("200 OK", [])
+            return [body]
+
+        def request(path: str) -> tuple[str, bytes]:
+            environ: dict[str, Any] = {"PATH_INFO": path}
+            setup_testing_defaults(environ)
+            said: list[str] = []
+            body = b"".join(application(environ, lambda status, headers: said.append(status)))
+            return said[0], body
+
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(request, ["/total"] * 20))
+
+        assert max(int(body) for _, body in answers) == 20
+        assert {status for status, _ in answers} == {"200 OK"}
+        assert request("/refuse") == ("404 Not Found", b"not here")
+
+
+def test_a_traceback_shows_where_it_was_raised_as_if_called_directly() -> None:
+    with quiet_node() as node, pytest.raises(InitError) as caught:
+        node.spawn(Broken)
+
+    text = "".join(traceback.format_exception(caught.value))
+    assert 'raise OSError("no such device")' in text
+    assert "in test_a_traceback_shows_where" in text
+    assert "The above exception was the direct cause" in text
 
 
 def test_the_verbs_that_look_inside_need_no_await() -> None:

@@ -137,10 +137,13 @@ class SpawnError(ErgoError):
 class InitError(SpawnError):
     """``init`` raised. The original exception is the ``__cause__``."""
 
-    def __init__(self, behaviour: str, error: BaseException) -> None:
+    def __init__(self, behaviour: str, error: BaseException, reason: Reason | None = None) -> None:
         super().__init__(f"init of {behaviour} raised {type(error).__name__}: {error}")
         self.behaviour = behaviour
         self.error = error
+        if isinstance(reason, Crashed):
+            # The reason has taken the frames, which would keep the variables of one that never lived.
+            self.add_note(reason.traceback)
 
 
 class InitTimeoutError(SpawnError, TimeoutError):

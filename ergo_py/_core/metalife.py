@@ -269,7 +269,7 @@ class Meta:
             release(meta)
             if isinstance(error, SpawnError) or not isinstance(error, Exception):
                 raise
-            raise InitError(meta.callbacks.behaviour, error) from error
+            raise InitError(meta.callbacks.behaviour, error, meta.reason) from error
         meta.initialised = True
         if kernel.observer is not None:
             kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))

@@ -249,7 +249,7 @@ class Process:
             if isinstance(error, SpawnError):
                 raise
             if isinstance(error, Exception):
-                raise InitError(callbacks.behaviour, error) from error
+                raise InitError(callbacks.behaviour, error, process.reason) from error
             raise
         finally:
             if spawner is not None:

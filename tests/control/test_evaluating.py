@@ -82,6 +82,26 @@ async def test_what_is_printed_comes_at_once_and_can_be_cancelled(autojump_clock
         assert await screen.type("1") == "1\n"
 
 
+async def test_what_is_printed_at_the_prompt_comes_to_it_and_what_others_print_stays_where_it_is(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with at_a_prompt() as (node, screen):
+        pid = await node.spawn(Puppet)
+        screen.session.names["chatter"] = lambda me: print("from a process")  # noqa: T201 - the point
+
+        typed = await screen.type("def f():\n    print('from a function')\nf()")
+        others = await screen.type(
+            f"import sys\nawait node.call(pid({pid.number}), chatter)\nsys.stdout.write('by name')\n"
+        )
+        to_a_file = await screen.type("print('to a file', file=sys.stdout)")
+
+        assert typed == "from a function\n"
+        # What the last expression was worth is shown, as everywhere.
+        assert others == "7\n"
+        assert to_a_file == ""
+        assert capsys.readouterr().out == "from a process\nby nameto a file\n"
+
+
 async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
     async with at_a_prompt() as (node, screen):
         pid = await node.spawn(Recorder, name="recorder")

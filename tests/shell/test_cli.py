@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,26 @@ def test_a_program_is_run_and_its_end_is_the_status(
 
     assert got == status, err
     assert text in out + err
+
+
+def test_what_is_logged_and_how_is_said_on_the_command_line(ergo: Ergo, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("async def main(node):\n    node.log.info('hello', number=5)\n")
+    program = f"{tmp_path}/program.py"
+
+    silent = ergo("run", program)[1:]
+    status, out, err = ergo("run", "--log-level", "info", "--log-output", "json", program)
+    told = [json.loads(line) for line in (out + err).splitlines()]
+
+    assert silent == ("", "")
+    assert status == Status.DONE
+    assert ("hello", 5) in [(one["event"], one.get("number")) for one in told]
+    assert ergo("run", "--log-level", "loud", program)[0] == Status.USAGE
+
+
+def test_the_command_is_installed_under_its_name() -> None:
+    (script,) = metadata.entry_points(group="console_scripts", name="ergo")
+
+    assert script.load() is main
 
 
 def test_a_program_gets_the_name_and_the_control_socket_it_is_given(ergo: Ergo, tmp_path: Path) -> None:
