@@ -11,9 +11,9 @@
 """
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - it waits for its threads at exit, too; later than what is registered after it
 import threading
 from collections.abc import Mapping
+from importlib import import_module
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final
@@ -135,6 +135,8 @@ def _close_forgotten() -> None:
 
 
 # Before Python waits for all threads that are no daemons, which is before atexit: one of them may wait for a node, and for ever.
+# The threads of pools are waited for in the same way; who registers last is called first.
+import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
 
 
