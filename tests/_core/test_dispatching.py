@@ -489,7 +489,7 @@ async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(w
         node.send(pid, "one")
         state = await node.get_state(pid)
         await node.replace_state(pid, lambda state: {**state, "heard": ["another"]})
-        async with node.trace(pid, limit=4) as trace:
+        async with node.trace(pid, limit=5) as trace:
             for message in (1, 2, 3, lambda me: me.send_after(0.0, me.pid, "timer")):
                 node.send(pid, message)
             entries = [entry async for entry in trace]
@@ -497,7 +497,11 @@ async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(w
 
         assert set(state) == {"heard", "log_of_test"}
         assert state["heard"] == ["one"]
-        assert [entry.message_type for entry in entries] == ["int", "int", "int", "function"]
+        assert [(entry.callback, entry.message_type) for entry in entries] == [
+            *[("handle_message", "int")] * 3,
+            ("send_after", "str"),
+            ("handle_message", "function"),
+        ]
         assert await heard(node, pid) == ["another", 1, 2, 3, "timer"]
 
 
