@@ -14,7 +14,7 @@ CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup fmt fmt-check lint contracts types test test-deep test-matrix coverage bench docs check demo soak clean
+.PHONY: help setup fmt fmt-check lint contracts types test test-deep test-matrix coverage bench docs check demo soak chaos clean
 .DEFAULT_GOAL := help
 
 help:           ## Show what there is to make
@@ -66,6 +66,9 @@ bench: $(DEV)   ## Measure, as ratios against peers and limits
 
 soak: $(DEV)    ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html

@@ -131,11 +131,19 @@ class Store(Part):
         return {"file": str(self.path), "stored": str(self.stored)}
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A reminder of the decoder to itself: by now this one should have been answered."""
+
+    caller: Caller
+
+
 class Decoder(Part):
     """Has frames decoded by a program. It answers in the order in which it was asked."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], patience: float) -> None:
         self.command = command
+        self.patience = patience
         self.asked: deque[tuple[Caller, int]] = deque()
         self.lines: list[Reading | None] = []
         self.program = 0
@@ -149,6 +157,7 @@ class Decoder(Part):
                 for frame in frames:
                     self.send(self.needed, PortWrite(frame))
                 self.asked.append((caller, len(frames)))
+                self.send_after(self.patience, self.pid, Overdue(caller))
                 return NO_REPLY
         raise Reject(LookupError(f"the decoder cannot do {request!r}"))
 
@@ -164,6 +173,8 @@ class Decoder(Part):
                     self.lines = []
             case PortStarted(_, program):
                 self.program = program
+            case Overdue(caller) if any(caller is waiting for waiting, _ in self.asked):
+                raise TimeoutError(f"the program has not answered for {self.patience} s")
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         return {"program": str(self.program), "waiting": str(len(self.asked))}
@@ -301,7 +312,7 @@ class Gateway(Supervisor):
             SupervisorSpec(
                 [
                     ChildSpec("store", Store, path, patience, backoff=again),
-                    ChildSpec("decoder", Decoder, DECODER, backoff=again),
+                    ChildSpec("decoder", Decoder, DECODER, patience, backoff=again),
                     ChildSpec("udp", UDPIntake, udp, backoff=again),
                     ChildSpec("tcp", TCPIntake, tcp, backoff=again),
                 ],

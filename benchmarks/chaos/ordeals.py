@@ -1,0 +1,221 @@
+"""What can be done to the gateway besides killing its parts: the machine around it fails, and gets well again."""
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from ergo_py import Actor, BlockedReport, Caller, Crashed
+from ergo_py.meta import Apply
+from examples.gateway import gateway
+
+from .parts import MAIN, strike
+from .rig import PATIENCE, Rig
+
+__all__ = ["ORDEALS"]
+
+
+# -- nothing left of something -----------------------------------------------------------------------------------------
+
+
+async def no_space(rig: Rig) -> None:
+    """The disk is full (ENOSPC): somebody else has filled it, and makes room after a while."""
+    if not os.path.ismount(rig.database.parent):  # noqa: ASYNC240
+        rig.findings.notes["no space"] = "no small disk could be mounted here; see the other two"
+        return
+    filler = rig.database.with_name("filler")
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    await _noticed(rig, "ENOSPC")
+    filler.unlink()
+    await rig.progress()
+
+
+async def file_too_large(rig: Rig) -> None:
+    """Files may not grow any further (EFBIG), as with a quota."""
+    with _limit(resource.RLIMIT_FSIZE, max(path.stat().st_size for path in rig.database.parent.iterdir())):
+        await _noticed(rig, "EFBIG")
+    await rig.progress()
+
+
+async def database_full(rig: Rig) -> None:
+    """SQLite itself says that it is full, however often it is opened."""
+    connect = gateway.connect
+
+    def connect_full(path: Path) -> sqlite3.Connection:
+        database = connect(path)
+        pages = database.execute("pragma page_count").fetchone()[0]
+        database.execute(f"pragma max_page_count = {pages}")
+        return database
+
+    gateway.connect = connect_full
+    try:
+        await strike(rig, "store")
+        await _noticed(rig, "SQLITE_FULL")
+    finally:
+        gateway.connect = connect
+    await rig.progress()
+
+
+async def no_descriptors(rig: Rig) -> None:
+    """No descriptor is left (EMFILE) while clients come back, and the store and the decoder die."""
+    # What dies gives its descriptors back, so the limit is below all that the gateway ever had.
+    with _limit(resource.RLIMIT_NOFILE, 3):
+        for name in ("client", "program", "database"):
+            await strike(rig, name)
+        await _noticed(rig, "EMFILE")
+    await rig.progress()
+
+
+async def _noticed(rig: Rig, what: str) -> None:
+    """Wait until some part has failed for want of it, and failed again when it was to come back."""
+
+    def failures() -> int:
+        supervision = rig.node.process_info("gateway").supervision
+        reasons = [] if supervision is None else [record.reason for record in supervision.restarts]
+        return sum(isinstance(why, Crashed) and isinstance(why.error, OSError | sqlite3.Error) for why in reasons)
+
+    before = failures()
+    with trio.move_on_after(60):
+        while failures() < before + 2:  # noqa: ASYNC110 - nobody is told
+            await trio.sleep(0.01)
+        rig.findings.struck.append(what)
+        return
+    rig.violation(f"{what} was not noticed")
+
+
+@contextmanager
+def _limit(what: int, value: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (value, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+async def clock_jumps(rig: Rig) -> None:
+    """The wall clock jumps back and forth by days while parts die and come back."""
+    true, offset = time.time, 0.0
+    time.time = lambda: true() + offset
+    try:
+        for name in (*MAIN, "program"):
+            offset = rig.random.uniform(-1, 1) * 30 * 86400
+            await strike(rig, name)
+            await rig.progress()
+    finally:
+        time.time = true
+    rig.findings.struck.append("clock")
+
+
+# -- what is stuck -----------------------------------------------------------------------------------------------------
+
+
+async def stuck_thread(rig: Rig) -> None:
+    """The thread of the database does not come back from a call, and cannot be made to."""
+    release = threading.Event()
+    for alias in rig.metas("BlockingCalls"):
+        rig.node.send(alias, Apply(lambda _: release.wait(60)))
+    try:
+        await trio.sleep(0.05)
+        await rig.progress()
+        rig.findings.struck.append("thread")
+        if not rig.node.info().threads_abandoned:
+            rig.violation("the stuck thread was not left behind")
+    finally:
+        release.set()
+
+
+async def locked_database(rig: Rig) -> None:
+    """Another program keeps the database locked for longer than the gateway has patience."""
+    with closing(sqlite3.connect(rig.database, isolation_level=None, timeout=30)) as other:
+        other.execute("begin immediate")
+        await trio.sleep(2.5 * PATIENCE)
+        other.execute("rollback")
+    rig.findings.struck.append("lock")
+    await rig.progress()
+
+
+async def stopped_program(rig: Rig) -> None:
+    """The decoder's program is stopped: it is there, and does nothing."""
+    os.kill(int((await rig.node.inspect("decoder"))["program"]), signal.SIGSTOP)
+    rig.findings.struck.append("SIGSTOP")
+    await rig.progress()
+
+
+# -- the processor -----------------------------------------------------------------------------------------------------
+
+
+async def busy_machine(rig: Rig) -> None:
+    """Other programs want more processor time than there is, and a thread of this one spins, while parts die."""
+    command = [sys.executable, "-c", "while True: pass"]
+    hogs = [subprocess.Popen(command) for _ in range(2 * (os.cpu_count() or 1))]  # noqa: ASYNC220
+    done = threading.Event()
+
+    def spin() -> None:
+        while not done.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        for name in ("store", "program", "listener"):
+            await strike(rig, name)
+            await rig.progress()
+        rig.findings.struck.append("processor")
+    finally:
+        done.set()
+        thread.join()
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+class _Hog(Actor):
+    """Computes for a second at least, and until the watchdog has said who keeps everybody from working."""
+
+    def handle_call(self, request: object, caller: Caller) -> BlockedReport | None:
+        began = time.perf_counter()
+        while (took := time.perf_counter() - began) < 30:
+            report = self.node.info().last_blocked
+            if took > 1 and report is not None and report.name == "hog":
+                return report
+        return None
+
+
+async def busy_loop(rig: Rig) -> None:
+    """A process computes in a callback, and nobody else gets the loop: the watchdog must say who."""
+    await rig.node.spawn(_Hog, name="hog")
+    blocked = await rig.node.call("hog", "go", timeout=None)
+    rig.findings.struck.append("loop")
+    if blocked is None or blocked.callback != "handle_call":
+        rig.violation(f"the watchdog did not name the hog: {blocked}")
+    await rig.progress()
+
+
+ORDEALS = {
+    "no space on the disk": no_space,
+    "no room for larger files": file_too_large,
+    "no room in the database": database_full,
+    "no descriptors": no_descriptors,
+    "a clock that jumps": clock_jumps,
+    "a stuck thread": stuck_thread,
+    "a locked database": locked_database,
+    "a stopped program": stopped_program,
+    "a busy machine": busy_machine,
+    "a busy loop": busy_loop,
+}
+"""By name, for the report."""

@@ -1,0 +1,267 @@
+"""A gateway under load, and what must hold of it whatever is done to it."""
+
+import sqlite3
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import trio
+
+from ergo_py import PID, Actor, Alias, Caller, ErgoError, Node, open_node
+from ergo_py.testing import LeakError, no_leaks
+from examples.gateway.__main__ import start, where
+from examples.gateway.load import Device, value_of
+
+from .load import FOUNTAIN, Fountain
+
+__all__ = ["Findings", "PATIENCE", "Rig", "suffer"]
+
+PATIENCE = 1.0
+"""Seconds that the gateway gives its writer and its decoder before it takes new ones."""
+RECOVERY = 60.0
+"""Seconds within which all is well again after the last fault; a busy machine is given its time."""
+DEVICES = 3
+
+
+@dataclass
+class Findings:
+    """What came of one scenario."""
+
+    name: str
+    struck: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    tcp_sent: int = 0
+    tcp_connections: int = 0
+    udp_sent: int = 0
+    udp_allowed: int = 0
+    """Datagrams that the documentation gives up: an upper bound of those lost because the UDP side itself died."""
+    udp_lost: int = 0
+    udp_dropped: int = 0
+    """Those of them that the operating system says it had no room for."""
+    recovery: float = 0.0
+    """Seconds from the end of the faults until all was stored."""
+    worst_answer: float = 0.0
+    """Seconds: the longest time for which a bystander on the same node kept a caller waiting."""
+    abandoned: int = 0
+    """Threads that were left behind because they did not end when they were told to. All must be gone in the end."""
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violations
+
+
+class Bystander(Actor):
+    """Has nothing to do with it all, and should notice as little as possible."""
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return request
+
+
+class Rig:
+    """One gateway on one node, with its load. Strikes are done through it, so that it knows what they may cost."""
+
+    def __init__(self, node: Node, database: Path, random: Random, findings: Findings) -> None:
+        self.node = node
+        self.database = database
+        self.random = random
+        self.findings = findings
+        self.fountain = Fountain()
+        self.devices = [
+            Device(partial(where, node, "tcp"), source, 1_000_000_000, pause=0.004) for source in range(DEVICES)
+        ]
+        self.expected: dict[str, int] = {}
+        """How often the supervisors themselves were struck."""
+        self._given_up: set[int] = set()
+        self._window: tuple[int, PID | None] | None = None
+        """Since which datagram the UDP side may be away, and who it was."""
+        self._before: tuple[set[int], tuple[int, PID | None] | None] = (set(), None)
+
+    # -- what may be lost --------------------------------------------------------------------------------------------
+
+    def stored(self, source: int) -> dict[int, float]:
+        with closing(sqlite3.connect(self.database, timeout=60)) as database:
+            return dict(database.execute("select number, value from reading where source = ?", (source,)))
+
+    def udp_dies(self) -> None:
+        """Called before the UDP side is struck: what was not stored by now, and what comes until it is back, may be lost."""
+        self._before, sent = (self._given_up, self._window), self.fountain.sent
+        self._given_up = self._given_up | (set(range(sent)) - self.stored(FOUNTAIN).keys())
+        self._window = (sent if self._window is None else self._window[0]), self.node.whereis("udp")
+
+    def udp_lives(self) -> None:
+        """Called after a strike that found nobody: nothing more may be lost than before."""
+        self._given_up, self._window = self._before
+
+    def _udp_is_back(self, pid: PID, address: tuple[str, int]) -> None:
+        sent = self.fountain.aim(address)
+        if self._window is not None and pid != self._window[1]:
+            self._given_up |= set(range(self._window[0], sent))
+            self._window = None
+
+    async def _follow_udp(self) -> None:
+        """Tell the fountain where the gateway listens, each time that it is somewhere else."""
+        known = None
+        while True:
+            pid = self.node.whereis("udp")
+            if pid is not None and pid != known:
+                try:
+                    address = await where(self.node, "udp")
+                except ErgoError:  # it died at this very moment, and its supervisor with it
+                    address = None
+                if address is not None and self.node.whereis("udp") == pid:
+                    known = pid
+                    self._udp_is_back(pid, address)
+            await trio.sleep(0.002)
+
+    # -- load --------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def under_load(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_udp)
+            nursery.start_soon(self._ask_bystander)
+            for device in self.devices:
+                nursery.start_soon(device.deliver)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+
+    async def _ask_bystander(self) -> None:
+        bystander = await self.node.spawn(Bystander)
+        while True:
+            began = time.perf_counter()
+            await self.node.call(bystander, "still there?", timeout=None)
+            await trio.sleep(0.005)
+            took = time.perf_counter() - began - 0.005
+            self.findings.worst_answer = max(self.findings.worst_answer, took)
+
+    async def progress(self, count: int = 10) -> None:
+        """Wait until every device has sent some more, and had some more acknowledged."""
+        goals = [device.next + count for device in self.devices]
+        while any(device.next - len(device.kept) < goal for device, goal in zip(self.devices, goals, strict=True)):  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+    # -- looking around ----------------------------------------------------------------------------------------------
+
+    def metas(self, behaviour: str) -> list[Alias]:
+        return [alias for alias in self.node.metas() if self.node.meta_info(alias).behaviour == behaviour]
+
+    def processes(self, behaviour: str) -> list[PID]:
+        return [pid for pid in self.node.processes() if self.node.process_info(pid).behaviour == behaviour]
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Stop sending, and wait until everything that was sent is stored, or accounted for."""
+        began = time.perf_counter()
+        for device in self.devices:
+            device.count = device.next
+        with trio.move_on_after(RECOVERY) as scope:
+            while self._window is not None:  # noqa: ASYNC110 - nobody is told
+                await trio.sleep(0.005)
+            self.fountain.stop()
+            while not await self._is_settled():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        self.fountain.stop()
+        self.findings.recovery = time.perf_counter() - began
+        if scope.cancelled_caught:
+            self.violation(f"not all was stored {RECOVERY:g} s after the last fault")
+        supervisors = {name: self.node.supervisor(name).children() for name in ("root", "gateway")}
+        self.findings.restarts = {child.name: child.restarts for each in supervisors.values() for child in each}
+        if self.findings.restarts["gateway"] > self.expected.get("gateway", 0):
+            self.violation("the gateway was given up and started again as a whole")
+
+    async def _is_settled(self) -> bool:
+        if not all(device.is_done for device in self.devices):
+            return False
+        missing = set(range(self.fountain.sent)) - self.stored(FOUNTAIN).keys() - self._given_up
+        return not missing or len(missing) <= await self._dropped()
+
+    async def _dropped(self) -> int:
+        """How many datagrams the operating system had no room for, as the socket that is there now knows it."""
+        facts = [await self.node.inspect_meta(alias, "drops") for alias in self.metas("UDPServer")]
+        self.findings.udp_dropped = sum(int(fact["drops"]) for fact in facts)
+        return self.findings.udp_dropped
+
+    def check(self) -> None:
+        """Whether all is in the database that must be there, and nothing else. After the node is down."""
+        findings = self.findings
+        sent = {device.source: device.next for device in self.devices} | {FOUNTAIN: self.fountain.sent}
+        with closing(sqlite3.connect(self.database, timeout=60)) as database:
+            if list(database.execute("pragma integrity_check")) != [("ok",)]:
+                self.violation("the database is damaged")
+            sources = {source for (source,) in database.execute("select distinct source from reading")}
+        if sources - sent.keys():
+            self.violation(f"readings of nobody: {sorted(sources - sent.keys())}")
+        for source, count in sent.items():
+            rows = self.stored(source)
+            if any(number >= count or value != value_of(source, number) for number, value in rows.items()):
+                self.violation(f"readings of source {source} that were never sent")
+            lost = set(range(count)) - rows.keys()
+            if source == FOUNTAIN:
+                findings.udp_sent, findings.udp_allowed = count, len(self._given_up)
+                findings.udp_lost = len(lost)
+                if len(lost - self._given_up) > findings.udp_dropped:
+                    self.violation(f"{len(lost - self._given_up)} datagrams lost, {findings.udp_dropped} accounted for")
+            else:
+                findings.tcp_sent += count
+                if lost:
+                    self.violation(f"{len(lost)} acknowledged readings of device {source} are not there")
+        findings.tcp_connections = sum(device.connections for device in self.devices)
+
+    def violation(self, text: str) -> None:
+        if text not in self.findings.violations:
+            self.findings.violations.append(text)
+
+
+# -- one scenario ------------------------------------------------------------------------------------------------------
+
+
+def suffer(name: str, ordeal: Callable[[Rig], Awaitable[None]], directory: Path, random: Random) -> Findings:
+    """Run a gateway, do something terrible to it, and see what is left."""
+    findings = Findings(name)
+    began = time.perf_counter()
+    try:
+        with no_leaks(grace=10.0):
+            trio.run(_suffer, ordeal, directory, random, findings)
+    except LeakError as error:
+        findings.violations += error.left
+    findings.seconds = time.perf_counter() - began
+    return findings
+
+
+async def _suffer(
+    ordeal: Callable[[Rig], Awaitable[None]], directory: Path, random: Random, findings: Findings
+) -> None:
+    rig: Rig | None = None
+    try:
+        async with open_node("chaos@localhost", log_output="none") as node:
+            await start(node, directory / "telemetry.db", patience=PATIENCE)
+            rig = Rig(node, directory / "telemetry.db", random, findings)
+            try:
+                with trio.fail_after(4 * RECOVERY):
+                    async with rig.under_load():
+                        await rig.progress()
+                        await ordeal(rig)
+                        await rig.settle()
+            finally:
+                rig.fountain.stop()
+                findings.abandoned = node.info().threads_abandoned
+    except Exception as error:  # a finding like others: the next scenario is run
+        findings.violations.append(f"{type(error).__name__}: {error}")
+        traceback.print_exc()
+        return
+    assert rig is not None
+    report = node.exit_report
+    if report is None or report.killed:
+        rig.violation(f"no clean end: {report}")
+    rig.check()

@@ -1,0 +1,112 @@
+"""The short form of ``make chaos``, and that it would see what it is there to see."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from itertools import islice, permutations
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.chaos import __main__ as program
+from benchmarks.chaos.ordeals import ORDEALS
+from benchmarks.chaos.parts import MAIN, PARTS
+from benchmarks.chaos.programme import brief, endless, whole
+from benchmarks.chaos.report import as_json, summary
+from benchmarks.chaos.rig import Findings, Rig, suffer
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) -> None:
+    report = tmp_path / "chaos.json"
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "benchmarks.chaos", "--brief", "--seed", "3", "--json", str(report)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing was violated" in done.stdout
+    scenarios = json.loads(report.read_text())["scenarios"]
+    assert [scenario["name"] for scenario in scenarios] == [scenario.name for scenario in brief(Random(3))]
+    assert all(scenario["struck"] for scenario in scenarios)
+
+
+def test_what_should_not_be_and_what_is_missing_is_seen(tmp_path: Path) -> None:
+    async def tamper(rig: Rig) -> None:
+        await rig.progress()
+        with closing(sqlite3.connect(rig.database, timeout=60)) as database, database:
+            database.execute("delete from reading where source = 0 and number = 3")
+            database.execute("update reading set value = value + 1 where source = 1 and number = 3")
+            database.execute("insert into reading values (77, 0, 'temperature', 20.0)")
+
+    findings = suffer("tampering", tamper, tmp_path, Random(1))
+
+    assert sorted(findings.violations) == [
+        "1 acknowledged readings of device 0 are not there",
+        "readings of nobody: [77]",
+        "readings of source 1 that were never sent",
+    ]
+
+
+def test_an_ordeal_that_fails_is_a_violation_and_leaves_nothing_running(tmp_path: Path) -> None:
+    async def fail(rig: Rig) -> None:
+        raise RuntimeError("on purpose")
+
+    findings = suffer("failing", fail, tmp_path, Random(1))
+
+    assert len(findings.violations) == 1
+    assert not findings.is_good
+
+
+def test_every_part_is_struck_alone_in_every_pair_and_the_main_ones_in_every_order() -> None:
+    names = [scenario.name for scenario in whole()]
+
+    orders = [*permutations(PARTS, 1), *permutations(PARTS, 2), *permutations(MAIN)]
+
+    assert names == [*ORDEALS, *(", ".join(parts) for parts in orders)]
+
+
+def test_chance_is_decided_by_the_seed() -> None:
+    def chosen(seed: int) -> list[str]:
+        random = Random(seed)
+        return [scenario.name for scenario in (*brief(random), *islice(endless(random), 10))]
+
+    assert chosen(5) == chosen(5)
+    assert chosen(5) != chosen(6)
+
+
+@pytest.mark.parametrize("violations, status", [([], 0), (["something is lost"], 1)])
+def test_the_status_says_whether_all_held(
+    violations: list[str], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "suffer", lambda name, *_: Findings(name, violations=violations))
+
+    left_with = program.main(["--only", "a clock that jumps"])
+
+    assert left_with == status
+    assert ("VIOLATED: something is lost" in capsys.readouterr().out) == bool(violations)
+
+
+def test_the_report_says_what_came_of_it() -> None:
+    found = [
+        Findings("one", struck=["store", "(udp)"], tcp_sent=10, udp_sent=5, udp_lost=2, udp_allowed=3),
+        Findings("two", violations=["something is lost"], notes={"disk": "there is none"}),
+    ]
+
+    text, document = summary(7, found), json.loads(as_json(7, found))
+
+    assert "seed 7: 2 scenarios, 1 strikes (1 more found nobody)" in text
+    assert "5 datagrams sent, 2 lost, of which the documentation gives up 3 at most" in text
+    assert "two: there is none" in text
+    assert text.splitlines()[-2] == "1 scenarios violated what is promised"
+    assert document["good"] is False
+    assert [scenario["name"] for scenario in document["scenarios"]] == ["one", "two"]
