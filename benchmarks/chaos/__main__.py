@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,8 @@ def on_a_small_disk() -> int | None:
         apart = [unshare, "--map-root-user", "--mount", "sh", "-c"]
         if subprocess.run([*apart, mount], capture_output=True, check=False).returncode != 0:
             return None
+        # Whatever ends this program ends the other one, too: run() kills it before an exception goes on.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         command = [*apart, f'{mount} && exec "$0" -m benchmarks.chaos "$@"', sys.executable, *sys.argv[1:]]
         try:
             return subprocess.run(command, env={**os.environ, DISK: place}, check=False).returncode
