@@ -210,3 +210,46 @@ def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database:
     assert done.stdout.startswith("200 datagrams sent, 200 readings acknowledged")
     assert status == 0
     assert stored(database, 0) == stored(database, 1) == set(range(100))
+
+
+def children(program: int) -> list[int]:
+    """The programs that a program has started, whichever of its threads did it."""
+    lists = [path.read_text() for path in Path(f"/proc/{program}/task").glob("*/children")]
+    return [int(number) for numbers in lists for number in numbers.split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks for programs in /proc")
+async def test_a_kill_of_the_whole_program_loses_nothing_that_was_acknowledged_and_leaves_no_decoder(
+    database: Path,
+) -> None:
+    ports: list[int] = []
+
+    async def find() -> tuple[str, int]:
+        return "127.0.0.1", ports[-1]
+
+    device = Device(find, 5, 600, pause=0.001)
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+            with running("-m", "examples.gateway", "serve", database, 0, 0) as first:
+                ports.append(first.port())
+                nursery.start_soon(device.deliver)
+                while device.next < 200:  # noqa: ASYNC110 - there is no event
+                    await trio.sleep(0.001)
+                programs = children(first.process.pid)
+                acknowledged = set(range(device.next)) - set(device.kept)
+                first.process.kill()
+                first.process.wait()
+
+            kept = stored(database, 5)
+            with running("-m", "examples.gateway", "serve", database, 0, 0) as second:
+                ports.append(second.port())
+                while not device.is_done:  # noqa: ASYNC110 - there is no event
+                    await trio.sleep(0.001)
+                status = second.interrupt()
+        while any(Path(f"/proc/{program}").exists() for program in programs):  # noqa: ASYNC110, ASYNC240
+            await trio.sleep(0.01)
+
+    assert len(programs) == 1
+    assert kept >= acknowledged
+    assert status == 0
+    assert stored(database, 5) == set(range(600))
