@@ -18,10 +18,12 @@ __all__ = ["Crew", "Crews", "Job"]
 class Job:
     """One callback that is to run in a thread. Who takes its only ticket, the thread or the loop, decides whether it runs."""
 
-    __slots__ = ("_finished", "_tickets", "function", "ident", "outcome")
+    __slots__ = ("_finished", "_tickets", "function", "ident", "outcome", "owner")
 
-    def __init__(self, function: Callable[[], Any], finished: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], Any], finished: Callable[[], None], owner: Any = None) -> None:
         self.function = function
+        self.owner = owner
+        """The process whose callback it is."""
         self._finished = finished
         # Taking an element from a list is one step, whoever else does it at the same time.
         self._tickets = [None]
@@ -63,11 +65,12 @@ class Job:
 class Crew:
     """A few threads that take jobs from one queue, first come first served."""
 
-    __slots__ = ("_bridge", "_jobs", "dispatcher", "members", "threads")
+    __slots__ = ("_at_work", "_bridge", "_jobs", "dispatcher", "members", "threads")
 
     def __init__(self, bridge: Bridge, dispatcher: Dispatcher, names: list[str], warn: Callable[[str], None]) -> None:
         self._bridge = bridge
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._at_work: Job | None = None
         self.dispatcher = dispatcher
         self.members = 0
         """How many processes it works for."""
@@ -84,6 +87,11 @@ class Crew:
         """Say whether somebody waits for a thread. From any thread."""
         return not self._jobs.empty()
 
+    def holder(self) -> Any:
+        """The process that has the only thread at this moment; None if there are more threads, or nobody has it."""
+        job = self._at_work
+        return None if job is None or job.outcome is not None or len(self.threads) > 1 else job.owner
+
     def dismiss(self) -> None:
         """Let each thread end when it has done what it is at."""
         for _ in self.threads:
@@ -93,8 +101,11 @@ class Crew:
         if cpu is not None:
             _stay_on(cpu, warn)
         while (job := self._jobs.get()) is not None:
+            self._at_work = job
             job.run(self._bridge)
-            del job  # what it held must not live as long as this thread waits
+            # What it held must not live as long as this thread waits.
+            self._at_work = None
+            del job
 
 
 def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:

@@ -17,12 +17,13 @@ from .bridge import Bridge, Parker, get_ident
 from .callbacks import Callbacks
 from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
-from .errors import BadInputError, NotAllowedError
+from .errors import BadInputError, DeadlockError, NotAllowedError
 from .kernel import Kernel
 from .mailbox import INSPECT, MESSAGE
 from .options import Options
 from .process import Process
 from .publishing import THREAD_ABANDONED
+from .requests import ring_of
 from .serving import check_plain, check_waiting, handle_inspect
 from .states import INIT, STOPPING, TERMINATED, State
 
@@ -57,7 +58,7 @@ def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
-    __slots__ = ("_behaviour", "_hop", "crew", "hopping")
+    __slots__ = ("_behaviour", "_hop", "_waiting", "crew", "hopping", "hurries")
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:
         kernel.crews.check(options.dispatcher)
@@ -69,13 +70,28 @@ class DispatchedProcess(Process):
             )
         # What looks at a process from outside is answered on the loop, also while a callback blocks.
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
+        self.crew: Crew | None = None
+        self._waiting: Any = None
         callbacks = copy(callbacks)
         callbacks.asynchronous |= self.hopping
         callbacks.any_async = True
         super().__init__(kernel, callbacks, options, parent)
-        self.crew: Crew | None = None
+        self.hurries = False
+        """Whether the callback in its thread has sent something that may overtake what waits for this very process."""
         self._behaviour: Any = None
         self._hop: _Hop | None = None
+
+    @property
+    def waiting(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What it waits for: an answer, a child, or the one who has the thread that it shares and answers calls in."""
+        if self._waiting is not None or self.crew is None or "handle_call" not in self.hopping:
+            return self._waiting
+        holder = self.crew.holder()
+        return None if holder is self else holder
+
+    @waiting.setter
+    def waiting(self, value: Any) -> None:
+        self._waiting = value
 
     @property
     def job(self) -> Job | None:
@@ -89,11 +105,21 @@ class DispatchedProcess(Process):
             for verb in LOOP_VERBS:
                 # In this instance only, so that no other process pays for it.
                 setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
+            for verb in ("send", "forward"):
+                setattr(behaviour, verb, partial(self._send_on, getattr(behaviour, verb)))
             self._behaviour = behaviour
             return _InThread(self, behaviour)
 
-        self.crew = self.kernel.crews.join(self.options.dispatcher, self.id.number)
+        self.crew = crew = self.kernel.crews.join(self.options.dispatcher, self.id.number)
+        if "init" in self.hopping and (ring := ring_of(self, crew.holder())):
+            # Whoever waits for this init has the thread that it would run in.
+            raise DeadlockError(self.id, None, ring, "give it another thread, or spawn it in an `async def` callback")
         await super()._initialise(make, args)
+
+    def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
+        if priority or self.priority:
+            self.hurries = True
+        return verb(*args, priority=priority)
 
     def enter(self, state: State) -> None:
         """Change state. At the end its thread is given back."""
@@ -130,6 +156,7 @@ class DispatchedProcess(Process):
             hop = self._hop = _Hop(self, name, partial(self._serve_in_thread, function, *args))
         else:
             hop = self._hop = _Hop(self, name, partial(function, *args))
+        self.hurries = False
         self.crew.put(hop.job)
         try:
             while hop.job.outcome is None:
@@ -143,6 +170,8 @@ class DispatchedProcess(Process):
             raise
         finally:
             self._hop = None
+        # It may have been awake for something else: what the callback sent still comes before whatever happens next.
+        self.router.bridge.catch_up()
         result = hop.job.outcome.unwrap()
         check_plain(self, name, result)
         return result
@@ -171,7 +200,9 @@ class DispatchedProcess(Process):
         for left in range(_BURST, 0, -1):
             check_plain(self, "handle_message", handle_message(message, sender))
             # A kill, an inspect or a more urgent message does not wait behind the rest, nor do others who share the thread.
-            if left == 1 or box.ahead or not self.open or hop is not self._hop or crew is None or crew.is_wanted():
+            if left == 1 or box.ahead or self.hurries or not self.open or hop is not self._hop:
+                return
+            if crew is None or crew.is_wanted():
                 return
             try:
                 following = main.popleft()
@@ -229,7 +260,7 @@ class _Hop:
     )
 
     def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
-        self.job = Job(function, self.awaken)
+        self.job = Job(function, self.awaken, process)
         self._process = process
         self._name = name
         self._task: Task = current_task()

@@ -304,13 +304,15 @@ class CallTimeoutError(CallError, TimeoutError):
 class DeadlockError(CallError):
     """The call would close a ring of processes that wait for one another. ``ring`` names them in order."""
 
-    def __init__(self, target: object, request: object, ring: Sequence[object]) -> None:
+    def __init__(
+        self,
+        target: object,
+        request: object,
+        ring: Sequence[object],
+        instead: str = "send a message instead, or answer with NO_REPLY and reply later",
+    ) -> None:
         path = " → ".join(map(str, ring))
-        super().__init__(
-            f"this call would wait for ever: {path}; send a message instead, or answer with NO_REPLY and reply later",
-            target,
-            request,
-        )
+        super().__init__(f"this call would wait for ever: {path}; {instead}", target, request)
         self.ring = tuple(ring)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from ergo_py import PINNED, POOL, BadInputError, Dispatcher, Pinned, Pod
 from ergo_py._core.breather import Breather
 from ergo_py._core.bridge import Bridge
-from ergo_py._core.crews import Crews, Job
+from ergo_py._core.crews import Crew, Crews, Job
 
 
 class Yard:
@@ -97,6 +98,26 @@ async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_canno
     assert "in work" in stack
     assert first.stack() == ""
     assert done == []
+
+
+def _look(found: list[object], crew: Crew) -> None:
+    found.append(crew.holder())
+
+
+async def test_who_has_the_only_thread_is_known_while_it_has_it() -> None:
+    yard = Yard()
+    found: list[object] = []
+    for dispatcher in (PINNED, Pod("io"), POOL("io", 2)):
+        crew, ended = yard.crews.join(dispatcher, 1), trio.Event()
+        job = Job(partial(_look, found, crew), ended.set, "owner")
+
+        crew.put(job)
+        with trio.fail_after(30):
+            await ended.wait()
+        found.append(crew.holder())
+        yard.crews.leave(crew)
+
+    assert found == ["owner", None] * 2 + [None, None]
 
 
 async def test_a_crew_is_shared_by_name_and_kind_and_counted() -> None:

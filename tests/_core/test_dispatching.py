@@ -17,508 +17,32 @@ from ergo_py import (
     PID,
     PINNED,
     POOL,
-    RESUME,
-    Actor,
-    Alias,
     BadInputError,
     Caller,
-    CallTimeoutError,
     ChildSpec,
-    Crashed,
-    Custom,
+    DeadlockError,
     Dispatcher,
-    Down,
     EventName,
-    Exit,
     InitError,
     InitTimeoutError,
     Killed,
-    MailboxFullError,
-    Node,
+    MetaProcess,
     Normal,
     NotAllowedError,
-    Overflow,
     Pinned,
     Pod,
-    Pool,
-    PoolSpec,
     Priority,
     Reason,
-    Reject,
-    Shutdown,
     State,
-    StateMachine,
-    StateTimeout,
     Supervisor,
     TargetDownError,
     Why,
-    state,
 )
 from ergo_py._core import dispatching
+from ergo_py._core.behaviour import Behaviour
+from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
 from tests.support import Failed, Recorder, running_node
-
-EVERYWHERE: list[Dispatcher] = [LOOP, PINNED, POOL("workers", 2), Pod("pod")]
-THREADS = EVERYWHERE[1:]
-everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=str)
-in_threads = pytest.mark.parametrize("where", THREADS, ids=str)
-
-
-class Doer(Actor):
-    """Does what it is told, in plain callbacks: a function runs there, and everything else is kept."""
-
-    def __init__(self, log: list[Any] | None = None) -> None:
-        self.heard: list[Any] = []
-        self.log_of_test: list[Any] = [] if log is None else log
-
-    def init(self) -> None:
-        self.log_of_test.append(("init", threading.get_ident()))
-
-    def handle_message(self, message: Any, sender: Any) -> None:
-        if callable(message):
-            message(self)
-        else:
-            self.heard.append(message)
-
-    def handle_call(self, request: Any, caller: Caller) -> object:
-        return request(self) if callable(request) else list(self.heard)
-
-    def handle_event(self, event: Any) -> None:
-        self.heard.append(event.message)
-
-    def handle_child_exit(self, child: Any, reason: Reason) -> None:
-        self.heard.append(("child exit", child, reason))
-
-    def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {"heard": str(len(self.heard)), "thread": str(threading.get_ident())}
-
-    def terminate(self, reason: Reason) -> None:
-        self.log_of_test.append((reason, threading.get_ident()))
-
-
-class Gate:
-    """Where a callback blocks until a test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.opened = threading.Event()
-
-    def __call__(self, _actor: Any = None) -> str:
-        self.reached.set()
-        assert self.opened.wait(20)
-        return "through"
-
-    async def wait_reached(self) -> None:
-        assert await trio.to_thread.run_sync(self.reached.wait, 20)
-
-
-async def heard(node: Node, pid: PID | str) -> Any:
-    return await node.call(pid, "all")
-
-
-# -- what holds wherever callbacks run -----------------------------------------------------------------------------------
-
-
-@everywhere
-async def test_messages_of_one_sender_are_handled_in_order(where: Dispatcher) -> None:
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        for number in range(200):
-            node.send(pid, number)
-
-        assert await heard(node, pid) == list(range(200))
-
-
-@everywhere
-async def test_one_message_is_handled_at_a_time(where: Dispatcher) -> None:
-    inside: list[int] = []
-    most: list[int] = []
-
-    def enter(_: Doer) -> None:
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.001)
-        inside.pop()
-
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        for _ in range(20):
-            node.send(pid, enter)
-        await node.call(pid, enter)
-
-        assert most == [1] * 21
-
-
-@everywhere
-async def test_lanes_are_looked_at_in_order(where: Dispatcher) -> None:
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        for priority in Priority:
-            node.send(pid, priority.name, priority=priority)
-
-        assert await heard(node, pid) == ["MAX", "HIGH", "NORMAL"]
-
-
-@everywhere
-async def test_a_bound_holds_and_nothing_is_lost_in_silence(where: Dispatcher) -> None:
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where, mailbox_size=2)
-        dropping = await node.spawn(Doer, dispatcher=where, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
-
-        for number in range(2):
-            node.send(pid, number)
-            node.send(dropping, number)
-        with pytest.raises(MailboxFullError):
-            node.send(pid, 2)
-
-        # A call goes into the same lane, so it waits until there is room.
-        await eventually(lambda: not any(len(node._router.processes[one].mailbox) for one in (pid, dropping)))
-        assert await heard(node, pid) == [0, 1]
-        assert await heard(node, dropping) == [1]
-        assert sorted(letter.why.name for letter in node.dead_letters()) == [Why.DISPLACED.name, Why.FULL.name]
-
-
-@everywhere
-async def test_an_init_that_raises_leaves_nothing(where: Dispatcher) -> None:
-    class Broken(Doer):
-        def init(self) -> None:
-            raise Failed
-
-    async with running_node() as node:
-        with pytest.raises(InitError) as caught:
-            await node.spawn(Broken, dispatcher=where, name="broken")
-
-        assert isinstance(caught.value.__cause__, Failed)
-        assert node.whereis("broken") is None
-        assert node.processes() == []
-        assert node.info().dispatcher_threads == 0
-
-
-@everywhere
-async def test_a_crash_ends_the_process_with_its_error_and_tells_the_caller_at_once(where: Dispatcher) -> None:
-    def fail(_: Doer) -> None:
-        raise Failed("here")
-
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        with pytest.raises(TargetDownError) as caught:
-            await node.call(pid, fail)
-
-        assert isinstance(caught.value.__cause__, Failed)
-        assert isinstance(caught.value.reason, Crashed)
-        assert "in fail" in caught.value.reason.traceback
-
-
-@everywhere
-async def test_calls_are_answered_refused_deferred_and_time_out(where: Dispatcher) -> None:
-    callers: list[Caller] = []
-
-    class Answering(Doer):
-        def handle_call(self, request: Any, caller: Caller) -> object:
-            match request:
-                case "later":
-                    callers.append(caller)
-                    return NO_REPLY
-                case "now":
-                    return None if self.reply(callers.pop(), "late") else "nobody"
-                case "refuse":
-                    raise Reject(Failed())
-            return self.pid
-
-    async with running_node() as node, trio.open_nursery() as nursery:
-        pid = await node.spawn(Answering, dispatcher=where)
-        answers: list[object] = []
-
-        async def ask() -> None:
-            answers.append(await node.call(pid, "later"))
-
-        nursery.start_soon(ask)
-        await eventually(lambda: bool(callers))
-        assert await node.call(pid, "now") is None
-        assert await node.call(pid, "who") == pid
-        with pytest.raises(Failed):
-            await node.call(pid, "refuse")
-        with pytest.raises(CallTimeoutError):
-            await node.call(pid, "later", timeout=0.01)
-        await wait_all_tasks_blocked()
-
-        assert answers == ["late"]
-
-
-@everywhere
-async def test_stop_ends_it_after_the_callback_whose_answer_is_sent(where: Dispatcher) -> None:
-    log: list[Any] = []
-
-    def stop(me: Doer) -> str:
-        me.stop("enough")
-        return "bye"
-
-    async with running_node() as node:
-        pid = await node.spawn(Doer, log, dispatcher=where)
-        ended = node._router.processes[pid]
-
-        answer = await node.call(pid, stop)
-        await ended.wait_gone()
-
-        assert answer == "bye"
-        assert [what for what, _ in log] == ["init", Custom("enough")]
-
-
-@everywhere
-async def test_an_exit_is_taken_between_messages_and_may_be_trapped(where: Dispatcher) -> None:
-    def trap(me: Doer) -> None:
-        me.trap_exit = True
-
-    async with running_node() as node:
-        sender = await node.spawn(Doer, dispatcher=where)
-        pid, other = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
-        await node.call(pid, trap)
-
-        await node.call(sender, lambda me: (me.send_exit(pid, "please"), me.send_exit(other, "please")))
-        reason = await node.wait_ended(other) if other in node.processes() else Custom("please")
-
-        assert await heard(node, pid) == [Exit(sender, Custom("please"))]
-        assert reason == Custom("please")
-
-
-@everywhere
-async def test_children_end_before_their_parent_terminates_and_links_and_monitors_are_told(where: Dispatcher) -> None:
-    log: list[Any] = []
-
-    class Parent(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
-            self.child = await self.spawn(Doer, log, dispatcher=where)
-
-    async with running_node() as node:
-        parent = await node.spawn(Parent, log, dispatcher=where)
-        watcher, linked = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
-        await node.call(watcher, lambda me: me.monitor(parent))
-        await node.call(linked, lambda me: me.link(parent))
-        node.send(parent, "have a child")
-        await node.call(parent, "all")
-        log.clear()
-        linked_process = node._router.processes[linked]
-
-        node.send_exit(parent, "over")
-        await linked_process.wait_gone()
-
-        assert [what for what, _ in log] == [Shutdown(), Custom("over")]
-        assert linked_process.reason == Custom("over")
-        assert await heard(node, watcher) == [Down(parent, Custom("over"))]
-        assert len(node._kernel.relations) == 0
-
-
-@everywhere
-async def test_a_relation_that_was_removed_says_nothing(where: Dispatcher) -> None:
-    async with running_node() as node:
-        watched = await node.spawn(Recorder)
-        watcher = await node.spawn(Doer, dispatcher=where)
-        await node.call(watcher, lambda me: (me.monitor(watched), me.demonitor(watched)))
-
-        node.kill(watched)
-        await node.wait_ended(watched)
-
-        assert await heard(node, watcher) == []
-
-
-@everywhere
-async def test_a_supervisor_starts_it_again_without_overlap(where: Dispatcher) -> None:
-    log: list[Any] = []
-
-    def fail(_: Doer) -> None:
-        raise Failed
-
-    async with running_node() as node:
-        await node.supervise([ChildSpec("doer", Doer, log, dispatcher=where)], intensity=10)
-        service = node.service("doer")
-
-        for _ in range(3):
-            with pytest.raises(TargetDownError):
-                await service.call(fail)
-            await service.call("all", retry=True)
-
-        kinds = [what if what == "init" else type(what) for what, _ in log]
-        assert kinds == ["init", *[Crashed, "init"] * 3]
-
-
-@everywhere
-async def test_verbs_work_from_its_callbacks(where: Dispatcher) -> None:
-    results: dict[str, Any] = {}
-
-    def use(me: Doer) -> None:
-        results["alias"] = alias = me.create_alias()
-        me.register("named")
-        results["taken"] = me.node.whereis("named")
-        me.unregister()
-        me.send(alias, "to my alias")
-        me.delete_alias(alias)
-        me.send_after(0.01, me.pid, "later")
-        every = me.send_every(1000.0, me.pid, "never")
-        results["cancelled"] = every.cancel()
-        me.register_event("news", buffer=2)
-        me.publish("news", "first")
-        results["buffer"] = [one.message for one in me.subscribe("news")]
-        me.publish(EventName("news"), "second")
-        me.unsubscribe("news")
-        me.unregister_event("news")
-        me.send_priority = Priority.HIGH
-        results["killed"] = me.kill("victim")
-        results["nobody"] = me.send("nobody", "lost")
-        me.log.info("said")
-
-    async with running_node() as node:
-        victim = await node.spawn(Recorder, name="victim")
-        pid = await node.spawn(Doer, dispatcher=where)
-        kept: list[Any] = await node.call(pid, lambda me: me.heard)
-
-        await node.call(pid, use)
-        await eventually(lambda: len(kept) == 3)
-
-        assert kept == ["to my alias", "second", "later"]
-        assert isinstance(results.pop("alias"), Alias)
-        assert results == {"taken": pid, "cancelled": True, "buffer": ["first"], "killed": True, "nobody": False}
-        assert victim not in node.processes()
-        assert node._router.processes[pid].priority is Priority.HIGH
-        assert node.info().timers == 0
-
-
-@everywhere
-async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(where: Dispatcher) -> None:
-    async with running_node() as node:
-        receiver = await node.spawn(Recorder)
-
-        def send_and_end(me: Doer) -> None:
-            for number in range(50):
-                me.send(receiver, number)
-            raise Failed
-
-        pid = await node.spawn(Doer, dispatcher=where)
-        await node.call(await node.spawn(Doer), lambda me: me.link(receiver))
-        node.send(pid, send_and_end)
-        await node.wait_ended(pid)
-
-        assert await node.call(receiver, "all") == list(range(50))
-
-
-@everywhere
-async def test_a_state_machine_changes_waits_and_postpones(where: Dispatcher) -> None:
-    log: list[Any] = []
-
-    class Machine(StateMachine):
-        @state
-        def waiting(self, message: Any, sender: Any) -> object:
-            if message == "go":
-                self.start_timeout("unused", 100.0)
-                self.become("going")
-            else:
-                self.postpone()
-            return None
-
-        @state(timeout=0.01)
-        def going(self, message: Any, sender: Any) -> object:
-            log.append((message, threading.get_ident() == loop))
-            return str(message)
-
-        @waiting.enter
-        def begin(self, previous: str | None) -> None:
-            log.append(("enter", threading.get_ident() == loop))
-
-    loop = threading.get_ident()
-    async with running_node() as node, trio.open_nursery() as nursery:
-        machine = await node.spawn(Machine, dispatcher=where)
-        answers: list[object] = []
-
-        async def ask() -> None:
-            answers.append(await node.call(machine, "early"))
-
-        nursery.start_soon(ask)
-        await eventually(lambda: bool(node._router.processes[machine].postponed))
-        node.send(machine, "go")
-        await eventually(lambda: len(log) == 3 and bool(answers))
-
-        is_loop = where == LOOP
-        assert log == [("enter", is_loop), ("early", is_loop), (StateTimeout("going"), is_loop)]
-        assert answers == ["early"]
-        assert (await node.inspect(machine))["state"] == "going"
-
-
-@everywhere
-async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> None:
-    async with running_node() as node:
-        await node.spawn(Pool, PoolSpec(Doer, size=3, dispatcher=where), name="pool")
-
-        assert await node.call("pool", lambda me: me.node.name) == node.name
-
-
-@everywhere
-async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_reported(where: Dispatcher) -> None:
-    records: list[Any] = []
-
-    class Keeper(Recorder):
-        def handle_log(self, record: Any) -> None:
-            records.append((record.fields["callback"], record.fields["message_type"]))
-
-    class Picky(Doer):
-        def handle_message(self, message: Any, sender: Any) -> None:
-            if isinstance(message, float):
-                raise Failed
-            self.heard.append(message)
-
-    async with running_node() as node:
-        node.add_logger(await node.spawn(Keeper), "error")
-        await node.supervise([ChildSpec("picky", Picky, dispatcher=where, decide=lambda _: RESUME)])
-
-        for message in (1, 2, 3.0, 4, "five"):
-            node.send("picky", message)
-
-        assert await heard(node, "picky") == [1, 2, 4, "five"]
-        assert node.process_info("picky").messages_in == 6
-        await wait_all_tasks_blocked()
-        assert records == [("handle_message", "float")]
-
-
-@everywhere
-async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(where: Dispatcher) -> None:
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        node.send(pid, "one")
-        state = await node.get_state(pid)
-        await node.replace_state(pid, lambda state: {**state, "heard": ["another"]})
-        async with node.trace(pid, limit=5) as trace:
-            for message in (1, 2, 3, lambda me: me.send_after(0.0, me.pid, "timer")):
-                node.send(pid, message)
-            entries = [entry async for entry in trace]
-        await eventually(lambda: not node.info().timers)
-
-        assert set(state) == {"heard", "log_of_test"}
-        assert state["heard"] == ["one"]
-        assert [(entry.callback, entry.message_type) for entry in entries] == [
-            *[("handle_message", "int")] * 3,
-            ("send_after", "str"),
-            ("handle_message", "function"),
-        ]
-        assert await heard(node, pid) == ["another", 1, 2, 3, "timer"]
-
-
-@everywhere
-async def test_it_can_be_suspended_and_loses_nothing(where: Dispatcher) -> None:
-    async with running_node() as node:
-        pid = await node.spawn(Doer, dispatcher=where)
-
-        await node.suspend(pid)
-        for number in range(3):
-            node.send(pid, number)
-        told = await node.inspect(pid)
-        await node.resume(pid)
-
-        assert told["heard"] == "0"
-        assert await heard(node, pid) == [0, 1, 2]
-
 
 # -- threads -------------------------------------------------------------------------------------------------------------
 
@@ -526,7 +50,7 @@ async def test_it_can_be_suspended_and_loses_nothing(where: Dispatcher) -> None:
 @in_threads
 async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: Dispatcher) -> None:
     class Mixed(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_message(self, message: Any, sender: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
             self.heard.append(threading.get_ident())
 
     log: list[Any] = []
@@ -622,7 +146,7 @@ async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_nex
 @in_threads
 async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(where: Dispatcher) -> None:
     class Slow(Doer):
-        async def handle_inspect(self, *items: str) -> dict[str, str]:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_inspect(self, *items: str) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
             await trio.sleep(0.01)
             return dict.fromkeys(items, "asked")
 
@@ -752,6 +276,172 @@ async def test_a_thread_can_call_through_the_node() -> None:
         pid = await node.spawn(Doer, dispatcher=PINNED)
 
         assert await node.call(pid, lambda me: me.node.call_from_thread(other, "all")) == ["hello"]
+
+
+# -- every verb ----------------------------------------------------------------------------------------------------------
+
+
+class Idle(MetaProcess):
+    """A meta-process that only waits."""
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+
+def _replied(me: Doer, answer: Callable[[Caller], bool]) -> object:
+    """Ask somebody who defers, and answer in its place."""
+    [caller] = me.node.call_from_thread("deferring", "callers")
+    return answer(caller)
+
+
+def _aliased(me: Doer) -> bool:
+    alias = me.create_alias()
+    sent = me.send(alias, "to my alias")
+    me.delete_alias(alias)
+    return sent and not me.send(alias, "lost")
+
+
+def _subscribed(me: Doer) -> bool:
+    token = me.register_event("news", buffer=1)
+    me.publish("news", "one", token=token)
+    recent = [one.message for one in me.subscribe("news")]
+    taken = me.publish(EventName("news"), "two")
+    me.unsubscribe("news")
+    me.unregister_event("news")
+    return (recent, taken) == (["one"], 1)
+
+
+def _related(me: Doer) -> bool:
+    me.link("other")
+    me.monitor("other")
+    held = me.node.info().relations
+    me.unlink("other")
+    me.demonitor("other")
+    return (held, me.node.info().relations) == (2, 0)
+
+
+def _named(me: Doer) -> bool:
+    me.register("named")
+    was = me.registered_name, me.node.whereis("named")
+    me.unregister()
+    return was == ("named", me.pid) and me.registered_name is None
+
+
+def _configured(me: Doer) -> bool:
+    me.trap_exit, me.send_priority = True, Priority.HIGH
+    was = me.trap_exit, me.send_priority
+    me.trap_exit, me.send_priority = False, Priority.NORMAL
+    return was == (True, Priority.HIGH)
+
+
+def _meta(me: Doer) -> bool:
+    alias = me.wait_for(me.spawn_meta(Idle()))
+    told = me.wait_for(me.inspect_meta(alias))
+    return told == {} and me.meta_info(alias).alias == alias and me.send_exit(alias, "enough")
+
+
+def _stopped(me: Doer) -> bool:
+    me.stop()
+    return True
+
+
+def _timed(me: Doer) -> bool:
+    return me.send_after(0.0, me.pid, "later").cancel() in (True, False) and me.send_every(9.0, me.pid, "x").cancel()
+
+
+def _served(me: Doer) -> bool:
+    return me.service("child").send("hello") and me.wait_for(me.service("child").call("all")) == ["hello"]
+
+
+VERBS: dict[str, Callable[[Doer], object]] = {
+    "pid parent": lambda me: me.parent == me.node.pid and me.pid in me.node.processes(),
+    "env log node": lambda me: me.env == {"of": "node"} and me.log.info("said") is None and bool(me.node.name),
+    "send": lambda me: me.send("other", "hello") and not me.send("nobody", "hello"),
+    "send_wait": lambda me: me.wait_for(me.send_wait("other", "hello")),
+    "send_after send_every": _timed,
+    "forward": lambda me: me.forward("other", "hello", me.pid),
+    "call wait_for": lambda me: isinstance(me.wait_for(me.call("other", "all")), list),
+    "reply": lambda me: _replied(me, lambda caller: me.reply(caller, "late")),
+    "reply_error": lambda me: _replied(me, lambda caller: me.reply_error(caller, Failed())),
+    "spawn": lambda me: me.node.process_info(me.wait_for(me.spawn(Recorder))).parent == me.pid,
+    "spawn_meta inspect_meta meta_info send_exit": _meta,
+    "kill": lambda me: me.kill("victim"),
+    "stop": _stopped,
+    "trap_exit send_priority": _configured,
+    "register unregister registered_name": _named,
+    "create_alias delete_alias": _aliased,
+    "link unlink monitor demonitor": _related,
+    "register_event publish subscribe unsubscribe unregister_event": _subscribed,
+    "service": _served,
+}
+
+
+class Deferring(Recorder):
+    """Promises to answer, and tells whom."""
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        if request == "callers":
+            return list(self.heard)
+        self.heard.append(caller)
+        return NO_REPLY
+
+
+@in_threads
+@pytest.mark.parametrize("verb", VERBS)
+async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(where: Dispatcher, verb: str) -> None:
+    async with running_node(env={"of": "node"}) as node, trio.open_nursery() as nursery:
+        for name, behaviour in {"other": Recorder, "victim": Recorder, "deferring": Deferring}.items():
+            await node.spawn(behaviour, name=name)
+        await node.supervise([ChildSpec("child", Recorder)])
+        ended = trio.Event()
+
+        async def ask() -> None:
+            try:
+                await node.call("deferring", "later", timeout=30)
+            except (Failed, TargetDownError):
+                pass
+            ended.set()
+
+        if "reply" in verb:
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+        pid = await node.spawn(Doer, dispatcher=where)
+
+        assert await node.call(pid, lambda me: bool(VERBS[verb](me)), timeout=30) is True
+
+        if "reply" in verb:
+            await ended.wait()
+
+
+def test_no_verb_is_forgotten() -> None:
+    verbs = {name for name in [*vars(Behaviour), "service"] if not name.startswith("_")}
+
+    assert {one for names in VERBS for one in names.split()} == verbs
+
+
+async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
+    changing = {
+        *("send_after", "send_every", "stop", "send_exit", "kill", "register", "unregister", "create_alias"),
+        *("delete_alias", "_relate", "_unrelate", "register_event", "unregister_event", "subscribe", "unsubscribe"),
+    }
+    noted: dict[str, set[int]] = {}
+
+    def noting(name: str) -> Callable[..., Any]:
+        def verb(me: Any, *args: Any, **keywords: Any) -> Any:
+            noted.setdefault(name, set()).add(threading.get_ident())
+            return getattr(Doer, name)(me, *args, **keywords)
+
+        return verb
+
+    behaviour: Any = type("Noting", (Doer,), {name: noting(name) for name in changing})
+    async with running_node() as node:
+        for name in ("other", "victim"):
+            await node.spawn(Recorder, name=name)
+        for verb in (_aliased, _subscribed, _related, _named, _timed, _meta, VERBS["kill"], _stopped):
+            pid = await node.spawn(behaviour, dispatcher=PINNED)
+            await node.call(pid, lambda me, verb=verb: bool(verb(me)), timeout=30)
+
+    assert noted == {name: {threading.get_ident()} for name in changing}
 
 
 # -- waiting in a thread -------------------------------------------------------------------------------------------------
@@ -929,7 +619,7 @@ async def test_waiting_is_for_threads_and_for_what_can_be_awaited(where: Dispatc
 
 async def test_nobody_else_waits_in_the_name_of_a_process_with_a_thread() -> None:
     class Mixed(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_message(self, message: Any, sender: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
             try:
                 self.wait_for(self.call("callee", "question"))
             except NotAllowedError as error:
@@ -965,6 +655,95 @@ async def test_a_thread_that_a_callback_started_does_not_wait_in_its_name() -> N
         await node.call(pid, wait_elsewhere, timeout=25)
 
         assert len(refused) == 1
+
+
+async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refused_at_once() -> None:
+    class Sharing(Doer):
+        def init(self) -> None:
+            """Plain, so it needs the thread."""
+
+    async with running_node() as node:
+        one, other = [await node.spawn(Doer, dispatcher=Pod("pod")) for _ in range(2)]
+        between = await node.spawn(AsyncDoer)
+        outside = await node.spawn(Doer, dispatcher=PINNED)
+
+        async def reasons(me: Doer) -> list[str]:
+            found = []
+            for waits in (
+                me.call(other, "all", timeout=None),
+                me.call(between, lambda it: it.call(other, "all", timeout=None), timeout=None),
+                me.spawn(Sharing, dispatcher=Pod("pod")),
+            ):
+                try:
+                    await waits
+                except (DeadlockError, TargetDownError, InitError) as error:
+                    found.append(str(error.__cause__ or error))
+            return found
+
+        direct, around, child = await node.call(one, reasons, timeout=30)
+
+        assert f"{one} → {other} → {one}" in direct
+        assert str(between) in around
+        assert "would wait for ever" in around
+        assert "give it another thread" in child
+        assert await node.call(outside, lambda me: me.call(other, "all")) == []
+
+
+async def test_one_that_shares_a_thread_and_does_not_wait_may_be_asked_by_everybody() -> None:
+    gate = Gate()
+    async with running_node() as node, trio.open_nursery() as nursery:
+        one, other = [await node.spawn(Doer, dispatcher=Pod("pod")) for _ in range(2)]
+        asking = await node.spawn(AsyncDoer)
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await node.call(asking, lambda me: me.call(other, "all", timeout=30), timeout=30))
+
+        node.send(one, gate)
+        await gate.wait_reached()
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        gate.opened.set()
+        await eventually(lambda: bool(answers))
+
+        assert answers == [[]]
+
+
+async def test_one_that_answers_on_the_loop_may_be_asked_by_who_has_the_thread_they_share() -> None:
+    class Mixed(Doer):
+        async def handle_call(self, request: Any, caller: Caller) -> Any:
+            return "from the loop"
+
+    async with running_node() as node:
+        one, mixed = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Mixed, dispatcher=Pod("pod"))
+
+        assert await node.call(one, lambda me: me.call(mixed, "question")) == "from the loop"
+
+
+async def test_an_abandoned_thread_is_published() -> None:
+    gate = Gate()
+
+    class Slow(Doer):
+        def init(self) -> None:
+            self.heard.append(self.pid)
+            gate()
+
+    class Hearing(Recorder):
+        def init(self) -> None:
+            self.subscribe("ergo.thread_abandoned")
+
+        def handle_event(self, event: Any) -> None:
+            self.heard.append(event.message)
+
+    async with running_node() as node:
+        hearing = await node.spawn(Hearing)
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Slow, dispatcher=PINNED, init_timeout=0.05)
+        [told] = await node.call(hearing, "all")
+
+        assert isinstance(told, PID)
+        assert told > hearing
+        gate.opened.set()
 
 
 # -- pods, pools, CPUs ---------------------------------------------------------------------------------------------------
