@@ -82,7 +82,7 @@ class DispatchedProcess(Process):
         self._hop: _Hop | None = None
 
     @property
-    def waiting(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def waiting(self) -> Any:
         """What it waits for: an answer, a child, or the one who has the thread that it shares and answers calls in."""
         if self._waiting is not None or self.crew is None or "handle_call" not in self.hopping:
             return self._waiting
@@ -90,7 +90,7 @@ class DispatchedProcess(Process):
         return None if holder is self else holder
 
     @waiting.setter
-    def waiting(self, value: Any) -> None:
+    def waiting(self, value: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._waiting = value
 
     @property

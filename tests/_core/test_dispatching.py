@@ -50,7 +50,7 @@ from tests.support import Failed, Recorder, running_node
 @in_threads
 async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: Dispatcher) -> None:
     class Mixed(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_message(self, message: Any, sender: Any) -> None:
             self.heard.append(threading.get_ident())
 
     log: list[Any] = []
@@ -146,7 +146,7 @@ async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_nex
 @in_threads
 async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(where: Dispatcher) -> None:
     class Slow(Doer):
-        async def handle_inspect(self, *items: str) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_inspect(self, *items: str) -> dict[str, str]:
             await trio.sleep(0.01)
             return dict.fromkeys(items, "asked")
 
@@ -619,7 +619,7 @@ async def test_waiting_is_for_threads_and_for_what_can_be_awaited(where: Dispatc
 
 async def test_nobody_else_waits_in_the_name_of_a_process_with_a_thread() -> None:
     class Mixed(Doer):
-        async def handle_message(self, message: Any, sender: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        async def handle_message(self, message: Any, sender: Any) -> None:
             try:
                 self.wait_for(self.call("callee", "question"))
             except NotAllowedError as error:
