@@ -21,6 +21,7 @@ import trio
 
 from ergo_py import Actor, BadInputError, open_node
 from ergo_py.control import server as server_module
+from ergo_py.control.commands import COMMANDS
 from ergo_py.control.places import clean
 from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.shell.client import find_nodes
@@ -92,6 +93,22 @@ async def test_looking_acting_and_running_code_are_permitted_one_by_one(permissi
             assert (answer.get("code") == "not_permitted") == (do not in allowed), answer
             if do not in allowed:
                 assert "open it with control=" in answer["text"]
+
+
+@pytest.mark.parametrize("permission", ["look", "act", "attach"])
+async def test_no_command_is_done_without_its_permission(permission: str) -> None:
+    async with served(permission) as (node, server):
+        await node.spawn(Recorder, name="recorder")
+
+        def try_all() -> dict[str, Any]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                return {do: wire.ask(do) for do, command in COMMANDS.items() if command.permission != permission}
+
+        answers = await in_thread(try_all)
+
+        assert {answer.get("code") for answer in answers.values()} == {"not_permitted"}
+        assert node.whereis("recorder") is not None
 
 
 async def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +345,68 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
                 return False
 
         assert await in_thread(talk)
+        await assert_serves(server)
+
+
+async def test_a_client_that_hangs_up_in_the_middle_of_an_answer_harms_nobody() -> None:
+    async with served() as (node, server):
+        for _ in range(1000):
+            await node.spawn(Recorder)
+
+        def hang_up() -> None:
+            for _ in range(5):
+                with Wire(server.path) as wire:
+                    wire.hear()
+                    wire.say(b'{"v": 1, "id": 1, "do": "ps"}\n' * 3)
+                    # Some of the answer has come, and the rest is thrown away.
+                    wire.sock.recv(10)
+
+        await in_thread(hang_up)
+
+        await assert_serves(server)
+
+
+async def test_questions_may_be_asked_before_the_answers_and_are_answered_in_order() -> None:
+    async with served() as (node, server):
+        await node.spawn(Recorder, name="recorder")
+
+        def ask_ahead() -> list[int]:
+            with Wire(server.path) as wire:
+                wire.hear()
+                for number in range(30):
+                    do, how = (("ps", {}), ("inspect", {"to": "recorder"}), ("info", {"to": "nobody"}))[number % 3]
+                    wire.say(json.dumps({"v": 1, "id": number, "do": do, "with": how}).encode() + b"\n")
+                return [wire.hear()["id"] for _ in range(30)]
+
+        assert await in_thread(ask_ahead) == list(range(30))
+
+
+async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
+    async with served() as (node, server):
+        pid = await node.spawn(Recorder, name="recorder")
+        behaviour = node._find(pid).behaviour
+
+        def forget() -> None:
+            with Wire(server.path) as wire:
+                wire.hear()
+                asked = {"to": "recorder", "seconds": 3600, "limit": 100_000, "contents": True}
+                wire.say(json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n")
+                # Not a word of it is read, until the node hangs up.
+                deadline = time.monotonic() + 60
+                while time.monotonic() < deadline:
+                    node.send(pid, "x" * 2000)
+                    try:
+                        wire.say(b" ")
+                    except OSError:
+                        return
+                raise AssertionError("it was not dropped")
+
+        with trio.fail_after(60):
+            await in_thread(forget)
+            while node._kernel.watches:  # noqa: ASYNC110 - nobody tells when
+                await trio.sleep(0.01)
+
+        assert node._find(pid).behaviour is behaviour
         await assert_serves(server)
 
 
