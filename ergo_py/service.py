@@ -23,7 +23,7 @@ from ._core.kernel import Kernel
 from ._core.mailbox import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.messages import Request, Why
 from ._core.process import Process
-from ._core.reasons import Reason
+from ._core.reasons import Reason, Shutdown
 from ._core.receiver import Receiver
 from ._core.requests import Caller, ring_of
 from ._core.router import LANES
@@ -174,6 +174,7 @@ class Service:
             waiting.admit(seat.pid)
         else:
             self._refuse_ring(seat, message)
+            self._refuse_in_vain(seat, message)
             self._join(seat, waiting, message)
         try:
             with trio.move_on_after(math.inf if timeout is None else timeout):
@@ -239,6 +240,7 @@ class Service:
         seat = self._present(request)
         process, task = self._process, current_task()
         self._refuse_ring(seat, request)
+        self._refuse_in_vain(seat, request)
         if process is not None:
             process.sent += 1
             if process.home is not task:
@@ -293,7 +295,10 @@ class Service:
 
     def _ask_for_thread(self, asking: "_Asking") -> None:
         try:
-            self._enter(self._present(asking.caller.request), asking)
+            seat = self._present(asking.caller.request)
+            if seat.pid is None:
+                self._refuse_in_vain(seat, asking.caller.request)
+            self._enter(seat, asking)
         except ServiceError as error:
             asking.caller.settle(None, error)
 
@@ -334,6 +339,11 @@ class Service:
         if supervisor is not None and supervisor.works_in(current_task()):
             raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
 
+    def _refuse_in_vain(self, seat: Seat, message: object) -> None:
+        """Who is being stopped does not wait for what is started after its end."""
+        if self._process is not None and seat.is_closed_to(self._process):
+            raise ServiceGoneError(self.name, message, Shutdown("it comes back after the one who asks has ended"))
+
 
 class _Sending:
     """A message that waits for the next process, and then perhaps for room in its mailbox."""
@@ -350,6 +360,10 @@ class _Sending:
         """Where it waits for room."""
         self.sent: bool | None = None
         self.error: BaseException | None = None
+
+    @property
+    def waiter(self) -> Process | None:
+        return None if self.told is None else self.service._process
 
     def admit(self, pid: PID, /) -> None:
         router, sender, lane = self.service._router, self.service._sender, LANES[self.priority]
@@ -421,6 +435,10 @@ class _Asking:
         self.service = service
         self.caller = caller
         self.priority = priority
+
+    @property
+    def waiter(self) -> Process | None:
+        return self.service._process
 
     def admit(self, pid: PID, /) -> None:
         caller = self.caller

@@ -274,6 +274,11 @@ class _Passing:
         self._pool = pool
         self._envelope = envelope
 
+    @property
+    def waiter(self) -> None:
+        """Nobody that the pool knows of: a caller waits by itself, and is answered when the worker is."""
+        return
+
     def admit(self, pid: PID, /) -> None:
         worker = self._pool.router.processes.get(pid)
         caller = self._envelope[2]

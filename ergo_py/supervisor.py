@@ -456,7 +456,13 @@ class Supervisor(Actor):
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         process, ending = self._process, self._running[child.name]
-        self._seat(child).plan = returns
+        seat = self._seat(child)
+        seat.plan = returns
+        if child.cycles:
+            seat.goes_first = True
+            for sibling in (process.seats or {}).values():
+                if sibling.pid is None:
+                    sibling.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
         if drain:
             # Behind what is in its mailbox, so that it comes to all of it.
             process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))

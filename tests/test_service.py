@@ -640,6 +640,176 @@ async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
         assert trio.current_time() < 5
 
 
+# -- when the one who waits has to end first --------------------------------------------------------------------------
+
+BACK_IN_AN_HOUR = Backoff(3600.0, 3600.0)
+Use = Callable[[Service], Awaitable[Any]]
+
+
+async def asking(service: Service) -> Any:
+    return await service.call("anybody?", timeout=None, retry=True)
+
+
+async def sending(service: Service) -> Any:
+    return await service.send_wait("anybody?", timeout=None)
+
+
+class Asker(Actor):
+    """Uses the service of a sibling, as it is told, and notes what comes of it."""
+
+    def __init__(self, told: Log) -> None:
+        self.told = told
+
+    async def handle_message(self, message: Use, sender: Any) -> None:
+        try:
+            self.told.append(await message(self.service("echo")))
+        except ServiceGoneError as error:
+            self.told.append(type(error))
+
+
+class Manager(Actor):
+    """Has an asker of its own, below the supervisor by two steps."""
+
+    def __init__(self, told: Log) -> None:
+        self.told = told
+
+    async def init(self) -> None:
+        await self.spawn(Asker, self.told, name="asker")
+
+
+@pytest.mark.parametrize("use", [asking, sending])
+@pytest.mark.parametrize("asker", [Asker, Manager])
+async def test_a_stop_does_not_wait_for_a_child_that_waits_for_a_sibling(
+    use: Use, asker: type[Asker | Manager], autojump_clock: trio.testing.MockClock
+) -> None:
+    told: Log = []
+    async with running_node() as node:
+        name = "asker" if asker is Asker else "manager"
+        await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec(name, asker, told)])
+        await down(node)
+        node.send("asker", use)
+        await wait_all_tasks_blocked()
+
+    assert told == [ServiceGoneError]
+    assert trio.current_time() == 0.0
+    report = node.exit_report
+    assert report is not None
+    assert not report.killed
+
+
+@pytest.mark.parametrize("use", [asking, sending])
+async def test_a_group_comes_back_although_one_of_it_waits_for_another(
+    use: Use, autojump_clock: trio.testing.MockClock
+) -> None:
+    told: Log = []
+    async with running_node() as node:
+        children = [ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
+        tree = await node.supervise(children, strategy=ALL_FOR_ONE)
+        echo, asker = node.whereis("echo"), node.whereis("asker")
+        assert echo is not None
+
+        # The question is there before its supervisor hears of the end of the one that is asked.
+        node.kill(echo)
+        node.send("asker", use)
+        await trio.sleep(1.5)
+
+        assert told == [ServiceGoneError]
+        assert node.whereis("asker") not in (None, asker)
+        assert {child.restarts for child in tree.children()} == {1}
+
+
+async def test_a_supervisor_comes_back_although_one_of_its_children_waits_for_another(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: Log = []
+    async with running_node() as node:
+        children = [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("asker", Asker, told)]
+        await node.supervise([ChildSpec("inner", Supervisor, children)])
+        service = node.service("echo")
+        await down(node)
+        node.send("asker", asking)
+        await wait_all_tasks_blocked()
+
+        node.kill("inner")
+        answer = await service.call("from outside", timeout=None)
+
+        # Somebody else may wait: for that one it comes back.
+        assert told == [ServiceGoneError]
+        assert answer == "from outside"
+        assert trio.current_time() == 0.0
+
+
+async def test_who_is_being_stopped_and_asks_then_is_told_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    told: Log = []
+    go_on = trio.Event()
+
+    async def later(service: Service) -> Any:
+        await go_on.wait()
+        return await asking(service)
+
+    async with running_node() as node:
+        await node.supervise(
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("asker", Asker, told)], name="root"
+        )
+        await down(node)
+        node.send("asker", later)
+        await wait_all_tasks_blocked()
+
+        node.send_exit("root")
+        await wait_all_tasks_blocked()
+        go_on.set()
+        await node.wait_ended("root")
+
+    assert told == [ServiceGoneError]
+    assert trio.current_time() == 0.0
+
+
+async def test_one_that_is_stopped_alone_may_wait_for_a_sibling_that_comes_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: Log = []
+    async with running_node() as node:
+        tree = await node.supervise(
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
+        )
+        await down(node)
+        node.send("asker", asking)
+        await wait_all_tasks_blocked()
+
+        await tree.stop_child("asker")
+
+        assert told == ["anybody?"]
+        assert trio.current_time() == pytest.approx(1.0)
+
+
+async def test_who_waits_outside_is_told_when_a_supervisor_begins_to_end_for_good(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: Log = []
+
+    class Slow(Actor):
+        async def terminate(self, reason: Any) -> None:
+            await trio.sleep(2)
+
+    async with running_node() as node:
+        await node.supervise(
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("slow", Slow)], name="root"
+        )
+        await down(node)
+
+        async def wait() -> None:
+            with pytest.raises(ServiceGoneError):
+                await asking(node.service("echo"))
+            told.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            node.send_exit("root")
+
+    assert told == [0.0]
+
+
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 

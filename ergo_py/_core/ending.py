@@ -34,6 +34,8 @@ async def finish(process: "Process", reason: Reason) -> None:
     process.reason = reason
     _begin(process)
     try:
+        if process.seats is not None:
+            _empty_lines(process, reason)
         if process.callbacks.parts:
             await _part(process, reason)
         if process.owned:
@@ -58,6 +60,8 @@ async def undo(process: "Process", error: BaseException) -> None:
     # A spawner that was cancelled has not crashed its child: it took it along.
     process.reason = process.reason or (Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
     _begin(process)
+    if process.seats is not None:
+        _empty_lines(process, process.reason)
     if process.owned:
         with trio.CancelScope(shield=True):
             await stop_all(process.owned, process.reason)
@@ -299,6 +303,20 @@ def _release(process: "Process") -> None:
             kernel.escalate(process, reason)
     if process._gone is not None:
         process._gone.set()
+
+
+def _empty_lines(process: "Process", reason: Reason) -> None:
+    """A supervisor ends: a child that is down comes back with the successor of its supervisor at the earliest, or never.
+
+    Its other children would wait for it until they are killed, since they end first.
+    """
+    returns = process.seat is not None and process.seat.returns(reason)
+    for seat in (process.seats or {}).values():
+        if seat.pid is None:
+            if returns:
+                seat.turn_away(reason)
+            else:
+                close_seat(process.kernel, seat, reason)
 
 
 def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:

@@ -55,6 +55,10 @@ class Redirect:
 class Claim(Protocol):
     """Somebody who waits at a seat for its next process."""
 
+    @property
+    def waiter(self) -> Any:
+        """The process that is held up by this; None if it is none, or goes on meanwhile."""
+
     def admit(self, pid: PID, /) -> None:
         """Go on with this process."""
 
@@ -74,6 +78,7 @@ class Seat:
         "decision",
         "dropped",
         "fate",
+        "goes_first",
         "gone",
         "inner",
         "kept",
@@ -99,6 +104,8 @@ class Seat:
         """The child's restart policy: whether it comes back after it ended by itself like this."""
         self.plan: bool | None = None
         """Whether its supervisor, which is stopping it, means to start it again; None if it is not being stopped."""
+        self.goes_first = False
+        """It is being stopped with its siblings, none of whom is started before it has ended."""
         self.decision: Decision | None = None
         """What was decided about the failure that the process ends of."""
         self.successor_of: Reason | None = None
@@ -123,6 +130,7 @@ class Seat:
         """A process has started here: everybody who waited goes on with it, first come first served."""
         self.pid = pid
         self.gone = self.decision = self.plan = None
+        self.goes_first = False
         waiting, self.line = self.line, {}
         for claim in waiting:
             claim.admit(pid)
@@ -157,6 +165,27 @@ class Seat:
             return False
         return self.returns_after(reason)
 
+    def is_closed_to(self, process: Any) -> bool:
+        """Say whether a process would wait here in vain, because it has to end before anybody can be started here."""
+        seat: Seat | None = self
+        while seat is not None and seat.supervisor is not None:
+            above, below = seat.supervisor, process
+            while below is not None and below.parent is not above:
+                below = below.parent
+            if below is not None and (not above.accepting or (below.seat is not None and below.seat.goes_first)):
+                return True
+            # A supervisor that is down has to be started itself, by the one above it.
+            seat = None if above.accepting else above.seat
+        return False
+
+    def turn_away(self, reason: Reason) -> None:
+        """Tell those who wait here, or at the places below, in vain."""
+        for claim in [claim for claim in self.line if self.is_closed_to(claim.waiter)]:
+            del self.line[claim]
+            claim.refuse(reason)
+        for inner in self.inner.values():
+            inner.turn_away(reason)
+
     def inherit(self) -> list[tuple[Lane, Envelope]]:
         """Take what the predecessor left, to be put before everything else."""
         kept, self.kept = self.kept, []
@@ -166,6 +195,7 @@ class Seat:
         """Nobody comes back here. Whoever waits is told; what was kept is given back, to be buried."""
         self.gone = reason
         self.pid = self.plan = None
+        self.goes_first = False
         waiting, self.line = self.line, {}
         for claim in waiting:
             claim.refuse(reason)
