@@ -4,6 +4,7 @@ The smallest server is one line in the ``init`` of an actor, ``await self.spawn_
 gets ``TCPConnected``, ``TCPData`` and ``TCPDisconnected``, and sends ``TCPSend`` and ``TCPClose`` to the alias that is in them.
 """
 
+import os
 import socket
 from typing import Any, Self, Unpack
 
@@ -83,7 +84,13 @@ class TCPConnection(Stream):
             return self._given
         host, port = self._goal
         with trio.move_on_after(self._connect_timeout) as scope:
-            stream = await trio.open_tcp_stream(host, port)
+            try:
+                stream = await trio.open_tcp_stream(host, port)
+            except OSError as error:
+                why = _why_not_connected(error, host, port)
+                if why is None:
+                    raise
+                raise why from error
             return socket.socket(fileno=stream.socket.detach())
         assert scope.cancelled_caught
         raise TimeoutError(f"no connection to {host} port {port} within {self._connect_timeout:g} s")
@@ -173,6 +180,13 @@ class TCPServer(Listener):
         connection._begin(sock, self._receivers.next(), self._options, self.reader)
         connection._peer = address
         return connection
+
+
+def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:
+    """What the operating system said, where trio only says that no attempt succeeded; with its number, and so of its class."""
+    attempts = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else (error.__cause__,)
+    numbers = [one.errno for one in attempts if isinstance(one, OSError) and one.errno is not None]
+    return OSError(numbers[0], f"{os.strerror(numbers[0])}: {Endpoint(host, port)}") if numbers else None
 
 
 def _check_endpoint(what: str, host: object, port: object, least: int) -> None:

@@ -178,7 +178,18 @@ async def test_a_client_that_is_refused_says_so(reader: ReaderKind) -> None:
         with pytest.raises(InitError) as caught:
             await spawn_meta(node, owner, TCPConnection.connect(*address, reader=reader))
 
-        assert "Connection refused" in repr(caught.value.__cause__) or "connect" in str(caught.value.__cause__)
+        assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+        assert f"Connection refused: 127.0.0.1:{address[1]}" in str(caught.value)
+
+
+async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(InitError) as caught:
+            await spawn_meta(node, owner, TCPConnection.connect("no-such-host.invalid", 80, reader=reader))
+
+        assert isinstance(caught.value.__cause__, socket.gaierror)
 
 
 async def test_a_socket_that_is_connected_can_be_taken_over(reader: ReaderKind) -> None:
