@@ -2,13 +2,14 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import structlog
 import trio
 
-from ergo_py import PID, Actor, Caller, TargetDownError, open_node
+from ergo_py import PID, Actor, Alias, Caller, MetaProcess, TargetDownError, open_node
 from ergo_py._core.errors import BadInputError
 from ergo_py._core.log import Log, Output
 from ergo_py._core.messages import LogRecord
@@ -397,6 +398,38 @@ class Clumsy(Actor):
 
     def terminate(self, reason: object) -> None:
         raise RuntimeError("clumsy")
+
+
+class Speaking(MetaProcess):
+    """Says what it is told, as each of the processes does in the test below."""
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        return request(self)
+
+
+async def test_processes_and_meta_processes_may_have_levels_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    def speak(me: Any) -> None:
+        for method in METHODS:
+            getattr(me.log, method)(method)
+
+    levels: list[str | None] = [None, "debug", "critical", "off"]
+    said: list[list[str]] = []
+
+    with trio.fail_after(10):
+        async with open_node(watchdog=None, log_output="json", log_level="error") as node:
+            owner = await node.spawn(Puppet)
+            speakers: list[PID | Alias] = [await node.spawn(Puppet, log_level=level) for level in levels]
+            for level in levels:
+                meta = partial(Puppet.spawn_meta, behaviour=Speaking(), log_level=level)
+                speakers.append(await node.call(owner, lambda me, spawn=meta: spawn(me)))
+            for speaker in speakers:
+                await node.call(speaker, speak)
+                said.append([json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()])
+
+    assert said == 2 * [["error", "critical"], METHODS, ["critical"], []]
 
 
 async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(capsys: pytest.CaptureFixture[str]) -> None:
