@@ -5,6 +5,8 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,14 +29,31 @@ def resident() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+@contextmanager
+def descriptors_for(count: int) -> Iterator[None]:
+    """As many descriptors as a crowd needs, as far as the system lets us have them; the client inherits that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + 200
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"RLIMIT_NOFILE may not be more than {hard}, which is too small for {count} connections")
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize("reader", ["thread", "task"])
 async def test_a_crowd_is_served_and_every_answer_is_right(
     reader: ReaderKind, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = CROWD[reader]
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < count + 200:
-        pytest.skip(f"RLIMIT_NOFILE is {soft}, which is too small for {count} connections")
+    with descriptors_for(count):
+        await serve_a_crowd(reader, count, capsys)
+
+
+async def serve_a_crowd(reader: ReaderKind, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     async with running_node(limit=110.0, max_reader_threads=count + 10) as node:
         mail = Mail()
         owner = await node.spawn(Ear, mail, echo)
