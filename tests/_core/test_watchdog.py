@@ -319,10 +319,11 @@ async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: No
     bridge.close()
 
 
-async def test_the_node_keeps_the_last_report_and_counts_them() -> None:
+@pytest.mark.parametrize("threshold", [THRESHOLD, 0.9])
+async def test_the_node_keeps_the_last_report_and_counts_them(threshold: float) -> None:
     reports = Reports()
 
-    async with running_node(watchdog=THRESHOLD) as node:
+    async with running_node(watchdog=threshold) as node:
 
         def block(me: Puppet) -> None:
             while (last := node._last_blocked) is None or last.process != me.pid:
@@ -339,6 +340,7 @@ async def test_the_node_keeps_the_last_report_and_counts_them() -> None:
     assert info.last_blocked is not None
     assert info.last_blocked.process == pid
     assert info.last_blocked.callback == "handle_message"
+    assert info.last_blocked.seconds >= threshold
 
 
 async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixture[str]) -> None:
