@@ -28,6 +28,7 @@ from ergo_py import (
     NoProcess,
     Normal,
     NotAllowedError,
+    Overflow,
     Priority,
     Reject,
     Shutdown,
@@ -543,6 +544,24 @@ async def test_a_late_reply_does_not_answer_the_callers_next_call(autojump_clock
         answer = await node.call(server, keep)
 
         assert answer == "to the second"
+
+
+@pytest.mark.parametrize("overflow", Overflow)
+async def test_an_answer_needs_no_room_in_the_mailbox_of_the_caller(
+    autojump_clock: MockClock, way: Way, overflow: Overflow
+) -> None:
+    async with running_node(inline_calls=way.inline_calls) as node:
+        server = await asleep(node, way.server)
+        caller = await node.spawn(Puppet, mailbox_size=1, overflow=overflow)
+
+        async def fill_up_and_ask(me: Puppet) -> Any:
+            me.send(me.pid, "fills its own mailbox")
+            return [await me.call(server, echo(number), timeout=1) for number in range(3)]
+
+        answers = await node.call(caller, fill_up_and_ask)
+
+        assert answers == [0, 1, 2]
+        assert await node.call(caller, None) == ["fills its own mailbox"]
 
 
 async def test_a_deferred_reply_may_come_from_the_callee_itself(autojump_clock: MockClock, way: Way) -> None:
