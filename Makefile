@@ -10,11 +10,12 @@ VENV := .venv
 BIN  := $(VENV)/bin
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
+PEERS := .venv-peers/.installed
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup fmt fmt-check lint contracts types test test-deep test-matrix coverage bench docs check demo soak chaos clean
+.PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:           ## Show what there is to make
@@ -64,6 +65,23 @@ coverage: $(DEV)        ## Run the tests and demand coverage
 bench: $(DEV)   ## Measure, as ratios against peers and limits
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-page: $(DEV)
+	$(BIN)/python -m benchmarks --page docs/performance $(ARGS)
+
+$(PEERS): pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --upgrade pip
+	.venv-peers/bin/python -m pip install --quiet --editable . --group peers
+	@touch $@
+
+bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part of docs/performance.md
+	.venv-peers/bin/python -m benchmarks.compare --page docs/performance $(ARGS)
+
+growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
+	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)
+
+performance: bench-page bench-peers growth      ## Measure all that docs/performance.md shows
+
 soak: $(DEV)    ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
@@ -79,6 +97,6 @@ demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)
 
 clean:          ## Remove everything made here, environments included
-	rm -rf $(VENV) .venv-3.* docs/_build dist build .coverage .coverage.* htmlcov .hypothesis
+	rm -rf $(VENV) .venv-3.* .venv-peers docs/_build dist build .coverage .coverage.* htmlcov .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

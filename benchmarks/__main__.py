@@ -1,11 +1,14 @@
 """``python -m benchmarks``: measure, print the table, keep the figures."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from time import perf_counter
 
 from .harness import ROUNDS, Case, discover, measure
+from .pages import publish
+from .progress import progress
 from .report import save, table
 
 _RESULTS = Path(__file__).parent / "results"
@@ -21,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="cases whose name contains NAME")
     parser.add_argument("--list", action="store_true", help="name the cases and do nothing")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where the JSON goes")
+    parser.add_argument("--page", type=Path, metavar="DIRECTORY", help="write the page about the goals there")
     chosen = parser.parse_args(arguments)
     cases = discover(chosen.only)
     if chosen.list or not cases:
@@ -31,18 +35,15 @@ def main(arguments: list[str] | None = None) -> int:
         return max(case.least, case.size // 5) if chosen.quick else case.size
 
     began = perf_counter()
-    measured = measure(cases, 2 if chosen.quick else chosen.rounds, size, _progress)
-    _progress("")
+    measured = measure(cases, 2 if chosen.quick else chosen.rounds, size, progress)
+    progress("")
     print(table(cases, measured))
     path = save(cases, measured, chosen.results)
     print(f"{perf_counter() - began:.0f} s; everything is in {path}")
+    if chosen.page:
+        for made in publish("goals", json.loads(path.read_text()), chosen.page):
+            print(f"wrote {made}")
     return 0
-
-
-def _progress(what: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{what}")
-        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite, nan
 from statistics import median, quantiles
+from types import ModuleType
 
 import trio
 
@@ -101,14 +103,16 @@ class Row:
     value: float
     spread: float
     ratios: Mapping[str, float]
+    spreads: Mapping[str, float]
+    """Of the ratios."""
     verdicts: Sequence[tuple[Goal, float, bool]]
 
 
-def discover(only: Sequence[str] = ()) -> list[Case]:
-    """All cases, or those whose name contains one of the given words."""
+def discover(only: Sequence[str] = (), package: ModuleType = workloads) -> list[Case]:
+    """All cases of a package, or those whose name contains one of the given words."""
     found: list[Case] = []
-    for module in pkgutil.iter_modules(workloads.__path__):
-        found += getattr(importlib.import_module(f"{workloads.__name__}.{module.name}"), "CASES", [])
+    for module in pkgutil.iter_modules(package.__path__):
+        found += getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "CASES", [])
     return [case for case in found if not only or any(word in case.name for word in only)]
 
 
@@ -162,20 +166,27 @@ def evaluate(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> list[Row]:
 def _row(case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]]) -> Row:
     values = [_cost(line, taken, line.figure) for taken in rounds]
     references = [name for name in case.variants if not name.startswith("ergo")]
-    ratios = {name: median(_ratio(case, line, taken, name) for taken in rounds) for name in references}
+    formed = {name: _ratios(case, line, rounds, name) for name in references}
+    ratios = {name: median(found) if found else nan for name, found in formed.items()}
+    spreads = {name: spread(found) if found else nan for name, found in formed.items()}
     value = median(values)
     reached = [(goal, ratios[goal.of] if goal.of else value) for goal in line.goals]
-    return Row(line, value, spread(values), ratios, [(goal, is_, is_ <= goal.most) for goal, is_ in reached])
+    return Row(line, value, spread(values), ratios, spreads, [(goal, is_, is_ <= goal.most) for goal, is_ in reached])
 
 
 def _cost(line: Line, taken: Mapping[str, Figures], figure: str) -> float:
     return taken[line.subject][figure] - (taken[line.minus][figure] if line.minus else 0.0)
 
 
+def _ratios(case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]], reference: str) -> list[float]:
+    """One for each round in which the reference gave such a figure at all."""
+    return [ratio for taken in rounds if isfinite(ratio := _ratio(case, line, taken, reference))]
+
+
 def _ratio(case: Case, line: Line, taken: Mapping[str, Figures], reference: str) -> float:
     figure = line.figure.replace("cpu", "wall") if reference in case.by_wall else line.figure
     limit = taken[reference].get(figure, taken[reference].get("cpu", 0.0))
-    return _cost(line, taken, figure) / limit if limit else float("nan")
+    return _cost(line, taken, figure) / limit if limit else nan
 
 
 def spread(values: Sequence[float]) -> float:

@@ -65,7 +65,12 @@ def _reference(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> list[floa
     return [taken[case.reference][case.lines[0].figure] for taken in rounds]
 
 
-def save(cases: Sequence[Case], measured: Measurements, directory: Path) -> Path:
+def save(
+    cases: Sequence[Case],
+    measured: Measurements,
+    directory: Path,
+    packages: Sequence[str] = ("ergo_py", "trio", "pykka"),
+) -> Path:
     """Write everything that was measured, and what it was measured on."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y-%m-%d-%H%M%S.json")
@@ -75,9 +80,14 @@ def save(cases: Sequence[Case], measured: Measurements, directory: Path) -> Path
         "machine": platform.machine(),
         "processors": os.cpu_count(),
         "load": os.getloadavg(),
-        "versions": {name: version(name) for name in ("ergo_py", "trio", "pykka")},
+        "versions": {name: version(name) for name in packages},
         "cases": {
-            case.name: {"unit": case.unit, "rounds": measured[case.name], "lines": _summary(case, measured[case.name])}
+            case.name: {
+                "about": case.about,
+                "unit": case.unit,
+                "rounds": measured[case.name],
+                "lines": _summary(case, measured[case.name]),
+            }
             for case in cases
         },
     }
@@ -91,6 +101,7 @@ def _summary(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, A
             "value": row.value,
             "spread": row.spread,
             "ratios": dict(row.ratios),
+            "spreads": dict(row.spreads),
             "goals": [
                 {"name": goal.name, "most": goal.most, "of": goal.of, "is": is_, "met": reached}
                 for goal, is_, reached in row.verdicts

@@ -4,16 +4,13 @@ Each measurement has a Python of its own, since memory that was used once is not
 """
 
 import gc
-import json
-import subprocess
-import sys
-from functools import partial
 
 import pykka
 import trio
 
 from ergo_py import open_node
 
+from ..apart import apart
 from ..clocks import Stopwatch, resident
 from ..floor import FloorActor
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop
@@ -88,20 +85,13 @@ def _pykka(size: int) -> Figures:
     return {"KiB": used / size, "collect": collecting.cpu * 1e3} | stopping.each(size, "stop ")
 
 
-_WORK: dict[str, Variant] = {
+APART: dict[str, Variant] = {
     "ergo plain": on_loop(_ergo, Idle),
     "ergo async": on_loop(_ergo, AsyncIdle),
     "floor": on_loop(_floor),
     "trio": on_loop(_task),
     "pykka": _pykka,
 }
-
-
-def _apart(variant: str, size: int) -> Figures:
-    command = [sys.executable, "-m", __name__, variant, str(size)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
 
 
 def _case(size: int, rounds: int) -> Case:
@@ -112,7 +102,7 @@ def _case(size: int, rounds: int) -> Case:
         unit="",
         size=size,
         least=100,
-        variants={variant: partial(_apart, variant) for variant in _WORK},
+        variants={variant: apart(__name__, variant) for variant in APART},
         lines=[
             Line("memory, plain (KiB)", "ergo plain", figure="KiB", goals=(memory, Goal("G9", 3.2))),
             Line("memory, async (KiB)", "ergo async", figure="KiB", goals=(memory, Goal("G9", 4.2))),
@@ -126,6 +116,3 @@ def _case(size: int, rounds: int) -> Case:
 
 
 CASES = [_case(10_000, rounds=1), _case(100_000, rounds=1)]
-
-if __name__ == "__main__":
-    json.dump(dict(_WORK[sys.argv[1]](int(sys.argv[2]))), sys.stdout)

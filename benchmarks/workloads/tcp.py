@@ -41,7 +41,7 @@ class Echo(Actor):
             self.send(message.connection, TCPSend(message.data))
 
 
-def _load(port: int, size: int, count: int) -> Figures:
+def load_tcp(port: int, size: int, count: int) -> Figures:
     watch = Stopwatch()
     with Load("tcp", port, _CONNECTIONS, size, count) as load:
         load.wait("go")
@@ -55,7 +55,7 @@ async def _ergo(reader: ReaderKind, size: int, count: int) -> Figures:
     taken: list[Figures] = []
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         await node.spawn(Echo, server)
-        taken.append(await trio.to_thread.run_sync(_load, server.local.port, size, count))
+        taken.append(await trio.to_thread.run_sync(load_tcp, server.local.port, size, count))
     return taken[0]
 
 
@@ -66,7 +66,7 @@ async def _trio(size: int, count: int) -> Figures:
 
     async with trio.open_nursery() as nursery:
         listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))
-        figures = await trio.to_thread.run_sync(_load, listeners[0].socket.getsockname()[1], size, count)
+        figures = await trio.to_thread.run_sync(load_tcp, listeners[0].socket.getsockname()[1], size, count)
         nursery.cancel_scope.cancel()
     return figures
 
@@ -79,7 +79,7 @@ async def _streams(size: int, count: int) -> Figures:
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    figures = await asyncio.to_thread(_load, server.sockets[0].getsockname()[1], size, count)
+    figures = await asyncio.to_thread(load_tcp, server.sockets[0].getsockname()[1], size, count)
     server.close()
     return figures
 
@@ -94,7 +94,7 @@ class EchoProtocol(asyncio.Protocol):
 
 async def _protocol(size: int, count: int) -> Figures:
     server = await asyncio.get_running_loop().create_server(EchoProtocol, "127.0.0.1", 0)
-    figures = await asyncio.to_thread(_load, server.sockets[0].getsockname()[1], size, count)
+    figures = await asyncio.to_thread(load_tcp, server.sockets[0].getsockname()[1], size, count)
     server.close()
     return figures
 
@@ -124,7 +124,7 @@ def _socketserver(size: int, count: int) -> Figures:
         serving = threading.Thread(target=server.serve_forever, args=(0.02,))
         serving.start()
         try:
-            return _load(server.server_address[1], size, count)
+            return load_tcp(server.server_address[1], size, count)
         finally:
             server.shutdown()
             serving.join()

@@ -1,10 +1,6 @@
 """Messages to be sent later: arming and taking back, and what many of them weigh."""
 
-import json
 import random
-import subprocess
-import sys
-from functools import partial
 from heapq import heappush
 from itertools import count
 from typing import Any
@@ -13,12 +9,13 @@ import trio
 
 from ergo_py import PID, Actor, open_node
 
+from ..apart import apart
 from ..clocks import Latch, Stopwatch, resident
 from ..floor import step
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop
 
 
-def _delays(size: int) -> list[float]:
+def delays(size: int) -> list[float]:
     choose = random.Random(1)
     return [1000.0 + choose.random() * 1000.0 for _ in range(size)]
 
@@ -54,7 +51,7 @@ async def _ergo(size: int) -> Figures:
 
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         waiting = await node.spawn(Reporting)
-        node.send(waiting, _delays(size))
+        node.send(waiting, delays(size))
         await latch.wait()
     return figures
 
@@ -63,11 +60,11 @@ async def _heap(size: int) -> Figures:
     """A heap of lists by hand, cancelled by emptying the entry."""
     heap: list[list[Any]] = []
     numbers = count()
-    delays = _delays(size)
+    wanted = delays(size)
     before = resident()
     entries: list[list[Any]] = []
     with Stopwatch() as arming:
-        for delay in delays:
+        for delay in wanted:
             entry = [trio.current_time() + delay, next(numbers), print, None]
             heappush(heap, entry)
             entries.append(entry)
@@ -87,12 +84,12 @@ async def _tasks(size: int) -> Figures:
         with scope:
             await trio.sleep(delay)
 
-    delays = _delays(size)
+    wanted = delays(size)
     before = resident()
     async with trio.open_nursery() as nursery:
         with Stopwatch() as arming:
             scopes: list[trio.CancelScope] = []
-            for delay in delays:
+            for delay in wanted:
                 scope = trio.CancelScope()
                 scopes.append(scope)
                 nursery.start_soon(late, scope, delay)
@@ -113,14 +110,7 @@ def _step(size: int) -> Figures:
     return {"arm cpu": cost, "cancel cpu": cost}
 
 
-_WORK: dict[str, Variant] = {"ergo": on_loop(_ergo), "floor": on_loop(_heap), "trio": on_loop(_tasks)}
-
-
-def _apart(variant: str, size: int) -> Figures:
-    command = [sys.executable, "-m", __name__, variant, str(size)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
+APART: dict[str, Variant] = {"ergo": on_loop(_ergo), "floor": on_loop(_heap), "trio": on_loop(_tasks)}
 
 
 CASES = [
@@ -130,7 +120,7 @@ CASES = [
         unit="µs",
         size=100_000,
         least=100,
-        variants={**_WORK, "step": _step},
+        variants={**APART, "step": _step},
         lines=[
             Line("arm", "ergo", figure="arm cpu", goals=(Goal("reach", 3.0), Goal("G14", 6.0, "step"))),
             Line("cancel", "ergo", figure="cancel cpu", goals=(Goal("reach", 3.0), Goal("G14", 4.0, "step"))),
@@ -142,11 +132,8 @@ CASES = [
         unit="KiB",
         size=100_000,
         least=100,
-        variants={variant: partial(_apart, variant) for variant in _WORK},
+        variants={variant: apart(__name__, variant) for variant in APART},
         lines=[Line("pending", "ergo", figure="KiB", goals=(Goal("G14", 0.25),))],
         rounds=1,
     ),
 ]
-
-if __name__ == "__main__":
-    json.dump(dict(_WORK[sys.argv[1]](int(sys.argv[2]))), sys.stdout)

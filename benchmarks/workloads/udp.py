@@ -24,7 +24,7 @@ try:
 except ImportError:  # it is not to be had everywhere
     uvloop = None
 
-_BYTES = 64
+BYTES = 64
 _WARM_UP = 100
 
 
@@ -70,7 +70,7 @@ async def _ergo(reader: ReaderKind, count: int) -> Figures:
     server = UDPServer(reader=reader)
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         await node.spawn(Sink, server, meter)
-        with Load("udp", server.local.port, _BYTES):
+        with Load("udp", server.local.port, BYTES):
             await done.wait()
     return meter.each()
 
@@ -79,7 +79,7 @@ async def _trio(count: int) -> Figures:
     meter = Meter(count, lambda: None)
     with trio.socket.socket(type=socket.SOCK_DGRAM) as sock:
         await sock.bind(("127.0.0.1", 0))
-        with Load("udp", sock.getsockname()[1], _BYTES):
+        with Load("udp", sock.getsockname()[1], BYTES):
             while meter.left > 0:
                 await sock.recvfrom(65535)
                 meter.take()
@@ -100,7 +100,7 @@ async def _protocol(count: int) -> Figures:
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         partial(Protocol, meter), local_addr=("127.0.0.1", 0)
     )
-    with Load("udp", transport.get_extra_info("sockname")[1], _BYTES):
+    with Load("udp", transport.get_extra_info("sockname")[1], BYTES):
         await done.wait()
     transport.close()
     return meter.each()
@@ -124,7 +124,7 @@ def _socketserver(count: int) -> Figures:
 
     with (
         socketserver.UDPServer(("127.0.0.1", 0), Handler) as server,
-        Load("udp", server.server_address[1], _BYTES),
+        Load("udp", server.server_address[1], BYTES),
     ):
         while meter.left > 0:
             server.handle_request()

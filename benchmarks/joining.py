@@ -1,0 +1,82 @@
+"""How peers join the workloads, and how one that fails or hangs spoils nothing but its own figures."""
+
+import importlib
+import pkgutil
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType, ModuleType
+
+from . import peers
+from .harness import Case, Figures, Variant
+
+__all__ = ["LIMIT", "Joined", "guarded", "join", "time_limit"]
+
+LIMIT = 60.0
+"""How many seconds one piece of work of a peer may take."""
+
+
+@dataclass
+class Joined:
+    """Cases with peers in them, and what is to be said about those that are not."""
+
+    cases: list[Case]
+    absent: dict[str, str] = field(default_factory=dict[str, str])
+    """Modules of peers that could not be imported, and why."""
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    """Pieces of work that gave no figures, and why."""
+
+
+def join(cases: Iterable[Case], package: ModuleType = peers, limit: float = LIMIT) -> Joined:
+    """Those cases that a peer adds something to, with all that the peers add."""
+    joined = Joined([])
+    added: dict[str, dict[str, Variant]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        try:
+            adds: Mapping[str, Mapping[str, Variant]] = getattr(
+                importlib.import_module(f"{package.__name__}.{module.name}"), "ADDS", {}
+            )
+        except ImportError as error:
+            joined.absent[module.name] = str(error)
+            continue
+        for case, variants in adds.items():
+            for name, variant in variants.items():
+                title = f"{case}: {name}"
+                added.setdefault(case, {})[name] = guarded(variant, title, joined.failed, limit)
+    joined.cases = [
+        replace(case, variants={**case.variants, **added[case.name]}) for case in cases if case.name in added
+    ]
+    return joined
+
+
+def guarded(variant: Variant, title: str, failed: dict[str, str], limit: float) -> Variant:
+    """The same work; if it fails or takes too long it gives no figures, says why once, and is not tried again."""
+
+    def work(size: int) -> Figures:
+        if title in failed:
+            return {}
+        try:
+            with time_limit(limit):
+                return variant(size)
+        except Exception as error:
+            failed[title] = f"{type(error).__name__}: {error}"
+            return {}
+
+    return work
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread after so many seconds, whatever it waits for."""
+
+    def expire(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

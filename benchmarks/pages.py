@@ -1,0 +1,268 @@
+"""What the documentation says about figures, made from what a run has kept: tables, drawings, what is lost and what is missed."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from .plot import Dot, curves, dots
+from .reasons import GOALS, LOSSES, why
+
+__all__ = ["Group", "Shown", "goals", "growth", "peers", "publish"]
+
+_DEARER = 1.05
+"""What costs more than this many times as much as a peer is a loss, not noise."""
+
+Content = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A line of a case, as the page calls it."""
+
+    title: str
+    case: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is shown in one table and one drawing, against these peers."""
+
+    name: str
+    heading: str
+    peers: Sequence[str]
+    rows: Sequence[Shown]
+
+
+_ACTORS = ("floor", "trio", "asyncio", "anyio", "pykka", "thespian", "xoscar", "pyctor", "actorio")
+
+GROUPS = (
+    Group(
+        "messages",
+        "Messages and calls",
+        _ACTORS,
+        (
+            Shown("tell, 1 to 1", "tell, 1 to 1", "plain handler"),
+            Shown("tell, 1 to 1, async handler", "tell, 1 to 1", "async handler"),
+            Shown("tell, 100 pairs", "tell, 100 to 100", "plain handler"),
+            Shown("tell, 100 pairs, async handler", "tell, 100 to 100", "async handler"),
+            Shown("call, p50", "call, 1 pair", "plain callee, p50"),
+            Shown("call, p99", "call, 1 pair", "plain callee, p99"),
+            Shown("call, async callee, p50", "call, 1 pair", "async callee, p50"),
+            Shown("call, async callee, p99", "call, 1 pair", "async callee, p99"),
+            Shown("call, 100 pairs", "call, 100 pairs", "plain callee, no timeout"),
+            Shown("call, 100 pairs, async callee", "call, 100 pairs", "async callee, no timeout"),
+            Shown("publish to many", "publish to 10,000 subscribers", "publish"),
+        ),
+    ),
+    Group(
+        "lives",
+        "Lives, memory, timers",
+        _ACTORS,
+        (
+            Shown("spawn", "spawn and stop", "spawn, plain callbacks"),
+            Shown("spawn, async callbacks", "spawn and stop", "spawn, async callbacks"),
+            Shown("stop", "spawn and stop", "stop, plain callbacks"),
+            Shown("crash to successor", "restart", "one child, again and again"),
+            Shown("memory, 10,000 idle", "crowd of 10,000", "memory, plain (KiB)"),
+            Shown("memory, 100,000 idle", "crowd of 100,000", "memory, plain (KiB)"),
+            Shown("stop of 100,000", "crowd of 100,000", "stop, plain (µs)"),
+            Shown("timer, arm", "timers", "arm"),
+            Shown("timer, cancel", "timers", "cancel"),
+        ),
+    ),
+    Group(
+        "threads",
+        "From a thread to a process",
+        ("floor", "trio", "from_thread", "asyncio", "anyio", "janus", "pykka"),
+        (
+            Shown("flood", "thread to process, flood", "one thread"),
+            Shown("flood, four threads", "thread to process, flood", "four threads"),
+            Shown("flood, bounded mailbox", "thread to process, flood", "bounded, waits for room"),
+            Shown("to a sleeper, p50", "thread to process, idle", "p50"),
+            Shown("to a sleeper, p99", "thread to process, idle", "p99"),
+        ),
+    ),
+    Group(
+        "network",
+        "Sockets",
+        (
+            "floor",
+            "trio",
+            "asyncio",
+            "asyncio streams",
+            "asyncio protocol",
+            "uvloop",
+            "uvloop streams",
+            "uvloop protocol",
+            "anyio",
+            "socketserver",
+        ),
+        (
+            Shown("TCP echo 64 B, reader task", "TCP echo, 64 bytes", "reader task"),
+            Shown("TCP echo 64 B, reader thread", "TCP echo, 64 bytes", "reader thread"),
+            Shown("TCP echo 64 KiB, reader task", "TCP echo, 64 KiB", "reader task"),
+            Shown("TCP echo 64 KiB, reader thread", "TCP echo, 64 KiB", "reader thread"),
+            Shown("UDP flood, reader task", "UDP flood, 64 bytes", "reader task"),
+            Shown("UDP flood, reader thread", "UDP flood, 64 bytes", "reader thread"),
+        ),
+    ),
+)
+
+
+def publish(kind: str, content: Content, directory: Path) -> list[Path]:
+    """Write the page ``kind`` with its drawings, and beside it the figures that it was made from."""
+    made = {"peers": peers, "goals": goals, "growth": growth}[kind](content)
+    kept = {**content, "cases": {name: _without_rounds(case) for name, case in content["cases"].items()}}
+    made[f"{kind}.json"] = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in made.items():
+        (directory / name).write_text(text)
+    return [directory / name for name in made]
+
+
+def _without_rounds(case: Content) -> Content:
+    return {name: value for name, value in case.items() if name != "rounds"}
+
+
+def _about(content: Content) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+    return (
+        f"Measured on {content['at'][:10]}: {content['machine']}, {content['processors']} processors, load "
+        f"{content['load'][0]:.1f} at the end; CPython {content['python']}; {versions}."
+    )
+
+
+def _written_by(command: str) -> str:
+    return f"<!-- Written by `make {command}`. -->\n"
+
+
+# -- peers -------------------------------------------------------------------------------------------------------------
+
+
+def peers(content: Content) -> dict[str, str]:
+    """The tables and drawings of a run with peers."""
+    made: dict[str, str] = {}
+    page = [_written_by("bench-peers"), _about(content), ""]
+    for group in GROUPS:
+        found = [(shown, _times(content, shown, group.peers)) for shown in group.rows]
+        rows = [(shown, times) for shown, times in found if times]
+        if not rows:
+            continue
+        series = [peer for peer in group.peers if any(dot.series == peer for _, times in rows for dot in times)]
+        name = f"peers-{group.name}.svg"
+        made[name] = dots(group.heading, [(shown.title, times) for shown, times in rows], series)
+        page += [f"### {group.heading}", "", f"![{group.heading}](performance/{name})", ""]
+        page += [*_peer_table(content, rows, series), ""]
+    page += ["### Where others are cheaper", "", *_losses(content), ""]
+    if content.get("failed"):
+        page += ["Gave no figures in this run: " + "; ".join(f"{k} ({v})" for k, v in content["failed"].items()), ""]
+    made["peers.md"] = "\n".join(page)
+    return made
+
+
+def _line(content: Content, shown: Shown) -> Content:
+    found: Content = content["cases"].get(shown.case, {}).get("lines", {}).get(shown.line, {})
+    return found
+
+
+def _times(content: Content, shown: Shown, peers: Sequence[str]) -> list[Dot]:
+    """How many times as much each peer costs."""
+    line = _line(content, shown)
+    ratios = line.get("ratios", {})
+    return [
+        Dot(peer, 1 / ratios[peer], line["spreads"][peer])
+        for peer in peers
+        if peer in ratios and isfinite(ratios[peer]) and ratios[peer] > 0
+    ]
+
+
+def _peer_table(content: Content, rows: Sequence[tuple[Shown, list[Dot]]], series: Sequence[str]) -> Iterator[str]:
+    yield "| work | ergo_py | " + " | ".join(series) + " |"
+    yield "|---" * (len(series) + 2) + "|"
+    for shown, times in rows:
+        line = _line(content, shown)
+        unit = content["cases"][shown.case]["unit"] or ("KiB" if "KiB" in shown.line else "µs")
+        cells = {dot.series: _cell(dot) for dot in times}
+        ours = f"{line['value']:.3g} {unit}{_margin(line['spread'])}"
+        yield f"| {shown.title} | {ours} | " + " | ".join(cells.get(name, "") for name in series) + " |"
+
+
+def _cell(dot: Dot) -> str:
+    text = f"{dot.value:.2g}" if dot.value < 10 else f"{dot.value:.0f}"
+    text = f"{text}×{_margin(dot.spread)}"
+    return f"**{text}**" if dot.value * _DEARER < 1 else text
+
+
+def _margin(spread: float) -> str:
+    """Half the interquartile range; nothing if there was one round only."""
+    return f" ±{spread / 2:.0%}" if spread else ""
+
+
+def _losses(content: Content) -> Iterator[str]:
+    for group in GROUPS:
+        for shown in group.rows:
+            by_reason: dict[str, list[str]] = {}
+            for dot in _times(content, shown, group.peers):
+                if dot.value * _DEARER < 1:
+                    reason = why(LOSSES, shown.case, shown.line, dot.series)
+                    by_reason.setdefault(reason, []).append(f"{1 / dot.value:.2g}× {dot.series}")
+            for reason, found in by_reason.items():
+                yield f"- *{shown.title}*: ergo_py costs {', '.join(found)}. {reason}".rstrip()
+
+
+# -- goals -------------------------------------------------------------------------------------------------------------
+
+
+def goals(content: Content) -> dict[str, str]:
+    """Each goal of `make bench`, met or not, and why not."""
+    rows = [
+        (case, unit, line, goal)
+        for case, found in content["cases"].items()
+        for unit in [found["unit"]]
+        for line, figures in found["lines"].items()
+        for goal in figures["goals"]
+    ]
+    rows.sort(key=lambda row: _rank(row[3]["name"]))
+    met = sum(goal["met"] for *_, goal in rows)
+    page = [_written_by("bench-page"), _about(content), "", f"{met} of {len(rows)} goals are met in this run.", ""]
+    page += ["| goal | work | at most | here | | if not, why |", "|---|---|---|---|---|---|"]
+    for case, unit, line, goal in rows:
+        of = f"× {goal['of']}" if goal["of"] else unit
+        reason = "" if goal["met"] else why(GOALS, case, line, goal["of"])
+        mark = "met" if goal["met"] else "**not met**"
+        cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.2g} {of}", f"{goal['is']:.2g}", mark, reason]
+        page.append("| " + " | ".join(cells) + " |")
+    return {"goals.md": "\n".join([*page, ""])}
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    """The numbered goals first, in order."""
+    number = name[1:]
+    return (0, int(number), "") if name[:1] == "G" and number.isdigit() else (1, 0, name)
+
+
+# -- growth ------------------------------------------------------------------------------------------------------------
+
+
+def growth(content: Content) -> dict[str, str]:
+    """How the cost of one piece of work changes as there is ten and a hundred times as much of it."""
+    page = [_written_by("growth"), _about(content), "", "![Growth](performance/growth.svg)", ""]
+    page += ["| work | at 1× | 10× | 100× | |", "|---|---|---|---|---|"]
+    lines: dict[str, list[float]] = {}
+    limit = 0.0
+    for case, found in content["cases"].items():
+        for line, figures in found["lines"].items():
+            ratio = figures["ratios"]
+            most = figures["goals"][0]
+            limit = most["most"]
+            first, tenfold = ratio["1×"], ratio["10×"]
+            lines[f"{case}: {line}"] = [1.0, first / tenfold, first]
+            mark = "linear or better" if most["met"] else "**grows**"
+            cost = f"{figures['value'] / first:.3g} {found['unit']}"
+            page.append(f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |")
+    drawing = curves("Cost of one piece of work at 1×, 10× and 100×", ("1×", "10×", "100×"), lines, limit)
+    return {"growth.md": "\n".join([*page, ""]), "growth.svg": drawing}

@@ -1,0 +1,7 @@
+"""janus: a queue with a thread at one end and asyncio at the other."""
+
+from ..workloads.readers import _janus, _janus_drip
+
+__all__ = ["ADDS"]
+
+ADDS = {"thread to process, flood": {"janus": _janus}, "thread to process, idle": {"janus": _janus_drip}}

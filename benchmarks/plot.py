@@ -1,0 +1,148 @@
+"""Two kinds of drawing, as SVG and without a library: dots on a scale of ratios, and curves over growing work."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
+
+__all__ = ["Dot", "curves", "dots"]
+
+_COLOURS = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#aa3377",
+    "#66ccee",
+    "#bb9900",
+    "#777777",
+    "#000000",
+    "#994400",
+    "#5533aa",
+)
+_WIDTH = 760
+_LEFT, _RIGHT, _TOP = 210, 24, 58
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A ratio, and how far it varied, as a share of it."""
+
+    series: str
+    value: float
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From decades to pixels."""
+
+    low: int
+    high: int
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        place = (log10(value) - self.low) / (self.high - self.low)
+        return self.start + min(max(place, 0.0), 1.0) * (self.end - self.start)
+
+    @property
+    def decades(self) -> range:
+        return range(self.low, self.high + 1)
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> _Scale:
+    low, high = floor(log10(min(values, default=1.0))), ceil(log10(max(values, default=1.0)))
+    return _Scale(min(low, 0), max(high, low + 1, 1), start, end)
+
+
+def _svg(height: float, title: str, parts: Sequence[str]) -> str:
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" '
+            f'height="{height:.0f}" font-family="sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
+            f"<title>{escape(title)}</title>",
+            # A ground of its own: the page behind it may be dark.
+            '<rect width="100%" height="100%" rx="6" fill="#ffffff"/>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "#333333") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width:g}"/>'
+
+
+def _legend(series: Sequence[str], colours: Mapping[str, str]) -> Iterator[str]:
+    x = 16.0
+    for name in series:
+        yield f'<circle cx="{x:.1f}" cy="18" r="4.5" fill="{colours[name]}"/>'
+        yield _text(x + 8, 22, name)
+        x += 26 + 6.6 * len(name)
+
+
+def _decade(power: int) -> str:
+    return f"{10.0**power:g}×"
+
+
+def dots(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], series: Sequence[str]) -> str:
+    """One row for each piece of work, one dot for each peer, on a logarithmic scale with 1 marked."""
+    colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(series)}
+    scale = _scale([dot.value for _, found in rows for dot in found], _LEFT, _WIDTH - _RIGHT)
+    step = 26
+    bottom = _TOP + step * len(rows)
+    parts = [*_legend(series, colours)]
+    for power in scale.decades:
+        x = scale.at(10.0**power)
+        parts += [_line(x, _TOP - 6, x, bottom, "#999999" if power == 0 else "#e4e4e4", 1.5 if power == 0 else 1)]
+        parts += [_text(x, _TOP - 12, _decade(power), "middle", "#777777")]
+    for number, (label, found) in enumerate(rows):
+        y = _TOP + step * (number + 0.5)
+        parts += [_text(_LEFT - 12, y + 4, label, "end"), _line(_LEFT, y, _WIDTH - _RIGHT, y, "#f2f2f2")]
+        for dot in found:
+            colour = colours[dot.series]
+            low, high = dot.value * max(0.01, 1 - dot.spread / 2), dot.value * (1 + dot.spread / 2)
+            parts += [_line(scale.at(low), y, scale.at(high), y, colour, 2)]
+            parts += [
+                f'<circle cx="{scale.at(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="0.85">'
+                f"<title>{escape(f'{label}: {dot.series} {dot.value:.2f}×')}</title></circle>"
+            ]
+    parts += [_text(_LEFT, bottom + 22, "← cheaper than ergo_py", colour="#777777")]
+    parts += [_text(_WIDTH - _RIGHT, bottom + 22, "dearer than ergo_py →", "end", "#777777")]
+    return _svg(bottom + 34, title, parts)
+
+
+def curves(title: str, works: Sequence[str], lines: Mapping[str, Sequence[float]], limit: float) -> str:
+    """Small panels, one for each line: the cost of one piece of work as the work grows, against ``limit`` times the first."""
+    across, wide, high, gap = 4, 160, 84, 22
+    parts: list[str] = []
+    for number, (label, costs) in enumerate(lines.items()):
+        left = 24 + (number % across) * (wide + gap)
+        top = 40 + (number // across) * (high + 50)
+        most = max(limit * 1.15, *costs)
+        colour = "#cc3344" if costs[-1] > limit else "#4477aa"
+        at = [
+            (left + 8 + place * (wide - 16) / max(1, len(costs) - 1), top + high - cost / most * high)
+            for place, cost in enumerate(costs)
+        ]
+        bar = top + high - limit / most * high
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        parts += [
+            f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" fill="#fafafa" stroke="#dddddd"/>',
+            _line(left, bar, left + wide, bar, "#ddaaaa"),
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>',
+            _text(left, top - 8, label),
+        ]
+        for (x, y), work, cost in zip(at, works, costs, strict=True):
+            parts += [
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{cost:.2f}</title></circle>',
+                _text(x, top + high + 14, work, "middle", "#777777"),
+            ]
+        parts += [_text(left + wide - 4, top + 14, f"{costs[-1]:.2f}", "end", colour)]
+    rows = ceil(len(lines) / across)
+    return _svg(40 + rows * (high + 50), title, parts)

@@ -1,0 +1,210 @@
+"""How peers join the workloads, and what becomes of the figures: pages and drawings. No peer needs to be installed."""
+
+import json
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import compare, peers
+from benchmarks.apart import apart
+from benchmarks.harness import Case, Goal, Line, discover, evaluate, measure
+from benchmarks.joining import guarded, join
+from benchmarks.pages import GROUPS, goals, publish
+from benchmarks.pages import peers as peers_page
+from benchmarks.plot import Dot, dots
+from benchmarks.reasons import GOALS, LOSSES, Reason, why
+from benchmarks.report import save
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def package_of_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> ModuleType:
+    """A package whose modules have these texts."""
+    name = f"peers_of_{tmp_path.name}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    for module, text in modules.items():
+        (tmp_path / name / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return __import__(name)
+
+
+def made_up(name: str = "tell, 1 to 1", line: str = "plain handler") -> Case:
+    return Case(
+        name=name,
+        about="nothing",
+        unit="µs",
+        size=10,
+        least=1,
+        variants={"ergo": lambda _: {"cpu": 2.0}, "trio": lambda _: {"cpu": 8.0}, "floor": lambda _: {"cpu": 1.0}},
+        lines=[Line(line, "ergo", goals=(Goal("G2", 0.5, "trio"), Goal("reach", 1.5, "floor")))],
+    )
+
+
+def kept(cases: list[Case], tmp_path: Path) -> dict[str, Any]:
+    """What a run with these cases keeps."""
+    measured = measure(cases, 2, lambda case: case.size, lambda _: None)
+    content: dict[str, Any] = json.loads(save(cases, measured, tmp_path / "results").read_text())
+    return content
+
+
+def test_a_peer_joins_the_cases_it_names_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = package_of_peers(
+        tmp_path, monkeypatch, other="ADDS = {'tell, 1 to 1': {'other': lambda size: {'cpu': 3.0}}}"
+    )
+
+    joined = join([made_up(), made_up("another")], package)
+
+    (case,) = joined.cases
+    assert case.name == "tell, 1 to 1"
+    assert list(case.variants) == ["ergo", "trio", "floor", "other"]
+    assert case.variants["other"](1) == {"cpu": 3.0}
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = package_of_peers(tmp_path, monkeypatch, other="import no_such_framework")
+
+    joined = join([made_up()], package)
+
+    assert joined.cases == []
+    assert joined.absent == {"other": "No module named 'no_such_framework'"}
+
+
+def test_a_peer_that_fails_gives_no_ratio_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def fail(size):\n    raise OSError('out of luck')\nADDS = {'tell, 1 to 1': {'other': fail}}"
+    joined = join([made_up()], package_of_peers(tmp_path, monkeypatch, other=text))
+
+    measured = measure(joined.cases, 2, lambda case: case.size, lambda _: None)
+    (row,) = evaluate(joined.cases[0], measured["tell, 1 to 1"])
+
+    assert joined.failed == {"tell, 1 to 1: other": "OSError: out of luck"}
+    assert row.ratios["other"] != row.ratios["other"]
+    assert row.ratios["trio"] == 0.25
+
+
+def test_a_peer_that_hangs_is_given_up() -> None:
+    failed: dict[str, str] = {}
+
+    def hang(_size: int) -> dict[str, float]:
+        time.sleep(60)
+        return {"cpu": 1.0}
+
+    figures = guarded(hang, "case: other", failed, 0.05)(1)
+
+    assert figures == {}
+    assert failed == {"case: other": "TimeoutError: longer than 0.05 s"}
+
+
+def test_the_peers_name_cases_that_exist() -> None:
+    names = {case.name for case in discover()}
+
+    joined = join(discover())
+
+    assert {case.name for case in joined.cases} <= names
+    assert {"tell, 1 to 1", "TCP echo, 64 bytes", "restart"} <= {case.name for case in joined.cases}
+
+
+@pytest.mark.parametrize("case", join(discover()).cases, ids=lambda case: case.name)
+def test_what_the_peers_that_are_installed_add_still_runs(case: Case) -> None:
+    joined = join([case], limit=30.0)
+
+    for name, variant in joined.cases[0].variants.items():
+        if name not in case_of(case.name).variants:
+            variant(case.least)
+
+    assert joined.failed == {}
+
+
+def case_of(name: str) -> Case:
+    return next(case for case in discover() if case.name == name)
+
+
+def test_work_apart_is_done_in_another_python() -> None:
+    figures = apart("benchmarks.workloads.crowd", "floor")(10)
+
+    assert figures["KiB"] >= 0
+
+
+def test_the_page_shows_lines_that_exist() -> None:
+    lines = {(case.name, line.name) for case in discover() for line in case.lines}
+
+    shown = {(row.case, row.line) for group in GROUPS for row in group.rows}
+
+    assert shown <= lines
+
+
+def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
+    lines = [(case.name, line.name) for case in discover() for line in case.lines]
+
+    idle = [
+        reason
+        for reason in (*GOALS, *LOSSES)
+        if not any(reason.case in case and reason.line in line for case, line in lines)
+    ]
+
+    assert idle == []
+
+
+def test_the_first_reason_that_fits_is_given() -> None:
+    reasons = (Reason("tell", "of asyncio", of=("asyncio",)), Reason("tell", "of all"), Reason("call", "of calls"))
+
+    texts = [why(reasons, "tell, 1 to 1", "plain", of) for of in ("asyncio", "trio")]
+
+    assert texts == ["of asyncio", "of all"]
+    assert why(reasons, "spawn", "plain", "trio") == ""
+
+
+def test_the_page_has_a_table_a_drawing_and_what_is_lost(tmp_path: Path) -> None:
+    content = kept([made_up()], tmp_path)
+
+    made = peers_page(content)
+
+    assert "| tell, 1 to 1 | 2 µs | **0.5×** | 4× |" in made["peers.md"]
+    assert "- *tell, 1 to 1*: ergo_py costs 2× floor." in made["peers.md"]
+    assert "4.00×" in made["peers-messages.svg"]
+
+
+def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> None:
+    content = kept([made_up()], tmp_path)
+
+    page = goals(content)["goals.md"]
+
+    assert "1 of 2 goals are met" in page
+    assert "| G2 | tell, 1 to 1: plain handler | 0.5 × trio | 0.25 | met |" in page
+    assert "| reach | tell, 1 to 1: plain handler | 1.5 × floor | 2 | **not met** |" in page
+
+
+def test_what_is_published_can_be_made_again_from_the_figures_beside_it(tmp_path: Path) -> None:
+    content = kept([made_up()], tmp_path)
+    publish("peers", content, tmp_path / "page")
+    page = (tmp_path / "page" / "peers.md").read_text()
+
+    status = compare.main(["--from", str(tmp_path / "page" / "peers.json"), "--page", str(tmp_path / "again")])
+
+    assert status == 0
+    assert (tmp_path / "again" / "peers.md").read_text() == page
+
+
+def test_a_drawing_is_well_formed_and_has_one_dot_for_each_figure() -> None:
+    rows = [("a < b", [Dot("trio", 2.0, 0.1), Dot("floor", 0.02)]), ("nothing", [])]
+
+    drawing = ElementTree.fromstring(dots("Drawing & more", rows, ["trio", "floor"]))
+
+    places = [float(circle.get("cx", "")) for circle in drawing.findall(f"{SVG}circle")]
+    assert len(places) == 2 + 2
+    assert places[2] > places[3]
+    assert drawing.findtext(f"{SVG}title") == "Drawing & more"
+
+
+def test_the_peers_are_modules_with_something_to_add() -> None:
+    found = {path.stem for path in Path(peers.__path__[0]).glob("*.py")} - {"__init__"}
+
+    assert {"by_hand", "on_asyncio", "on_anyio", "with_pykka", "with_thespian", "with_xoscar"} <= found
