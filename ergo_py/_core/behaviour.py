@@ -356,7 +356,7 @@ class Behaviour:
         process.allow(Operation.REGISTER)
         if process.aliases is None or alias not in process.aliases:
             raise NameUnknownError(alias)
-        process.aliases.remove(alias)
+        del process.aliases[alias]
         process.router.registry.drop_alias(alias)
         process.kernel.tell_all(alias, Unregistered())
 

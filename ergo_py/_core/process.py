@@ -153,7 +153,7 @@ class Process:
         self.waiting: Caller | Process | None = None
         # Made when first needed: a process that never uses them should not pay for them.
         self.owned: dict[object, Any] | None = None
-        self.aliases: list[Alias] | None = None
+        self.aliases: dict[Alias, None] | None = None
         self.events: list[EventName] | None = None
         self.timers: set[Timer] | None = None
         self.deferred: set[Caller] | None = None
@@ -413,8 +413,8 @@ class Process:
         alias = Alias(self.router.node, self.router.creation, next(self.router.numbers))
         self.router.registry.add_alias(alias, self)
         if self.aliases is None:
-            self.aliases = []
-        self.aliases.append(alias)
+            self.aliases = {}
+        self.aliases[alias] = None
         return alias
 
     # -- the end -----------------------------------------------------------------------------------------------------

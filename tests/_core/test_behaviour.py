@@ -132,6 +132,31 @@ async def test_a_process_has_any_number_of_aliases(autojump_clock: MockClock) ->
         assert node.info().dead_letters == {Why.NO_PROCESS: 1}
 
 
+class CountedAlias(Alias):
+    """Counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedAlias.compared += 1
+        return tuple(self) == other
+
+    __hash__ = Alias.__hash__
+
+
+async def test_one_of_many_aliases_is_deleted_without_a_look_at_the_others(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        aliases = [await node.call(pid, lambda me: me.create_alias()) for _ in range(200)]
+        CountedAlias.compared = 0
+
+        for alias in reversed(aliases):
+            await node.call(pid, lambda me, alias=alias: me.delete_alias(CountedAlias(*alias)))
+
+        assert CountedAlias.compared < 200 * 10
+        assert node.process_info(pid).aliases == ()
+
+
 async def test_only_its_owner_can_delete_an_alias_and_only_once(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         owner, other = await node.spawn(Puppet), await node.spawn(Puppet)
