@@ -4,7 +4,7 @@ An envelope is a plain tuple ``(kind, sender, ref, payload)``: a slotted class c
 Lanes other than MAIN come into being when first used, since an empty deque is 760 bytes.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -162,7 +162,9 @@ class Waiter(Protocol):
     def settle(self, admitted: bool, /) -> None: ...
 
 
-Waiting = tuple[Envelope | None, Waiter, int]
+Waiting = OrderedDict[Waiter, tuple[Envelope | None, int]]
+"""Who waits, in the order they came, with what they want to put and how few may be queued then. Any of them can leave without a
+search; an OrderedDict, because finding the first key of a dict takes the longer the more were taken from its front."""
 
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
@@ -198,7 +200,7 @@ class Mailbox:
         self.dropped = 0
         self.inbound: dict[Lane, int] | None = None
         """Messages that threads were promised room for and that are on their way; changed under the bridge's lock."""
-        self.waiters: dict[Lane, deque[Waiting]] | None = None
+        self.waiters: dict[Lane, Waiting] | None = None
         self._bounded: dict[Lane, int] | None = None
         self._calls_in = False
 
@@ -315,13 +317,14 @@ class Mailbox:
         """
         if self.waiters is None:
             self.waiters = {}
-        self.waiters.setdefault(lane, deque()).append((envelope, waiter, depth))
+        self.waiters.setdefault(lane, OrderedDict())[waiter] = (envelope, depth)
 
     def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
         """Forget a waiter that gave up."""
         queue = (self.waiters or {}).get(lane)
         if queue is not None:
-            self._keep_waiters(lane, deque(entry for entry in queue if entry[1] is not waiter))
+            queue.pop(waiter, None)
+            self._keep_waiters(lane, queue)
 
     def admit_waiters(self) -> bool:
         """Let in what waits, first come first served, as far as there is room now. False if nobody could come in.
@@ -330,8 +333,11 @@ class Mailbox:
         """
         admitted = False
         for lane, queue in list((self.waiters or {}).items()):
-            while queue and self._has_space(lane) and not 0 < queue[0][2] <= self.depth(lane):
-                envelope, waiter, _ = queue.popleft()
+            while queue and self._has_space(lane):
+                waiter, (envelope, depth) = next(iter(queue.items()))
+                if 0 < depth <= self.depth(lane):
+                    break
+                del queue[waiter]
                 if envelope is not None:
                     self.push(lane, envelope)
                 # One without an envelope may come back before this returns. Finding itself behind the others, it would wait
@@ -347,10 +353,10 @@ class Mailbox:
         """Send everybody who waits away: the receiver is ending."""
         waiting, self.waiters = self.waiters, None
         for queue in (waiting or {}).values():
-            for _, waiter, _ in queue:
+            for waiter in queue:
                 waiter.settle(False)
 
-    def _keep_waiters(self, lane: Lane, queue: deque[Waiting]) -> None:
+    def _keep_waiters(self, lane: Lane, queue: Waiting) -> None:
         if self.waiters is None:
             return
         if queue:

@@ -1,3 +1,4 @@
+import sys
 from itertools import count
 from typing import Any
 
@@ -365,6 +366,23 @@ def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_w
     verdicts = [box.admit(Lane.MAIN, (MESSAGE, "a", None, number))[0] for number in range(2)]
 
     assert verdicts == [Verdict.ACCEPTED, Verdict.REFUSED]
+
+
+def test_one_of_many_who_wait_gives_up_without_a_look_at_the_others() -> None:
+    box = full(Overflow.WAIT)
+    waiters = [FakeWaiter((MESSAGE, "b", None, number)) for number in range(200)]
+    for waiter in waiters:
+        box.wait_for_room(Lane.MAIN, waiter.envelope, waiter)
+    events: list[str] = []
+
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    for waiter in waiters[100:]:
+        box.stop_waiting(Lane.MAIN, waiter)
+    sys.setprofile(None)
+
+    assert len(events) < 100 * 20
+    box.refuse_waiters()
+    assert [waiter.answers for waiter in waiters] == [[False]] * 100 + [[]] * 100
 
 
 def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
