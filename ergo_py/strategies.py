@@ -294,12 +294,16 @@ class Supervision:
         Raises:
             ChildUnknownError: there is none.
         """
-        found = None
-        if isinstance(child, Hashable):
-            found = self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
+        found = self.get(child)
         if found is None:
             raise ChildUnknownError(child, tuple(self.children))
         return found
+
+    def get(self, child: Any) -> Child | None:
+        """A child by its name or its PID, if there is one."""
+        if not isinstance(child, Hashable):
+            return None
+        return self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
 
     def stopping(self) -> Iterator[Child]:
         """The children that were asked to end and have not."""

@@ -353,12 +353,15 @@ class Supervisor(Actor):
         if current_task() is not process.home:
             return await process.kernel.calls.control(process.id, process, operation, None)
         asker = _Inside()
-        await self._perform(self._ask(operation, asker))
+        actions = self._ask(operation, asker)
+        # Found while its PID is still known, and once: a search among all children for each operation would add up.
+        child = None if isinstance(operation, AddChild) else self._plan.get(operation.child)
+        await self._perform(actions)
         while not asker.done and not self._plan.ended:
             if self._postponed is not None:
                 await self._perform(self._take_postponed())
                 continue
-            child = next(one for one in self._plan.children.values() if one.asker is asker)
+            assert child is not None
             ending = self._running[child.name]
             await ending.wait_gone()
             seat = self._seat(child)

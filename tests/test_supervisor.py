@@ -677,6 +677,35 @@ def operator(node: Node, side: str) -> Operate:
     return operate
 
 
+class Counted(dict[str, Any]):
+    """Counts how many of its values are looked at one after another."""
+
+    seen = 0
+
+    def values(self) -> Any:
+        for value in super().values():
+            self.seen += 1
+            yield value
+
+
+async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        names = [str(number) for number in range(200)]
+        top = await node.spawn(Operated, [ChildSpec(name, Child, log, name) for name in names], name="top")
+        plan: Any = node._router.processes[top].behaviour
+        children = plan._plan.children = Counted(plan._plan.children)
+        do = operator(node, side)
+
+        for name in reversed(names[-20:]):
+            await do("restart_child", name)
+            await do("remove_child", name)
+        seen = children.seen
+
+        assert seen < 200
+        assert len(node.supervisor("top").children()) == 180
+
+
 async def test_children_can_be_added_stopped_started_restarted_and_removed(side: str) -> None:
     log: Log = []
     async with running_node() as node:
