@@ -17,9 +17,9 @@ from .mailbox import MESSAGE, STOP, Priority
 from .messages import NO_REPLY, NoReply, Published, Request
 from .meta import MetaProcess, spawn_meta
 from .options import MetaKeywords, SpawnKeywords, check_name, check_number, read_options
-from .parking import PARKED, wake
 from .process import Process
 from .reasons import Normal, Unregistered, as_reason
+from .receiver import NOBODY
 from .relations import Kind
 from .requests import Caller
 from .states import CALLS_ALLOWED, Operation
@@ -110,18 +110,23 @@ class Behaviour:
         """
         process = self._process
         process.sent += 1
-        router = process.router
+        receiver: Any = process.peer
         if priority is None:
+            if to is not receiver.id:
+                receiver = NOBODY
+                if type(to) is PID and not process.priority:
+                    receiver = process.router.processes.get(to, NOBODY)
+                    # Not from a thread: it might do so just after the loop has set another priority.
+                    if get_ident() == process.router.loop_thread:
+                        process.peer = receiver
+            if receiver.open:
+                # As in the router's own send: to go through it costs a third of a message.
+                receiver.main.append((MESSAGE, process.id, None, message))
+                if receiver.task.custom_sleep_data is not None:
+                    receiver.stir()
+                return True
             priority = process.priority
-            if not priority and type(to) is PID and get_ident() == router.loop_thread:
-                # The first lines of the router's own send: to go through it costs a tenth of a message.
-                receiver = router.processes.get(to)
-                if receiver is not None and receiver.open:
-                    receiver.main.append((MESSAGE, process.id, None, message))
-                    if receiver.task.custom_sleep_data is PARKED:
-                        wake(receiver.task)
-                    return True
-        return router.send(process.id, to, message, priority)
+        return process.router.send(process.id, to, message, priority)
 
     async def send_wait(
         self, to: Target, message: object, *, priority: Priority | None = None, timeout: float | None = None
@@ -312,6 +317,7 @@ class Behaviour:
     def send_priority(self, value: Priority) -> None:
         self._process.allow(Operation.CONFIGURE)
         self._process.priority = check_priority(value)
+        self._process.peer = NOBODY
 
     # -- names and relations -----------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from .kernel import Kernel
 from .mailbox import CHILD_EXIT, CONTROL, EVENT, SYSTEM_LANE, Envelope, Lane, Priority
 from .messages import Why
 from .observing import Stopped
-from .parking import PARKED, wake
+from .parking import ENDED, PARKED, Standin, wake
 from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
+from .receiver import NOBODY
 from .requests import Caller
 from .seats import Fate, Redirect, Seat
 from .serving import check_plain
@@ -27,6 +28,7 @@ __all__ = ["abandon", "close_seat", "drop_seat", "finish", "kill_all", "shut", "
 
 _GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
+_GONE: Final = Standin(ENDED)
 
 
 async def finish(process: "Process", reason: Reason) -> None:
@@ -139,7 +141,7 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
 
     Asleep means that its lanes are empty and no callback runs: this is where it would have taken the exit.
     """
-    process.reason = reason
+    process.reason, task = reason, process.task
     _begin(process)
     try:
         if "terminate" in process.callbacks.defined:
@@ -147,7 +149,7 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
     finally:
         _release(process)
         # Its task finds that all is done.
-        wake(process.task)
+        wake(task)
 
 
 async def abandon(process: "Process") -> None:
@@ -256,6 +258,9 @@ def _release(process: "Process") -> None:
     if process.state is TERMINATED:
         return
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
+    lived = process.behaviour is not None and process.task is process.home
+    # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it came too late.
+    process.task = _GONE
     _answer(process, reason)
     name, aliases = process.name, process.aliases or ()
     if name is not None:
@@ -274,9 +279,9 @@ def _release(process: "Process") -> None:
         kernel.roots.pop(process.id, None)
     else:
         parent.disown(process.id)
-    lived = process.behaviour is not None and process.task is process.home
     process.enter(TERMINATED)
     process.behaviour = process._scope = process._ending = process.waiting = None
+    process.peer = NOBODY
     # Only now are the others told.
     kernel.tell_all(process.id, reason)
     if name is not None:

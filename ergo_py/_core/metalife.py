@@ -360,6 +360,10 @@ class Meta:
         elif handler.task is not None:
             wake(handler.task)
 
+    def stir(self) -> None:
+        """Never asked for."""
+        raise AssertionError("a meta-process is never open")
+
     def retire(self) -> None:
         """Let a handler go that had nothing to do for a while."""
         if self.handler is not None:

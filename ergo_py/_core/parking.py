@@ -11,30 +11,35 @@ say at once if a release of trio no longer bears them.
 """
 
 import types
-from collections.abc import Generator
+from collections.abc import Generator, Sized
 from typing import Any, Final
 
 from trio.lowlevel import Abort, RaiseCancelT, Task, enable_ki_protection, reschedule, wait_task_rescheduled
 
-__all__ = ["PARKED", "Standin", "park", "park_as", "wake", "wake_with"]
+__all__ = ["ENDED", "PARKED", "Standin", "park", "park_as", "park_unless", "wake", "wake_with"]
 
 
-class _Parked:
+class _Mark:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def __repr__(self) -> str:
-        return "PARKED"
+        return self._name
 
 
-PARKED: Final = _Parked()
+PARKED: Final = _Mark("PARKED")
 """The mark of a task that sleeps in its mailbox."""
+ENDED: Final = _Mark("ENDED")
+"""The mark of one that is no more: what is put into its mailbox, nobody takes out."""
 
 
 class Standin:
-    """Stands for the task of a process that has not taken its first step: never asleep, so never woken."""
+    """Stands for the task of a process that has not taken its first step, or has taken its last: never asleep, so never woken."""
 
     __slots__ = ("custom_sleep_data",)
 
-    def __init__(self) -> None:
-        self.custom_sleep_data: object = None
+    def __init__(self, mark: object = None) -> None:
+        self.custom_sleep_data = mark
 
 
 def _abort(_raise_cancel: RaiseCancelT) -> Abort:
@@ -59,6 +64,22 @@ _reschedule: Final[Any] = reschedule  # untyped, for what it is given here
 def park(task: Task) -> Generator[Any, Any, None]:
     """Sleep until :func:`wake`. Between the mark and the trap nothing may run: no call, no allocation."""
     task.custom_sleep_data = PARKED
+    woken = yield _TRAP
+    if woken is not None:
+        woken.unwrap()
+
+
+@enable_ki_protection
+@types.coroutine
+def park_unless(task: Task, queue: Sized) -> Generator[Any, Any, None]:
+    """Sleep until :func:`wake`, unless there is something in ``queue``, to which threads may append at any moment.
+
+    It is marked first and looked at then; a thread appends first and looks at the mark then. So one of both sees the other.
+    """
+    task.custom_sleep_data = PARKED
+    if queue:
+        task.custom_sleep_data = None
+        return
     woken = yield _TRAP
     if woken is not None:
         woken.unwrap()

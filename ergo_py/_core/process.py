@@ -6,8 +6,9 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import trio
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import Task, current_task, enable_ki_protection
 
+from .bridge import get_ident
 from .callbacks import Callbacks
 from .ending import abandon, finish, shut, undo
 from .errors import (
@@ -34,9 +35,10 @@ from .mailbox import (
 )
 from .observing import Spawned
 from .options import Options
-from .parking import PARKED, Standin, park, wake
+from .parking import ENDED, PARKED, Standin, park_unless, wake
 from .publishing import PROCESS_STARTED
 from .reasons import Crashed, Killed, Reason
+from .receiver import NOBODY
 from .relay import Relay
 from .requests import Caller
 from .seats import Decision, Seat
@@ -95,6 +97,7 @@ class Process:
         "options",
         "owned",
         "parent",
+        "peer",
         "postponed",
         "priority",
         "reason",
@@ -105,6 +108,7 @@ class Process:
         "sent",
         "splits",
         "state",
+        "stirred",
         "task",
         "timers",
         "trap_exit",
@@ -124,8 +128,14 @@ class Process:
         self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         self.main = self.mailbox.main
         self.accepting = True
-        self.open = not options.mailbox_size and kernel.observer is None
-        """Accepting, and with nothing to look at before an append: what every send tests first."""
+        self.open = not options.mailbox_size and kernel.observer is None and not callbacks.supervises
+        """Accepting, and with nothing to look at before an append, which any thread may do: what every send tests first. Once it
+        is False it stays so, or what a thread has sent on the longer way would be overtaken.
+        """
+        self.peer: Any = NOBODY
+        """To whom it has last sent: most send to the same one again, and need not look for it."""
+        self.stirred = False
+        """A thread has asked the loop to wake it."""
         self.splits = callbacks.splits
         self.inline = (
             router.inline_calls
@@ -322,7 +332,7 @@ class Process:
         try:
             if not self.callbacks.greets and not len(self.mailbox):
                 # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
-                await park(task)
+                await park_unless(task, self.mailbox.main)
                 if self.state is TERMINATED:
                     return
             if self.callbacks.any_async:
@@ -345,8 +355,8 @@ class Process:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def answers_at_once(self) -> bool:
-        """Asleep in its mailbox means that all lanes are empty: whoever fills one wakes it."""
-        return self.inline and self.task.custom_sleep_data is PARKED
+        """Asleep in its mailbox means that all lanes are empty, but for what threads have just put there."""
+        return self.inline and self.task.custom_sleep_data is PARKED and not self.main
 
     def answer_now(self, caller: Caller, request: object) -> None:
         """Serve a call on the spot."""
@@ -381,6 +391,29 @@ class Process:
 
     def wake(self) -> None:
         """Have the task look at its mailbox, if it sleeps there."""
+        wake(self.task)
+
+    @enable_ki_protection
+    def stir(self) -> None:
+        """Have the task look at what any thread, the loop's own or not, has appended to an open mailbox."""
+        mark = self.task.custom_sleep_data
+        if mark is PARKED:
+            if get_ident() == self.router.loop_thread:
+                wake(self.task)
+            elif not self.stirred:
+                # Once for each batch. If this fails, the next one must try again.
+                try:
+                    self.stirred = True
+                    self.router.bridge.post(self._stir_on_loop)
+                except BaseException:
+                    self.stirred = False
+                    raise
+        elif mark is ENDED:
+            # It was open a moment ago. What a thread has put there since is treated as all that comes too late.
+            self.router.bridge.do(self.router.sweep, self.id, self.main)
+
+    def _stir_on_loop(self) -> None:
+        self.stirred = False
         wake(self.task)
 
     def own(self, key: object, thing: Any) -> None:

@@ -1,6 +1,6 @@
 """What the router needs to know of somebody who receives: a process, or a meta-process."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .ids import PID, Alias
 from .mailbox import Mailbox
@@ -9,7 +9,7 @@ from .reasons import Reason
 if TYPE_CHECKING:
     from .requests import Caller
 
-__all__ = ["Receiver"]
+__all__ = ["NOBODY", "Nobody", "Receiver"]
 
 
 class Receiver(Protocol):
@@ -39,9 +39,24 @@ class Receiver(Protocol):
     def wake(self) -> None:
         """Have it look at its mailbox."""
 
+    def stir(self) -> None:
+        """The same, from any thread, for one that is ``open``."""
+
     def answers_at_once(self) -> bool:
         """Say whether a call may be answered on the spot: asleep, nothing queued, and a plain ``handle_call``."""
         ...
 
     def answer_now(self, caller: "Caller", request: object) -> None:
         """Serve a call on the spot, as if it had been queued and taken."""
+
+
+class Nobody:
+    """Stands for the receiver of somebody who has not sent anything yet, or to one that is no more."""
+
+    __slots__ = ()
+
+    id: Final = None
+    open: Final = False
+
+
+NOBODY: Final = Nobody()

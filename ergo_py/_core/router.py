@@ -1,5 +1,6 @@
 """From a target to a mailbox: the only place that resolves an address, and the only way a message is delivered."""
 
+from collections import deque
 from itertools import count
 from math import inf
 from time import perf_counter
@@ -36,7 +37,7 @@ from .mailbox import (
     Verdict,
 )
 from .messages import Diverted, Why
-from .parking import PARKED, park_as, wake
+from .parking import park_as
 from .reasons import NoNode, NoProcess, Reason
 from .receiver import Receiver
 from .registry import Registry
@@ -107,6 +108,8 @@ class Router:
         # No thread is the loop's any more, so every verb goes to the bridge, which refuses.
         self.loop_thread = 0
         self.stopped = True
+        for process in self.processes.values():
+            process.accepting = process.open = False
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -143,14 +146,13 @@ class Router:
             TargetTypeError: ``to`` is no address.
             NodeStoppedError: the node has stopped.
         """
-        if get_ident() != self.loop_thread:
-            return self._send_from_thread(sender, to, message, priority)
         if type(to) is PID and not priority:
             process = self.processes.get(to)
             if process is not None and process.open:
+                # In any thread: an append is one step, and the receiver looks again after it has marked itself as asleep.
                 process.main.append((MESSAGE, sender, None, message))
-                if process.task.custom_sleep_data is PARKED:
-                    wake(process.task)
+                if process.task.custom_sleep_data is not None:
+                    process.stir()
                 return True
         return self._send(sender, to, message, priority)
 
@@ -160,10 +162,20 @@ class Router:
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         check_priority(priority)
         receiver = self.resolve(to)
+        if get_ident() != self.loop_thread:
+            return self._send_from_thread(sender, to, message, priority, receiver)
         if receiver is None:
             return self._to_nobody(sender, to, message)
-        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
-        return self.post(receiver, to, LANES[priority], (kind, sender, to, message))
+        return self.post(receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message))
+
+    def _kind(self, receiver: Receiver, to: Target) -> int:
+        return ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+
+    def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
+        """Account for what threads have appended to a mailbox in the moment in which its owner ended."""
+        while lane:
+            _, sender, _, message = lane.popleft()
+            self._to_nobody(sender, pid, message)
 
     def _to_nobody(self, sender: PID | Alias, to: Target, message: object) -> bool:
         if self.stopped:
@@ -176,7 +188,7 @@ class Router:
         """Put a user's envelope into a mailbox, as far as its owner allows."""
         if receiver.open and lane is MAIN_LANE:
             receiver.mailbox.main.append(envelope)
-            receiver.wake()
+            receiver.stir()
             return True
         if not receiver.accepting:
             self.bury(envelope, to, Why.STOPPING, receiver)
@@ -257,8 +269,7 @@ class Router:
             await self.pause()
             return sent
         waiter = TaskWaiter(current_task())
-        kind = ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
-        envelope = (kind, sender, to, message)
+        envelope = (self._kind(receiver, to), sender, to, message)
         receiver.mailbox.wait_for_room(lane, envelope, waiter)
         self.note(sender, to, message)
         try:
@@ -293,16 +304,14 @@ class Router:
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
-    def _send_from_thread(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+    def _send_from_thread(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, receiver: Receiver | None
+    ) -> bool:
         # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
-        if type(to) is PID and not priority:
-            process = self.processes.get(to)
-            if process is not None and process.open:
-                self.bridge.post(self.arrive, sender, to, message, priority)
-                return True
         self.bridge.check_open()
-        check_priority(priority)
-        receiver = self.resolve(to)
+        if receiver is not None and receiver.open and not priority:
+            # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
+            return self.post(receiver, to, MAIN_LANE, (self._kind(receiver, to), sender, to, message))
         if receiver is None or not receiver.accepting:
             self.bridge.post(self._send, sender, to, message, priority)
             return False
@@ -311,7 +320,7 @@ class Router:
             self.bridge.post(self.arrive, sender, to, message, priority)
             return True
         lane = LANES[priority]
-        envelope = (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)
+        envelope = (self._kind(receiver, to), sender, to, message)
         with self.bridge.lock:
             fits = box.promise(lane)
         if fits:

@@ -31,7 +31,7 @@ from .mailbox import (
 )
 from .messages import NO_REPLY, Down, Exit
 from .observing import Delivered
-from .parking import park
+from .parking import park_unless
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
 from .states import RUNNING, SLEEP, TERMINATED
@@ -56,7 +56,6 @@ async def serve(process: "Process") -> Reason | None:
     """
     box = process.mailbox
     main = box.main
-    pop = main.popleft
     task = process.task
     assert isinstance(task, Task)
     clock = perf_counter
@@ -69,7 +68,9 @@ async def serve(process: "Process") -> Reason | None:
         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
     no_reply = NO_REPLY
     envelope: Envelope | None
-    left, mask, end = burst, 7, 0.0
+    # The count of all that was handled is the count of the burst, too: it is looked at every eighth time.
+    often = 7 if burst >= 8 else 0
+    last, mask, end = process.handled + burst, often, 0.0
     history = process.history
     woken = clock()
     process.state = RUNNING
@@ -81,20 +82,20 @@ async def serve(process: "Process") -> Reason | None:
             if box.ahead:
                 envelope = box.pop_ahead()
             elif main:
-                envelope = pop()
+                envelope = main.popleft()
             elif box.log:
                 envelope = box.log.popleft()
             else:
                 if box.waiters and box.admit_waiters():
                     continue
-                # To sleep. No await lies between the look at the lanes and the mark that park() sets.
+                # To sleep. No await lies between the look at the lanes and the mark that this sets.
                 now = clock()
                 process.running_time += now - woken
                 # What it handled last may be large, and must not live as long as this sleep.
                 process.handling = envelope = sender = ref = payload = reply = result = None
                 process.state = SLEEP
                 history += (SLEEP, now)
-                await park(task)
+                await park_unless(task, main)
                 if process.state is TERMINATED:
                     return None
                 woken = clock()
@@ -102,11 +103,11 @@ async def serve(process: "Process") -> Reason | None:
                 history += (RUNNING, woken)
                 if len(history) > _HISTORY:
                     del history[:8]
-                left, end = burst, 0.0
+                last, end = process.handled + burst, 0.0
                 continue
             kind, sender, ref, payload = envelope
             process.handling = envelope
-            process.handled += 1
+            process.handled = handled = process.handled + 1
             if bounded and box.waiters:
                 box.admit_waiters()
             if kind == MESSAGE:
@@ -136,8 +137,7 @@ async def serve(process: "Process") -> Reason | None:
                     handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
                     if observer is not None:
                         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
-            left -= 1
-            if left & mask:
+            if handled & mask:
                 continue
             # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
             now = clock()
@@ -145,10 +145,10 @@ async def serve(process: "Process") -> Reason | None:
                 box.admit_waiters()
             if end == 0.0:
                 end = now + _SLICE
-            elif now >= end or left <= 0:
-                mask = 0 if now >= end else 7
+            elif now >= end or handled >= last:
+                mask = 0 if now >= end else often
                 await checkpoint()
-                left, end = burst, clock() + _SLICE
+                last, end = process.handled + burst, clock() + _SLICE
             continue
         except trio.Cancelled:
             raise

@@ -8,7 +8,7 @@ import trio
 from trio.lowlevel import Task, current_task
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py._core.parking import PARKED, Standin, park, park_as, wake, wake_with
+from ergo_py._core.parking import PARKED, Standin, park, park_as, park_unless, wake, wake_with
 
 
 class Sleeper:
@@ -43,6 +43,26 @@ async def test_a_parked_task_sleeps_until_it_is_woken_and_can_park_again(autojum
         nursery.cancel_scope.cancel()
 
     assert seen == list(range(101))
+
+
+async def test_a_task_does_not_fall_asleep_over_what_is_in_its_queue(autojump_clock: MockClock) -> None:
+    queue, marks = [1], []
+
+    async def serve() -> None:
+        task = current_task()
+        await park_unless(task, queue)
+        marks.append(task.custom_sleep_data)
+        queue.clear()
+        await park_unless(task, queue)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await wait_all_tasks_blocked()
+        (task,) = nursery.child_tasks
+        marks.append(task.custom_sleep_data)
+        wake(task)
+
+    assert marks == [None, PARKED]
 
 
 async def test_waking_twice_before_the_task_runs_is_waking_once(autojump_clock: MockClock) -> None:

@@ -1,6 +1,7 @@
 """Delivery: who is meant by an address, what a full mailbox does, and where a message goes that has nowhere to go."""
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
+from ergo_py._core.mailbox import MESSAGE
 from tests.support import Puppet, Recorder, running_node
 
 LANES = pytest.mark.parametrize("priority", list(Priority), ids=["main", "system", "urgent"])
@@ -263,6 +265,121 @@ async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent
         assert len(heard) == 2_000
         for thread in range(4):
             assert [number for who, number in heard if who == thread] == list(range(500))
+
+
+async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_overtake_itself() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard, name="ada")
+
+        def send_many() -> None:
+            for number in range(0, 1000, 2):
+                node.send("ada", number)
+                node.send(pid, number + 1)
+
+        await trio.to_thread.run_sync(send_many)
+        await node.call(pid, "all?")
+
+        assert heard == list(range(1000))
+
+
+async def test_threads_that_send_to_a_sleeper_wake_the_loop_once() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        await wait_all_tasks_blocked()
+
+        thread = threading.Thread(target=lambda: [node.send(pid, number) for number in range(100)])
+        thread.start()
+        thread.join()
+        waiting = node._router.bridge.pending
+        await node.call(pid, "all?")
+
+        assert waiting == 1
+        assert heard == list(range(100))
+
+
+async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_letter() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = node._router.processes[pid]
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        def come_too_late() -> None:
+            # As if it had seen the process open, and lost the processor for a moment.
+            process.main.append((MESSAGE, node.pid, None, "late"))
+            process.stir()
+
+        await trio.to_thread.run_sync(come_too_late)
+        node._router.bridge.catch_up()
+
+        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [(pid, "str")]
+        assert not process.main
+
+
+async def test_a_call_does_not_overtake_what_a_thread_has_just_sent() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+        await wait_all_tasks_blocked()
+
+        thread = threading.Thread(target=node.send, args=(pid, "first"))
+        thread.start()
+        thread.join()
+        answer = await node.call(pid, "what?")
+
+        assert answer == ["first"]
+
+
+async def test_a_process_that_sends_to_one_and_another_reaches_each(autojump_clock: MockClock) -> None:
+    left: list[Any] = []
+    right: list[Any] = []
+    async with running_node() as node:
+        one, other = await node.spawn(Recorder, left), await node.spawn(Recorder, right)
+        puppet = await node.spawn(Puppet)
+
+        def send_all(me: Any) -> list[bool]:
+            return [me.send(to, number) for number, to in enumerate((one, one, other, PID(*one), other, one))]
+
+        sent = await node.call(puppet, send_all)
+        await wait_all_tasks_blocked()
+
+        assert sent == [True] * 6
+        assert (left, right) == ([0, 1, 3, 5], [2, 4])
+
+
+async def test_a_process_that_sends_to_one_that_has_ended_meanwhile_is_told_so(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid, puppet = await node.spawn(Recorder), await node.spawn(Puppet)
+        before = await node.call(puppet, lambda me: me.send(pid, 1))
+        await wait_all_tasks_blocked()
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        after = [await node.call(puppet, lambda me: me.send(pid, 2)) for _ in range(2)]
+
+        assert (before, after) == (True, [False, False])
+        assert [letter.why for letter in node.dead_letters()] == [Why.NO_PROCESS, Why.NO_PROCESS]
+
+
+async def test_a_changed_priority_holds_for_the_next_message_to_the_same_process(autojump_clock: MockClock) -> None:
+    gate, heard = trio.Event(), list[Any]()
+    async with running_node() as node:
+        pid, puppet = await busy(node, gate, heard), await node.spawn(Puppet)
+
+        def send_three(me: Any) -> None:
+            me.send(pid, "normal")
+            me.send_priority = Priority.HIGH
+            me.send(pid, "high")
+            me.send_priority = Priority.NORMAL
+            me.send(pid, "normal again")
+
+        await node.call(puppet, send_three)
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert heard == ["high", "normal", "normal again"]
 
 
 async def test_a_thread_may_send_as_a_process() -> None:
