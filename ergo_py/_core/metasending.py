@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from trio.lowlevel import current_task
 
+from .bridge import get_ident
 from .errors import NotAllowedError
 from .ids import Target
 from .mailbox import Lane, Priority
@@ -24,8 +25,11 @@ __all__ = ["send", "send_wait", "wait_for_room"]
 def send(meta: "Meta", to: Target, message: object, priority: Priority | None) -> bool:
     """Send, from the reader, from the handler, or from anywhere else."""
     chosen = _check(meta, priority)
-    if in_reader(meta):
-        return (meta.outbox.put if meta.has_thread else meta.outbox.offer)(to, message, chosen)
+    thread = meta.thread
+    if thread is not None and get_ident() == thread.ident:
+        return meta.outbox.put(to, message, chosen)
+    if thread is None and in_reader(meta):
+        return meta.outbox.offer(to, message, chosen)
     meta.sent += 1
     # The handler must not overtake what the reader has sent before.
     if len(meta.outbox) and meta.outbox.follow(to, message, chosen):

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from trio.lowlevel import current_task, enable_ki_protection
 
@@ -12,7 +13,7 @@ from .mailbox import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
 from .messages import Why
 from .options import Behind
 from .parking import park_as
-from .receiver import Receiver
+from .receiver import NOBODY, Receiver
 from .router import LANES, Router
 from .waiters import TaskWaiter
 
@@ -24,7 +25,10 @@ Entry = tuple[Target, object, Priority]
 class Outbox:
     """A queue from one reader to its receivers, in the order of sending.
 
-    A reader in a thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then.
+    While its receiver keeps up, a reader in a thread puts messages straight into the receiver's mailbox, as any thread may. Only
+    what follows on one that has to wait is queued here.
+
+    The thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then.
     The thread announces that it waits and then looks again, at every reason to go on. So nothing is lost, and nobody waits in vain.
     """
 
@@ -34,14 +38,17 @@ class Outbox:
         "_door",
         "_emptied",
         "_forced",
+        "_moving",
         "_overran",
         "_overrun",
+        "_peer",
         "_queue",
         "_router",
         "_sender",
         "_waits",
         "_winds_up",
         "backlog",
+        "direct",
         "dropped",
         "policy",
         "released",
@@ -57,6 +64,10 @@ class Outbox:
         self._armed = False
         self._door: tuple[Receiver, Lane, Entry] | None = None
         """The first message, which waits at its receiver's mailbox and goes in by itself."""
+        self._moving = False
+        """The loop has taken messages out of the queue that are neither delivered nor at the door."""
+        self._peer: Any = NOBODY
+        """To whom its thread has last sent, if that is an open process."""
         self._forced = False
         self._closed = False
         self._winds_up = False
@@ -70,6 +81,9 @@ class Outbox:
         self.released = False
         """The stop has come: nobody waits here any more."""
         self.sent = 0
+        """Changed by the loop only."""
+        self.direct = 0
+        """How many have not been queued; changed by the reader's thread only."""
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -83,8 +97,22 @@ class Outbox:
     # -- in the reader's thread --------------------------------------------------------------------------------------
 
     def put(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message, waiting or dropping as the policy says when too many are queued."""
-        receiver = self._router.resolve(to)
+        """Send a message, waiting or dropping as the policy says when too many are queued."""
+        receiver: Any = self._peer
+        if to is not receiver.id:
+            receiver = self._router.resolve(to)
+            self._peer = NOBODY if receiver is None or not receiver.open else receiver
+        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
+        is_clear = not (priority or self._queue or self._moving or self._door or self._closed or self._overran)
+        if is_clear and receiver is not None:
+            if receiver.open and len(receiver.main) >= self.backlog and self.policy is Behind.WAIT:
+                self._wait_at(receiver)
+            if receiver.open and len(receiver.main) < self.backlog:
+                self.direct += 1
+                receiver.main.append(envelope(receiver, self._sender, to, message))
+                if receiver.task.custom_sleep_data is not None:
+                    receiver.stir()
+                return True
         self._router.bridge.check_open()
         if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
             return False
@@ -93,6 +121,21 @@ class Outbox:
             self._armed = True
             self._router.bridge.post(self.flush)
         return receiver is not None and receiver.accepting
+
+    def _wait_at(self, receiver: Any) -> None:
+        """Wait until a receiver has worked off half of what it may be behind, or the stop has come, or it is ending."""
+        parker: Parker[None] = Parker()
+        self._waits = parker
+        self._router.bridge.post(self._call_when_there_is_room, receiver, parker)
+        if not self.released:
+            parker.wait(None)
+        self._waits = None
+
+    def _call_when_there_is_room(self, receiver: Receiver, parker: Parker[None]) -> None:
+        if receiver.accepting and self.is_behind(receiver, Lane.MAIN):
+            receiver.mailbox.wait_for_room(Lane.MAIN, None, _Waker(parker), max(1, self.backlog // 2))
+        else:
+            parker.settle(None)
 
     def _make_room(self, to: Target, message: object) -> bool:
         """Returns whether the new message may be queued."""
@@ -173,6 +216,13 @@ class Outbox:
                 waiter.settle(True)
 
     def _deliver(self) -> None:
+        self._moving = True
+        try:
+            self._move()
+        finally:
+            self._moving = False
+
+    def _move(self) -> None:
         queue, router = self._queue, self._router
         while queue and self._door is None:
             try:
@@ -247,7 +297,7 @@ class Outbox:
 
     def rush(self) -> None:
         """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more follows."""
-        self._winds_up = True
+        self._winds_up = self._moving = True
         door, self._door = self._door, None
         if door is not None:
             receiver, lane, entry = door
@@ -285,6 +335,18 @@ class Outbox:
         self.release()
         self.force()
         self._closed = True
+
+
+class _Waker:
+    """Wakes a reader's thread that waits for room in a mailbox."""
+
+    __slots__ = ("_parker",)
+
+    def __init__(self, parker: Parker[None]) -> None:
+        self._parker = parker
+
+    def settle(self, _admitted: bool, /) -> None:
+        self._parker.settle(None)
 
 
 def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
