@@ -1,7 +1,7 @@
 """What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow receiver."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trio.lowlevel import current_task, enable_ki_protection
@@ -102,9 +102,7 @@ class Outbox:
         if to is not receiver.id:
             receiver = self._router.resolve(to)
             self._peer = NOBODY if receiver is None or not receiver.open else receiver
-        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
-        is_clear = not (priority or self._queue or self._moving or self._door or self._closed or self._overran)
-        if is_clear and receiver is not None:
+        if receiver is not None and self._is_clear() and not priority:
             if receiver.open and len(receiver.main) >= self.backlog and self.policy is Behind.WAIT:
                 self._wait_at(receiver)
             if receiver.open and len(receiver.main) < self.backlog:
@@ -121,6 +119,27 @@ class Outbox:
             self._armed = True
             self._router.bridge.post(self.flush)
         return receiver is not None and receiver.accepting
+
+    def put_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        """Send several messages to one receiver: in one step if it keeps up, else one by one."""
+        receiver = self._router.resolve(to)
+        if (
+            receiver is not None
+            and receiver.open
+            and len(receiver.mailbox.main) + len(messages) <= self.backlog
+            and self._is_clear()
+            and not priority
+        ):
+            self.direct += len(messages)
+            self._router.send_many(self._sender, to, messages, priority)
+            return
+        for message in messages:
+            self.put(to, message, priority)
+
+    def _is_clear(self) -> bool:
+        """Whether the reader's thread overtakes nothing of its own if it sends straight to the receiver."""
+        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
+        return not (self._queue or self._moving or self._door or self._closed or self._overran)
 
     def _wait_at(self, receiver: Any) -> None:
         """Wait until a receiver has worked off half of what it may be behind, or the stop has come, or it is ending."""

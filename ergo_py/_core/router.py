@@ -1,6 +1,7 @@
 """From a target to a mailbox: the only place that resolves an address, and the only way a message is delivered."""
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import count
 from math import inf
 from time import perf_counter
@@ -155,6 +156,17 @@ class Router:
                     process.stir()
                 return True
         return self._send(sender, to, message, priority)
+
+    def send_many(self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        """Deliver several messages of one sender to one receiver, in one step if they go into the mailbox of an open process."""
+        receiver = self.resolve(to)
+        if receiver is None or not receiver.open or priority:
+            for message in messages:
+                self.send(sender, to, message, priority)
+            return
+        kind = self._kind(receiver, to)
+        receiver.mailbox.main.extend([(kind, sender, to, message) for message in messages])
+        receiver.stir()
 
     arrive = send
     """For what a thread has sent before. It stays this very function where ``send`` is another one: a router that is observed."""

@@ -1,6 +1,6 @@
 """Metas whose reader may be a thread or a task, as their user likes, and that behave the same either way."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from time import monotonic
 from typing import Any, Literal, TypeVar
@@ -154,6 +154,11 @@ class EitherReader(MetaProcess):
         """Send from the reader's thread. What ``send`` does, without asking each time who is sending."""
         meta = self._meta
         return meta.outbox.put(to, message, meta.priority)
+
+    def _post_many(self, to: Target, messages: Sequence[object]) -> None:
+        """The same for several at once."""
+        meta = self._meta
+        meta.outbox.put_many(to, messages, meta.priority)
 
     async def _hand_over(self, to: Target, message: object) -> bool:
         """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is behind."""

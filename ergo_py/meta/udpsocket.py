@@ -9,7 +9,7 @@ from struct import pack, unpack
 from time import monotonic
 from typing import Any, Final
 
-from trio.lowlevel import notify_closing, wait_readable, wait_writable
+from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
 
 from .._core.errors import Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
@@ -125,60 +125,74 @@ class UDPSocket(EitherReader):
     # -- the reader --------------------------------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
-        receive, most, to, send = self._socket.recvfrom, self._most + 1, self._receiver(), self._post
-        flags, left = 0, _BATCH
+        receive, most, to = self._socket.recvfrom, self._most + 1, self._receiver()
         while True:
+            read: list[tuple[bytes, Any]] = []
+            failed: OSError | None = None
             try:
-                data, address = receive(most, flags)
+                read.append(receive(most))
+                # What is there already is taken along.
+                for _ in range(_BATCH - 1):
+                    read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - what comes before a failure is kept
             except BlockingIOError:
-                flags, left = 0, _BATCH
-                continue
+                pass
             except OSError as error:
-                if self.stopping:
-                    return
-                self._failed_to_read(error)
-                continue
+                failed = error
             if self.stopping:
+                # What came before the stop; the read that the stop has woken has no address.
+                self._post_many(to, self._messages([one for one in read if one[1] is not None]))
                 return
-            send(to, self._datagram(data, address))
-            # What is there already is taken without going to sleep in between.
-            left -= 1
-            flags = _DONT_WAIT if left else 0
-            left = left or _BATCH
+            self._post_many(to, self._messages(read))
+            if failed is not None:
+                self._failed_to_read(failed)
 
     async def _read_in_task(self) -> None:
         sock, to = self._socket, self._receiver()
-        receive, most = sock.recvfrom, self._most + 1
-        meta, datagram = self._meta, self._datagram
-        alias, send, priority = meta.id, meta.router.send, meta.priority
+        receive, most, meta = sock.recvfrom, self._most + 1, self._meta
+        there_is_more = False
         while True:
-            await wait_readable(sock)
+            if there_is_more:
+                await checkpoint()
+            else:
+                await wait_readable(sock)
             room = self._room_for(to)
+            read: list[tuple[bytes, Any]] = []
+            there_is_more, failed = False, None
             try:
                 if room < 1:
                     # Still as many as there are: a reader that may drop must not leave the dropping to the operating system.
                     for _ in range(_BATCH):
-                        await self._hand_over(to, datagram(*receive(most)))
-                    continue
+                        await self._hand_over(to, self._messages([receive(most)])[0])
                 for _ in range(min(_BATCH, room)):
-                    data, address = receive(most)
-                    meta.sent += 1
-                    send(alias, to, datagram(data, address), priority)
+                    read.append(receive(most))  # noqa: PERF401 - as above
+                there_is_more = True
             except BlockingIOError:
-                continue
+                pass
             except OSError as error:
-                self._failed_to_read(error)
+                failed = error
+            meta.sent += len(read)
+            meta.router.send_many(meta.id, to, self._messages(read), meta.priority)
+            if failed is not None:
+                self._failed_to_read(failed)
 
-    def _datagram(self, data: bytes, address: Any) -> UDPData:
-        peer = self._endpoints.get(address)
-        if peer is None:
-            peer = self._remember(address)
-        self.messages_in += 1
-        self.bytes_in += len(data)
-        if len(data) > self._most:
-            self.truncated += 1
-            return UDPData(self._meta.id, peer, data[: self._most], True)
-        return udp_data(self._meta.id, peer, data)
+    def _messages(self, read: list[tuple[bytes, Any]]) -> list[UDPData]:
+        """What was read, as messages; all at once, because a call for each would cost as much as making it."""
+        alias, endpoints, most = self._meta.id, self._endpoints, self._most
+        messages: list[UDPData] = []
+        size = 0
+        for data, address in read:
+            peer = endpoints.get(address)
+            if peer is None:
+                peer = self._remember(address)
+            size += len(data)
+            if len(data) > most:
+                self.truncated += 1
+                messages.append(UDPData(alias, peer, data[:most], True))
+            else:
+                messages.append(udp_data(alias, peer, data))
+        self.messages_in += len(messages)
+        self.bytes_in += size
+        return messages
 
     def _remember(self, address: Any) -> Endpoint:
         if len(self._endpoints) >= _KNOWN:

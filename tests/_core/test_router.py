@@ -332,6 +332,24 @@ async def test_a_call_does_not_overtake_what_a_thread_has_just_sent() -> None:
         assert answer == ["first"]
 
 
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
+@pytest.mark.parametrize("target", ["pid", "name", "bounded", "nobody"])
+async def test_several_messages_at_once_are_delivered_like_one_after_the_other(
+    autojump_clock: MockClock, target: str, priority: Priority
+) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        options: dict[str, Any] = {"mailbox_size": 10} if target == "bounded" else {}
+        pid = await node.spawn(Recorder, heard, name="ada", **options)
+        to = {"name": "ada", "nobody": "nobody"}.get(target, pid)
+
+        node._router.send_many(node.pid, to, [1, 2, 3], priority)
+        await wait_all_tasks_blocked()
+
+        assert heard == ([] if target == "nobody" else [1, 2, 3])
+        assert sum(node.info().dead_letters.values()) == (3 if target == "nobody" else 0)
+
+
 async def test_a_process_that_sends_to_one_and_another_reaches_each(autojump_clock: MockClock) -> None:
     left: list[Any] = []
     right: list[Any] = []
