@@ -440,6 +440,10 @@ class Meta:
         if self.over and not self.stragglers:
             self.resources.close()
 
+    def messages_out(self) -> int:
+        """How many messages both of its halves have sent."""
+        return self.sent + self.outbox.sent + self.outbox.direct
+
     def current_callback(self) -> str | None:
         """The callback in progress, if any."""
         if not self.initialised:

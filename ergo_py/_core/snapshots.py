@@ -148,7 +148,7 @@ def meta_info(meta: Meta) -> MetaInfo:
         children=tuple(child.id for child in meta.owned.values()),
         lanes=meta.mailbox.depths(),
         messages_in=meta.handled + len(meta.mailbox),
-        messages_out=meta.sent + meta.outbox.sent + meta.outbox.direct,
+        messages_out=meta.messages_out(),
         dropped=meta.mailbox.dropped,
         backlog=len(meta.outbox),
         backlog_dropped=meta.outbox.dropped,

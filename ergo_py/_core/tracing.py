@@ -266,14 +266,14 @@ class Tally:
 
 async def count_meta(meta: "Meta", seconds: float) -> Statistics:
     """Count what a meta-process handles and sends. Its callbacks are left alone: they run in threads that nobody holds up."""
-    began, handled, sent = trio.current_time(), meta.handled, meta.sent + meta.outbox.sent
+    began, handled, sent = trio.current_time(), meta.handled, meta.messages_out()
     with trio.move_on_after(seconds):
         await meta.gone.wait()
     return Statistics(
         meta.id,
         trio.current_time() - began,
         meta.handled - handled,
-        meta.sent + meta.outbox.sent - sent,
+        meta.messages_out() - sent,
         None,
         (),
         meta.gone.is_set(),

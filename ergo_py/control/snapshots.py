@@ -45,7 +45,7 @@ def _row(one: Process | Meta, threads: bool, before: Before) -> Row:
         "state": one.state.value if watch is None or not watch.suspended else "suspended",
         "mailbox": len(one.mailbox),
         "messages": one.handled,
-        "sent": one.sent + (one.outbox.sent if isinstance(one, Meta) else 0),
+        "sent": one.messages_out() if isinstance(one, Meta) else one.sent,
         "time": 0.0 if isinstance(one, Meta) else _running_time(one, now),
         "uptime": now - one.born,
         "callback": one.current_callback(),
