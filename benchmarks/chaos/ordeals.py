@@ -68,10 +68,10 @@ async def database_full(rig: Rig) -> None:
 
 
 async def no_descriptors(rig: Rig) -> None:
-    """No descriptor is left (EMFILE) while clients come back, and the store and the decoder die."""
+    """No descriptor is left (EMFILE) while all parts die, and have to come back."""
     # What dies gives its descriptors back, so the limit is below all that the gateway ever had.
     with _limit(resource.RLIMIT_NOFILE, 3):
-        for name in ("client", "program", "database"):
+        for name in ("client", "program", "database", "tcp", "udp"):
             await strike(rig, name)
         await _noticed(rig, "EMFILE")
     await rig.progress()
@@ -206,6 +206,14 @@ async def busy_loop(rig: Rig) -> None:
     await rig.progress()
 
 
+async def stop_in_the_middle(rig: Rig) -> None:
+    """The node is stopped while its parts are dying, and have not come back: in order, in time, with what was acknowledged."""
+    for name in rig.random.sample(["program", "database", "udp socket", "listener", "session"], k=3):
+        await strike(rig, name)
+    await trio.sleep(rig.random.choice((0.0, 0.003, 0.03)))
+    rig.leaves = True
+
+
 ORDEALS = {
     "no space on the disk": no_space,
     "no room for larger files": file_too_large,
@@ -217,5 +225,6 @@ ORDEALS = {
     "a stopped program": stopped_program,
     "a busy machine": busy_machine,
     "a busy loop": busy_loop,
+    "a stop in the middle": stop_in_the_middle,
 }
 """By name, for the report."""

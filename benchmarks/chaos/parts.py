@@ -11,6 +11,9 @@ from .rig import Rig
 
 __all__ = ["MAIN", "PARTS", "strike"]
 
+_NOBODY: Final = 2**22 + 1
+"""A number that no program has."""
+
 Strike = Callable[[Rig], Awaitable[bool]]
 """Returns whether anybody was there to be struck."""
 
@@ -46,9 +49,11 @@ async def _program(rig: Rig) -> bool:
         number = int((await rig.node.inspect("decoder"))["program"])
     except ErgoError:
         return False
-    if number:
-        os.kill(number, signal.SIGKILL)
-    return bool(number)
+    try:
+        os.kill(number or _NOBODY, signal.SIGKILL)
+    except ProcessLookupError:  # it is gone, and its decoder has not noticed
+        return False
+    return True
 
 
 async def _client(rig: Rig) -> bool:

@@ -56,5 +56,12 @@ def brief(random: Random) -> Iterator[Scenario]:
     parts = list(PARTS)
     random.shuffle(parts)
     yield killing(parts)
-    for name in ("no room in the database", "no descriptors", "a clock that jumps", "a stuck thread", "a busy loop"):
+    for name in (
+        "no room in the database",
+        "no descriptors",
+        "a clock that jumps",
+        "a stuck thread",
+        "a busy loop",
+        "a stop in the middle",
+    ):
         yield Scenario(name, ORDEALS[name])

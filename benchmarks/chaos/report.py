@@ -13,14 +13,14 @@ from .rig import Findings
 
 __all__ = ["as_json", "line", "summary"]
 
-HEADER = f"{'':>4} {'s':>6} {'recovery':>9} {'answer':>8} {'TCP':>6} {'UDP':>6} {'lost':>5} {'may':>5}  scenario"
+HEADER = f"{'':>4} {'s':>6} {'outage':>8} {'answer':>8} {'TCP':>6} {'UDP':>6} {'lost':>5} {'may':>5}  scenario"
 
 
 def line(number: int, findings: Findings) -> str:
     """One scenario."""
     told = "" if findings.is_good else "   VIOLATED: " + "; ".join(findings.violations)
     return (
-        f"{number:>4} {findings.seconds:>6.2f} {findings.recovery:>8.2f}s {1000 * findings.worst_answer:>6.0f}ms"
+        f"{number:>4} {findings.seconds:>6.2f} {findings.outage:>7.2f}s {1000 * findings.worst_answer:>6.0f}ms"
         f" {findings.tcp_sent:>6} {findings.udp_sent:>6} {findings.udp_lost:>5} {findings.udp_allowed:>5}  {findings.name}{told}"
     )
 
@@ -38,7 +38,7 @@ def summary(seed: int, all_: Sequence[Findings]) -> str:
         f"UDP: {sum(f.udp_sent for f in all_)} datagrams sent, {sum(f.udp_lost for f in all_)} lost,"
         f" of which the documentation gives up {sum(f.udp_allowed for f in all_)} at most"
         f" and the operating system dropped {sum(f.udp_dropped for f in all_)}",
-        f"slowest recovery: {max((f.recovery for f in all_), default=0.0):.1f} s;"
+        f"longest time without an acknowledgement: {max((f.outage for f in all_), default=0.0):.1f} s;"
         f" threads left behind: {sum(f.abandoned for f in all_)}",
         f"{len(all_) - len(good)} scenarios violated what is promised"
         if len(good) < len(all_)

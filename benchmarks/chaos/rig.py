@@ -4,7 +4,7 @@ import sqlite3
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ class Findings:
     """Those of them that the operating system says it had no room for."""
     recovery: float = 0.0
     """Seconds from the end of the faults until all was stored."""
+    outage: float = 0.0
+    """Seconds: the longest time for which nothing was acknowledged to anybody."""
     worst_answer: float = 0.0
     """Seconds: the longest time for which a bystander on the same node kept a caller waiting."""
     abandoned: int = 0
@@ -73,10 +75,16 @@ class Rig:
         self.database = database
         self.random = random
         self.findings = findings
+        # Opened and read once now: there may be no descriptors left when it is needed.
+        self._rows = sqlite3.connect(database, timeout=60)
+        self.stored(FOUNTAIN)
         self.fountain = Fountain()
         self.devices = [
             Device(partial(where, node, "tcp"), source, 1_000_000_000, pause=0.004) for source in range(DEVICES)
         ]
+        self._settling = False
+        self.leaves = False
+        """Whether the node is stopped in the middle of it all, without waiting until all is well again."""
         self.expected: dict[str, int] = {}
         """How often the supervisors themselves were struck."""
         self._given_up: set[int] = set()
@@ -87,8 +95,7 @@ class Rig:
     # -- what may be lost --------------------------------------------------------------------------------------------
 
     def stored(self, source: int) -> dict[int, float]:
-        with closing(sqlite3.connect(self.database, timeout=60)) as database:
-            return dict(database.execute("select number, value from reading where source = ?", (source,)))
+        return dict(self._rows.execute("select number, value from reading where source = ?", (source,)))
 
     def udp_dies(self) -> None:
         """Called before the UDP side is struck: what was not stored by now, and what comes until it is back, may be lost."""
@@ -128,6 +135,7 @@ class Rig:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_udp)
             nursery.start_soon(self._ask_bystander)
+            nursery.start_soon(self._watch_outages)
             for device in self.devices:
                 nursery.start_soon(device.deliver)
             try:
@@ -143,6 +151,17 @@ class Rig:
             await trio.sleep(0.005)
             took = time.perf_counter() - began - 0.005
             self.findings.worst_answer = max(self.findings.worst_answer, took)
+
+    async def _watch_outages(self) -> None:
+        last, since = -1, time.perf_counter()
+        while True:
+            acknowledged = sum(device.next - len(device.kept) for device in self.devices)
+            now = time.perf_counter()
+            if acknowledged == last and not self._settling:
+                self.findings.outage = max(self.findings.outage, now - since)
+            else:
+                last, since = acknowledged, now
+            await trio.sleep(0.005)
 
     async def progress(self, count: int = 10) -> None:
         """Wait until every device has sent some more, and had some more acknowledged."""
@@ -162,7 +181,12 @@ class Rig:
 
     async def settle(self) -> None:
         """Stop sending, and wait until everything that was sent is stored, or accounted for."""
+        if self.leaves:
+            self.fountain.stop()
+            self._given_up |= set(range(self.fountain.sent))
+            return
         began = time.perf_counter()
+        self._settling = True
         for device in self.devices:
             device.count = device.next
         with trio.move_on_after(RECOVERY) as scope:
@@ -196,10 +220,10 @@ class Rig:
         """Whether all is in the database that must be there, and nothing else. After the node is down."""
         findings = self.findings
         sent = {device.source: device.next for device in self.devices} | {FOUNTAIN: self.fountain.sent}
-        with closing(sqlite3.connect(self.database, timeout=60)) as database:
-            if list(database.execute("pragma integrity_check")) != [("ok",)]:
-                self.violation("the database is damaged")
-            sources = {source for (source,) in database.execute("select distinct source from reading")}
+        kept = {device.source: set(device.kept) for device in self.devices}
+        if list(self._rows.execute("pragma integrity_check")) != [("ok",)]:
+            self.violation("the database is damaged")
+        sources = {source for (source,) in self._rows.execute("select distinct source from reading")}
         if sources - sent.keys():
             self.violation(f"readings of nobody: {sorted(sources - sent.keys())}")
         for source, count in sent.items():
@@ -214,9 +238,14 @@ class Rig:
                     self.violation(f"{len(lost - self._given_up)} datagrams lost, {findings.udp_dropped} accounted for")
             else:
                 findings.tcp_sent += count
+                lost -= kept[source]
                 if lost:
                     self.violation(f"{len(lost)} acknowledged readings of device {source} are not there")
         findings.tcp_connections = sum(device.connections for device in self.devices)
+
+    def close(self) -> None:
+        self.fountain.stop()
+        self._rows.close()
 
     def violation(self, text: str) -> None:
         if text not in self.findings.violations:
@@ -256,12 +285,14 @@ async def _suffer(
             finally:
                 rig.fountain.stop()
                 findings.abandoned = node.info().threads_abandoned
+        report = node.exit_report
+        assert rig is not None
+        if report is None or report.killed:
+            rig.violation(f"no clean end: {report}")
+        rig.check()
     except Exception as error:  # a finding like others: the next scenario is run
         findings.violations.append(f"{type(error).__name__}: {error}")
         traceback.print_exc()
-        return
-    assert rig is not None
-    report = node.exit_report
-    if report is None or report.killed:
-        rig.violation(f"no clean end: {report}")
-    rig.check()
+    finally:
+        if rig is not None:
+            rig.close()

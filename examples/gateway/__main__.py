@@ -27,7 +27,7 @@ COUNT = 1000
 
 async def start(node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> SupervisorHandle:
     """Start a gateway that is started again as a whole if its own supervisor gives up."""
-    await node.supervise([ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root")
+    await node.supervise([ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root", intensity=20)
     return node.supervisor("gateway")
 
 
