@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from ._core.behaviour import Behaviour, behaviour_of
-from ._core.bridge import get_ident
+from ._core.bridge import get_ident, thread_names
 from ._core.errors import BadInputError, NodeStoppedError
 from ._core.options import DEFAULTS
 from ._core.process import Process
@@ -106,9 +106,10 @@ class _Signals:
 
 
 def _what_is_alive(node: Node, frame: FrameType | None) -> str:
-    lines = [f"\nleaving at once; still alive on {node.name}:\n", *(f"  {line}\n" for line in node.alive())]
-    here = get_ident()
+    lines = [f"\nleaving at once; still alive on {node.name}:\n"]
+    lines += [f"  {line}\n" for line in node.alive(stacks=True)]
+    here, names = get_ident(), thread_names()
     for thread, stack in sys._current_frames().items():
-        lines.append(f"stack of thread {thread}:\n")
+        lines.append(f"stack of thread {names.get(thread, thread)}:\n")
         lines += traceback.format_stack(frame if thread == here else stack)
     return "".join(lines)

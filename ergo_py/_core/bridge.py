@@ -34,6 +34,7 @@ __all__ = [
     "bells",
     "get_ident",
     "stack_of",
+    "thread_names",
     "wait_in_slices",
 ]
 
@@ -345,6 +346,11 @@ class ReaderThread:
         except OSError:  # no such file system here: the name inside Python is all there is
             pass
         body()
+
+
+def thread_names() -> dict[int, str]:
+    """The names of the threads of this program."""
+    return {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
 
 
 def stack_of(ident: int, limit: int = 20) -> str:

@@ -24,7 +24,7 @@ from .process import Process, caller_in
 from .publishing import BLOCKED
 from .reasons import Reason, Shutdown
 from .requests import Caller
-from .snapshots import event_info, meta_info, node_info, process_info
+from .snapshots import describe_living, event_info, meta_info, node_info, process_info
 from .timers import Timer
 from .verbs import (
     arm_timer,
@@ -358,14 +358,12 @@ class Node(Looking):
         """The same for signal handlers, which must not do anything themselves."""
         self._router.bridge.post(self._stop_asked.set)
 
-    def alive(self) -> list[str]:
-        """One line for each living process and meta-process: who it is and what it is doing. Needs no running loop."""
-        living: list[Process | Meta] = [*self._router.processes.values()]
-        living += [one for one in list(self._router.registry.aliases.values()) if isinstance(one, Meta)]
-        return [
-            f"{one!r} {one.state.value}" + (f" in {one.current_callback()}" if one.current_callback() else "")
-            for one in living
-        ]
+    def alive(self, *, stacks: bool = False) -> list[str]:
+        """One line for each living process and meta-process: who it is and what it is doing. Needs no running loop.
+
+        With ``stacks``, further lines say where each one waits that is in the middle of something.
+        """
+        return describe_living(self._kernel, stacks)
 
     @property
     def stopping(self) -> bool:

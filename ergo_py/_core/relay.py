@@ -7,11 +7,12 @@ for it for ever. The relay passes each trap through, so that between two of them
 import ctypes
 import types
 from collections.abc import Coroutine, Generator, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule
 
-__all__ = ["Relay"]
+__all__ = ["Relay", "frames_of"]
 
 
 class Relay:
@@ -85,6 +86,18 @@ class Relay:
         return True
 
 
+def frames_of(task: Task) -> list[FrameType]:
+    """Where a task waits: the frames of its coroutines, the outermost first, those behind a relay included."""
+    frames: list[FrameType] = []
+    part: Any = task.coro
+    while (frame := _frame(part)) is not None:
+        frames.append(frame)
+        part = _awaited(part)
+        if part is None and frame.f_code is Relay.run.__code__:
+            part = frame.f_locals["coroutine"]
+    return frames
+
+
 def _keep_for_good(remains: Any) -> None:
     """Never let a coroutine that refused to be closed be collected: collecting it would try again.
 
@@ -102,7 +115,11 @@ def _parts(coroutine: Any) -> Iterator[Any]:
     """A coroutine, what it awaits, what that awaits: any of them may be the one that refuses to be closed."""
     while coroutine is not None:
         yield coroutine
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        coroutine = _awaited(coroutine)
+
+
+def _awaited(part: Any) -> Any:
+    return getattr(part, "cr_await", None) or getattr(part, "gi_yieldfrom", None)
 
 
 def _frame(part: Any) -> Any:

@@ -1,6 +1,9 @@
 """Taking snapshots of what is alive."""
 
 from time import perf_counter
+from traceback import StackSummary
+
+from trio.lowlevel import Task
 
 from .dispatching import DispatchedProcess
 from .events import Event
@@ -10,10 +13,36 @@ from .kernel import Kernel
 from .metalife import Meta
 from .process import Process
 from .relations import Kind, Watched
+from .relay import frames_of
 from .requests import Caller
 from .states import MetaState, State
 
-__all__ = ["event_info", "meta_info", "node_info", "process_info"]
+__all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_info"]
+
+
+def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
+    """A line for each living process and meta-process; with ``stacks``, also where its callback or its reader waits in a task."""
+    living: list[Process | Meta] = [*kernel.router.processes.values()]
+    living += [one for one in list(kernel.router.registry.aliases.values()) if isinstance(one, Meta)]
+    lines: list[str] = []
+    for one in living:
+        callback = one.current_callback()
+        lines.append(f"{one!r} {one.state.value}" + (f" in {callback}" if callback else ""))
+        for task in _waiting_tasks(one) if stacks else ():
+            for entry in StackSummary.extract((frame, frame.f_lineno) for frame in frames_of(task)).format():
+                lines += entry.splitlines()
+    return lines
+
+
+def _waiting_tasks(one: Process | Meta) -> list[Task]:
+    at_work = one.current_callback() is not None
+    tasks: list[object] = []
+    if isinstance(one, Meta):
+        handlers = (one.birth, one.handler, one.closing) if at_work else ()
+        tasks += [errand.task for errand in (one.reader, *handlers) if errand is not None]
+    elif at_work:
+        tasks.append(one.home)
+    return [task for task in tasks if isinstance(task, Task)]
 
 
 def process_info(process: Process, expose_env: bool) -> ProcessInfo:

@@ -15,6 +15,7 @@ from ergo_py import (
     Custom,
     Down,
     Killed,
+    MetaProcess,
     Name,
     NameTakenError,
     Node,
@@ -379,6 +380,49 @@ async def test_alive_tells_what_each_process_is_doing(autojump_clock: MockClock)
         await wait_all_tasks_blocked()
 
         assert node.alive() == [f"<Puppet 'idle' {idle}> sleep", f"<Puppet {busy}> running in handle_message"]
+
+
+async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(autojump_clock: MockClock) -> None:
+    async def wait_for_good(me: Puppet) -> None:
+        await trio.sleep_forever()
+
+    async with running_node() as node:
+        await node.spawn(Puppet, name="idle")
+        busy = await node.spawn(Puppet)
+        node.send(busy, wait_for_good)
+        await wait_all_tasks_blocked()
+
+        idle, working, *stack = node.alive(stacks=True)
+
+        assert idle.endswith("sleep")
+        assert working == f"<Puppet {busy}> running in handle_message"
+        assert "await trio.sleep_forever()" in "\n".join(stack)
+        where = [line.rpartition(", in ")[2] for line in stack if line.startswith("  File")]
+        assert where.index("serve") < where.index("handle_message") < where.index("wait_for_good")
+
+
+async def test_alive_with_stacks_tells_where_tasks_of_meta_processes_wait(autojump_clock: MockClock) -> None:
+    class InTasks(MetaProcess):
+        async def start(self) -> None:
+            await trio.sleep_forever()
+
+        async def handle_message(self, message: object, sender: object) -> None:
+            await trio.Event().wait()
+
+    async with running_node() as node:
+        owner = await node.spawn(Puppet)
+        meta = InTasks()
+        await node.call(owner, lambda me: me.spawn_meta(meta))
+        await wait_all_tasks_blocked()
+        before = "\n".join(node.alive(stacks=True))
+        node.send(meta.id, None)
+        await wait_all_tasks_blocked()
+        after = "\n".join(node.alive(stacks=True))
+
+        assert ", in start\n" in before
+        assert ", in handle_message\n" not in before
+        assert ", in start\n" in after
+        assert ", in handle_message\n" in after
 
 
 async def test_wait_ended_waits_until_everything_is_released(autojump_clock: MockClock) -> None:
