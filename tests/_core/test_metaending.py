@@ -138,6 +138,24 @@ async def test_no_verb_works_for_a_reader_that_was_left() -> None:
         assert owned.node.metas() == []
 
 
+async def test_a_reader_that_was_left_cannot_send_while_terminate_still_runs() -> None:
+    class ComesBackLate(Refuses):
+        async def terminate(self, reason: Reason) -> None:
+            self.send(self.parent, "last word")
+            self.let_go.set()
+            while not self.ended.is_set():  # noqa: ASYNC110 - a thread sets no event of trio's
+                await trio.sleep(0.001)
+
+    async with owning() as owned:
+        meta = ComesBackLate()
+        await owned.end(await owned.spawn(meta, stop_timeout=1.0))
+        await owned.until(meta.ended.is_set)
+        await wait_all_tasks_blocked()
+
+        assert "cannot send" in str(meta.errors[0])
+        assert owned.heard == ["last word"]
+
+
 async def test_what_a_reader_reads_from_is_not_closed_before_it_has_ended() -> None:
     ours, theirs = socket.socketpair()
 
