@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .plot import Dot, curves, dots
-from .reasons import GOALS, LOSSES, why
+from .reasons import GOALS, GROWTH, LOSSES, why
 
 __all__ = ["Group", "Shown", "goals", "growth", "peers", "publish"]
 
@@ -261,7 +261,7 @@ def growth(content: Content) -> dict[str, str]:
             limit = most["most"]
             first, tenfold = ratio["1×"], ratio["10×"]
             lines[f"{case}: {line}"] = [1.0, first / tenfold, first]
-            mark = "linear or better" if most["met"] else "**grows**"
+            mark = "no worse than linear" if most["met"] else f"**grows.** {why(GROWTH, case, line, '')}".strip()
             cost = f"{figures['value'] / first:.3g} {found['unit']}"
             page.append(f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |")
     drawing = curves("Cost of one piece of work at 1×, 10× and 100×", ("1×", "10×", "100×"), lines, limit)

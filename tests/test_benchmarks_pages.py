@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import compare, peers
-from benchmarks.apart import apart
+from benchmarks import growing as growing_package
 from benchmarks.harness import Case, Goal, Line, discover, evaluate, measure
 from benchmarks.joining import guarded, join
-from benchmarks.pages import GROUPS, goals, publish
+from benchmarks.pages import GROUPS, goals, growth, publish
 from benchmarks.pages import peers as peers_page
 from benchmarks.plot import Dot, dots
-from benchmarks.reasons import GOALS, LOSSES, Reason, why
+from benchmarks.reasons import GOALS, GROWTH, LOSSES, Reason, why
 from benchmarks.report import save
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -112,7 +112,9 @@ def test_the_peers_name_cases_that_exist() -> None:
     assert {"tell, 1 to 1", "TCP echo, 64 bytes", "restart"} <= {case.name for case in joined.cases}
 
 
-@pytest.mark.parametrize("case", join(discover()).cases, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in join(discover()).cases if case.name != "crowd of 100,000"], ids=lambda case: case.name
+)
 def test_what_the_peers_that_are_installed_add_still_runs(case: Case) -> None:
     joined = join([case], limit=30.0)
 
@@ -127,12 +129,6 @@ def case_of(name: str) -> Case:
     return next(case for case in discover() if case.name == name)
 
 
-def test_work_apart_is_done_in_another_python() -> None:
-    figures = apart("benchmarks.workloads.crowd", "floor")(10)
-
-    assert figures["KiB"] >= 0
-
-
 def test_the_page_shows_lines_that_exist() -> None:
     lines = {(case.name, line.name) for case in discover() for line in case.lines}
 
@@ -142,11 +138,11 @@ def test_the_page_shows_lines_that_exist() -> None:
 
 
 def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
-    lines = [(case.name, line.name) for case in discover() for line in case.lines]
+    lines = [(case.name, line.name) for case in (*discover(), *GROWING) for line in case.lines]
 
     idle = [
         reason
-        for reason in (*GOALS, *LOSSES)
+        for reason in (*GOALS, *LOSSES, *GROWTH)
         if not any(reason.case in case and reason.line in line for case, line in lines)
     ]
 
@@ -191,6 +187,42 @@ def test_what_is_published_can_be_made_again_from_the_figures_beside_it(tmp_path
 
     assert status == 0
     assert (tmp_path / "again" / "peers.md").read_text() == page
+
+
+GROWING = discover(package=growing_package)
+
+
+@pytest.mark.parametrize("case", GROWING, ids=lambda case: case.name)
+def test_what_grows_gives_all_the_figures_that_its_lines_speak_of(case: Case) -> None:
+    # What a hundred times as much takes is not for a test: ten times as much stands for all.
+    figures = case.variants["10×"](case.least)
+
+    rows = evaluate(case, [dict.fromkeys(case.variants, figures)])
+
+    assert [row.line for row in rows] == list(case.lines)
+    assert all(row.ratios.keys() == {"1×", "10×"} for row in rows)
+
+
+def test_the_page_about_growth_says_what_grows(tmp_path: Path) -> None:
+    case = Case(
+        name="least loaded",
+        about="",
+        unit="µs",
+        size=1,
+        least=1,
+        variants={
+            "1×": lambda _: {"each": 2.0},
+            "10×": lambda _: {"each": 4.0},
+            "ergo 100×": lambda _: {"each": 20.0},
+        },
+        lines=[Line("message", "ergo 100×", figure="each", goals=(Goal("linear", 4.0, "1×"),))],
+        reference="1×",
+    )
+
+    made = growth(kept([case], tmp_path))
+
+    assert "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.md"]
+    assert ElementTree.fromstring(made["growth.svg"]).findtext(f"{SVG}title")
 
 
 def test_a_drawing_is_well_formed_and_has_one_dot_for_each_figure() -> None:
