@@ -79,6 +79,9 @@ class Relay:
         """
         if self.finished or task.child_nurseries:
             return self.finished
+        if task._next_send_fn is not None:
+            # Somebody has woken it in this very turn: at its next step it finds that it was given up.
+            return True
         abort = getattr(self._trap, "abort_func", None)
         if abort is None or abort(_raise_cancel) is not Abort.SUCCEEDED:
             return False

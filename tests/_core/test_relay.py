@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Coroutine, Generator
 from typing import Any
 
+import outcome
 import pytest
 import trio
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import Abort, Task, current_task, wait_task_rescheduled
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py._core.relay import Relay
@@ -311,3 +312,51 @@ async def test_a_coroutine_that_waits_for_a_thread_cannot_be_cut_off() -> None:
     assert cut is False
     assert relayed.done
     assert relayed.error is None
+
+
+async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its_next_step() -> None:
+    woken = trio.Event()
+    steps: list[str] = []
+
+    async def body() -> None:
+        await woken.wait()
+        steps.append("went on")
+
+    relayed = Relayed(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked()
+            relayed.relay.abandon()
+            woken.set()
+
+            aborted = relayed.abort()
+
+    assert aborted
+    assert relayed.done
+    assert steps == []
+
+
+async def test_one_whose_sleep_wants_to_know_why_it_is_ended_is_told() -> None:
+    told: list[BaseException] = []
+
+    async def body() -> None:
+        def abort(raise_cancel: Any) -> Abort:
+            result = outcome.capture(raise_cancel)
+            assert isinstance(result, outcome.Error)
+            told.append(result.error)
+            return Abort.SUCCEEDED
+
+        await wait_task_rescheduled(abort)
+
+    relayed = Relayed(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked()
+            relayed.relay.abandon()
+
+            aborted = relayed.abort()
+
+    assert aborted
+    assert [str(error) for error in told] == ["abandoned"]
