@@ -553,8 +553,11 @@ def caller_in(task: Task) -> Process | None:
     if getattr(coroutine, "cr_code", None) not in _LIVES:
         return None
     process: Process = coroutine.cr_frame.f_locals["self"]
-    # If it waits already, then for the init of a child, whose code this is.
-    return process if process.waiting is None and process.state in CALLS_ALLOWED else None
+    # One that waits for the init of a child does not ask: this is code of the child.
+    waits_for = process.waiting
+    if isinstance(waits_for, Process) and waits_for.parent is process:
+        return None
+    return process if process.state in CALLS_ALLOWED else None
 
 
 _LIVES: Final = frozenset({Process.run.__code__, Process.run_guarded.__code__})

@@ -720,6 +720,29 @@ async def test_one_that_answers_on_the_loop_may_be_asked_by_who_has_the_thread_t
         assert await node.call(one, lambda me: me.call(mixed, "question")) == "from the loop"
 
 
+async def test_a_ring_is_found_by_way_of_the_node_also_while_the_shared_thread_is_busy() -> None:
+    gate = Gate()
+    rings: list[Any] = []
+
+    class Mixed(Doer):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            try:
+                await self.node.call(self.pid, "myself", timeout=30)
+            except DeadlockError as error:
+                rings.append(error.ring)
+
+    async with running_node() as node:
+        one, mixed = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Mixed, dispatcher=Pod("pod"))
+        node.send(one, gate)
+        await gate.wait_reached()
+
+        node.send(mixed, "ask")
+        await wait_all_tasks_blocked()
+
+        assert rings == [(mixed, mixed)]
+        gate.opened.set()
+
+
 async def test_an_abandoned_thread_is_published() -> None:
     gate = Gate()
 
