@@ -33,6 +33,11 @@ def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_withou
             found = terminal.ask(FIND)
             facts = terminal.ask("await node.inspect_meta(alias)")
             before = terminal.ask("node.info().spawned")
+            # Tab completes names that are known there only.
+            terminal.ask("found_by_tab = 1")
+            terminal.type("found_by\t")
+            terminal.wait_for("found_by_tab")
+            terminal.interrupt()
             # Ctrl-C interrupts what was typed, there as well.
             terminal.type("print('waiting'); await trio.sleep_forever()\n")
             terminal.wait_for("waiting\n")
