@@ -294,8 +294,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_mark_dead_in_copy)
 
 
-_STACK: Final = 512 * 1024
-"""Bytes of stack for a reader thread: it changes address space only, and thousands of readers should fit."""
+_STACK: Final = 2 * 1024 * 1024
+"""Bytes of stack for a reader thread. It changes address space only, and thousands of readers should fit; but Python's own limit of
+recursion must be reached first. On a quarter of this it is not: a recursion by way of C then ends the whole program.
+"""
 _starting = threading.Lock()
 
 

@@ -140,7 +140,7 @@ async def test_no_verb_works_for_a_reader_that_was_left() -> None:
 
 async def test_a_reader_that_was_left_cannot_send_while_terminate_still_runs() -> None:
     class ComesBackLate(Refuses):
-        async def terminate(self, reason: Reason) -> None:
+        async def terminate(self, reason: Reason) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             self.send(self.parent, "last word")
             self.let_go.set()
             while not self.ended.is_set():  # noqa: ASYNC110 - a thread sets no event of trio's

@@ -1,8 +1,12 @@
 """The reader: who is inside of it, and how its end is told."""
 
+import ctypes
+import subprocess
+import sys
 import threading
 from typing import Any
 
+import pytest
 import trio
 
 from ergo_py import Crashed, MetaProcess, Normal
@@ -23,6 +27,58 @@ async def test_a_reader_thread_knows_itself_and_nobody_else_is_taken_for_it() ->
         }
 
         assert seen == {"reader": True, "handler": False, "other thread": False, "loop": False}
+
+
+def size_of_this_stack() -> int:
+    system, size, attributes = ctypes.CDLL(None), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    system.pthread_self.restype = ctypes.c_void_p
+    system.pthread_getattr_np(ctypes.c_void_p(system.pthread_self()), attributes)
+    system.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+    system.pthread_attr_destroy(attributes)
+    return size.value
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "pthread_getattr_np"), reason="this system does not tell")
+async def test_a_reader_thread_has_a_small_stack_and_other_threads_what_they_always_have() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        before = await in_thread(size_of_this_stack)
+        await owned.spawn(meta)
+
+        size = await owned.in_reader(meta, lambda _: size_of_this_stack())
+
+        assert size == 2 * 1024 * 1024
+        assert threading.stack_size() == 0
+        assert await in_thread(size_of_this_stack) == before
+
+
+RUNAWAY = """
+from ergo_py import Actor, MetaProcess, run
+
+class Endless:
+    def __getattr__(self, name):
+        return getattr(self, name + "x")
+
+class Reader(MetaProcess):
+    def start(self):
+        Endless().name
+
+class Owner(Actor):
+    async def init(self):
+        self.monitor(await self.spawn_meta(Reader()))
+    def handle_message(self, message, sender):
+        self.stop(str(message.reason))
+
+print(run(Owner, watchdog=None, log_output="none"))
+"""
+
+
+def test_a_recursion_without_an_end_is_a_crash_of_that_reader_only() -> None:
+    """On a stack that is too small for it, it would be one of the whole program. So it has a program of its own."""
+    done = subprocess.run([sys.executable, "-c", RUNAWAY], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "crashed: RecursionError" in done.stdout
 
 
 async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
