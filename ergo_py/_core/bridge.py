@@ -294,9 +294,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_mark_dead_in_copy)
 
 
-_STACK: Final = 2 * 1024 * 1024
+_STACK: Final = 1792 * 1024
 """Bytes of stack for a reader thread. It changes address space only, and thousands of readers should fit; but Python's own limit of
-recursion must be reached first. On a quarter of this it is not: a recursion by way of C then ends the whole program.
+recursion must be reached first. On a third of this it is not: a recursion by way of C then ends the whole program. And it is less
+than the two mebibytes that some systems would back with one huge page, each of which is real memory.
 """
 _starting = threading.Lock()
 

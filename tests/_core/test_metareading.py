@@ -47,7 +47,7 @@ async def test_a_reader_thread_has_a_small_stack_and_other_threads_what_they_alw
 
         size = await owned.in_reader(meta, lambda _: size_of_this_stack())
 
-        assert size == 2 * 1024 * 1024
+        assert size == 1792 * 1024
         assert threading.stack_size() == 0
         assert await in_thread(size_of_this_stack) == before
 
