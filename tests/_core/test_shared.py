@@ -68,7 +68,7 @@ def test_an_attribute_is_reported_once_when_both_sides_have_written_it() -> None
     side: str | None = None
     watch_writes(thing, lambda: side, reported.append)
 
-    for side in ("reader", "handler", "reader", None):
+    for side in ("reader", "handler", "handler", "reader", None):
         thing.before = 2
         if side != "handler":
             setattr(thing, "own", side)  # noqa: B010 - an attribute that no checker knows
