@@ -1,5 +1,7 @@
 """Servers: accepting, limits, receivers, and how everything ends with them."""
 
+import errno
+import socket
 import subprocess
 import sys
 import textwrap
@@ -10,9 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Down, Node, Normal, ProcessUnknownError
+from ergo_py import BadInputError, Crashed, Down, Node, Normal, ProcessUnknownError
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenFull
+from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
 from tests.support import Puppet
@@ -162,6 +165,80 @@ def test_a_server_survives_a_lack_of_descriptors(reader: str) -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "survived 3\n"
+
+
+class Unlucky(socket.socket):
+    """A listening socket whose ``accept`` fails now and then, as the operating system has it."""
+
+    errors: list[int]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.errors:
+            raise OSError(self.errors.pop(0), "as the operating system has it")
+        return super().accept()
+
+
+class UnluckyServer(TCPServer):
+    def __init__(self, errors: list[int], reader: ReaderKind) -> None:
+        super().__init__(reader=reader)
+        self.to_come = errors
+
+    async def _listen(self) -> socket.socket:
+        sock = Unlucky(fileno=(await super()._listen()).detach())
+        sock.errors = self.to_come
+        return sock
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_a_server_goes_on_after_connections_that_were_gone_before_they_were_accepted(reader: ReaderKind) -> None:
+    errors = [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPERM]
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = UnluckyServer(errors, reader)
+        await spawn_meta(node, owner, server)
+
+        async with await trio.open_tcp_stream(*server.local) as stream:
+            await stream.send_all(b"hello")
+            answer = await stream.receive_some()
+
+        assert answer == b"hello"
+        assert (await node.inspect_meta(server.id, "errors")) == {"errors": "5"}
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        server = UnluckyServer([], reader)
+        alias = await spawn_meta(node, owner, server)
+        await node.call(owner, lambda me: me.monitor(alias))
+
+        # A thread is inside of accept() by now, which this one peer gets it out of.
+        server.to_come.append(errno.ENOTSOCK)
+        async with await trio.open_tcp_stream(*server.local):
+            reason = (await mail.first(Down)).reason
+
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, OSError)
+        assert reason.error.errno == errno.ENOTSOCK
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_a_server_without_descriptors_waits_a_little_longer_each_time(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        server = TCPServer(reader=reader)
+        await spawn_meta(node, owner, server)
+        lack = OSError(errno.EMFILE, "too many open files")
+
+        pauses = [server._after(lack) for _ in range(7)]
+        with socket.socket() as sock:
+            server._admit(sock)
+        again = server._after(lack)
+
+        assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+        assert again == 0.05
 
 
 # -- receivers ---------------------------------------------------------------------------------------------------------
