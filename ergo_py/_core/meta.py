@@ -48,6 +48,9 @@ class MetaProcess:
 
     _meta: Meta = cast(Meta, _Unborn())
 
+    _serve_in_passing: Any = None
+    """A plain function that serves simple messages in their sender's turn; see :meth:`Meta.serves_in_passing`."""
+
     kind: str = ""
     """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the class."""
 

@@ -1,6 +1,6 @@
 """The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -8,7 +8,7 @@ import outcome
 import trio
 from trio.lowlevel import current_task, enable_ki_protection
 
-from .bridge import Parker, ReaderThread
+from .bridge import Parker, ReaderThread, get_ident
 from .callbacks import META_CALLBACKS
 from .ending import kill_all, stop_all
 from .errands import Errand, without_cancellation
@@ -25,7 +25,7 @@ from .errors import (
 from .ids import PID, Alias, Ref, Target
 from .info import Ended
 from .kernel import Kernel
-from .mailbox import Envelope, Lane, Mailbox, Priority, kind_name
+from .mailbox import MESSAGE, Envelope, Lane, Mailbox, Priority, kind_name
 from .metabox import RequestCaller, TwoLanes
 from .metaending import close, release
 from .metareading import in_reader, start_reader
@@ -91,6 +91,7 @@ class Meta:
         "over",
         "owned",
         "owner",
+        "passing",
         "priority",
         "process",
         "promised",
@@ -157,6 +158,8 @@ class Meta:
         self.reader: Errand | None = None
         self.reader_gone = trio.Event()
         # The handler.
+        self.passing: Callable[[Any, Any], bool] | None = None
+        """Serves simple messages in their sender's turn; says False for what it leaves to the handler."""
         self.handler: Errand | None = None
         self.handling: Envelope | None = None
         self.hop: trio.CancelScope | None = None
@@ -271,7 +274,10 @@ class Meta:
                 raise
             raise InitError(meta.callbacks.behaviour, error, meta.reason) from error
         meta.initialised = True
-        if kernel.observer is not None:
+        if kernel.observer is None:
+            # One who observes is told of what the handler is given.
+            meta.passing = behaviour._serve_in_passing
+        else:
             kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
         if len(meta.mailbox):
             meta.wake()
@@ -457,6 +463,30 @@ class Meta:
         """Its mailbox is always asked."""
         return False
 
+    def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
+        """Serve a message in its sender's turn, if the behaviour can and the handler could be served nothing before it.
+
+        The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do not overlap, and nothing is
+        overtaken.
+        """
+        passing, box = self.passing, self.mailbox
+        if (
+            passing is None
+            or self.state is not MetaState.SLEEP
+            or box.main
+            or box.ahead
+            or get_ident() != self.router.loop_thread
+        ):
+            return False
+        try:
+            served = passing(message, sender)
+        except Exception as error:
+            self.handling = (MESSAGE, sender, None, message)
+            self.finish(self.failed("handle_message", error))
+            return True
+        self.handled += served
+        return served
+
     def answers_at_once(self) -> bool:
         """A meta-process always has a handler do it."""
         return False
@@ -540,6 +570,7 @@ class Meta:
         self.reason = reason
         self.kernel.obituaries.note(self)
         self.accepting = False
+        self.passing = None
         self.mailbox.refuse_waiters()
         for child in list(self.owned.values()):
             # The reader may be waiting for it, and must be free to end.

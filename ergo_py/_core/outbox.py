@@ -67,7 +67,7 @@ class Outbox:
         self._moving = False
         """The loop has taken messages out of the queue that are neither delivered nor at the door."""
         self._peer: Any = NOBODY
-        """To whom its thread has last sent, if that is an open process."""
+        """To whom the reader has last sent, if that is an open process."""
         self._forced = False
         self._closed = False
         self._winds_up = False
@@ -83,7 +83,7 @@ class Outbox:
         self.sent = 0
         """Changed by the loop only."""
         self.direct = 0
-        """How many have not been queued; changed by the reader's thread only."""
+        """How many have not been queued; changed by the reader only."""
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -94,22 +94,40 @@ class Outbox:
         """Whether the reader's thread is held up by a slow receiver at this moment."""
         return self._waits is not None
 
+    # -- straight to the receiver ------------------------------------------------------------------------------------
+
+    def deliver(self, to: Target, message: object, priority: Priority) -> bool:
+        """Put a message into the mailbox of an open process that keeps up, from the reader. False if that cannot be done."""
+        receiver: Any = self._peer
+        if to is not receiver.id:
+            receiver = self._router.resolve(to)
+            if receiver is None or not receiver.open:
+                receiver = NOBODY
+            self._peer = receiver
+        if priority or not receiver.open or len(receiver.main) >= self.backlog or not self._is_clear():
+            return False
+        self.direct += 1
+        kind = MESSAGE if type(to) is PID or not receiver.splits else ADDRESSED
+        receiver.main.append((kind, self._sender, to, message))
+        if receiver.task.custom_sleep_data is not None:
+            receiver.stir()
+        return True
+
+    def _is_clear(self) -> bool:
+        """Whether the reader overtakes nothing of its own if it sends straight to the receiver."""
+        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
+        return not (self._queue or self._moving or self._door or self._closed or self._overran)
+
     # -- in the reader's thread --------------------------------------------------------------------------------------
 
     def put(self, to: Target, message: object, priority: Priority) -> bool:
         """Send a message, waiting or dropping as the policy says when too many are queued."""
-        receiver: Any = self._peer
-        if to is not receiver.id:
-            receiver = self._router.resolve(to)
-            self._peer = NOBODY if receiver is None or not receiver.open else receiver
-        if receiver is not None and self._is_clear() and not priority:
-            if receiver.open and len(receiver.main) >= self.backlog and self.policy is Behind.WAIT:
-                self._wait_at(receiver)
-            if receiver.open and len(receiver.main) < self.backlog:
-                self.direct += 1
-                receiver.main.append(envelope(receiver, self._sender, to, message))
-                if receiver.task.custom_sleep_data is not None:
-                    receiver.stir()
+        if self.deliver(to, message, priority):
+            return True
+        receiver = self._router.resolve(to)
+        if self.policy is Behind.WAIT and receiver is not None and receiver.open and self._is_clear() and not priority:
+            self._wait_at(receiver)
+            if self.deliver(to, message, priority):
                 return True
         self._router.bridge.check_open()
         if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
@@ -135,11 +153,6 @@ class Outbox:
             return
         for message in messages:
             self.put(to, message, priority)
-
-    def _is_clear(self) -> bool:
-        """Whether the reader's thread overtakes nothing of its own if it sends straight to the receiver."""
-        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
-        return not (self._queue or self._moving or self._door or self._closed or self._overran)
 
     def _wait_at(self, receiver: Any) -> None:
         """Wait until a receiver has worked off half of what it may be behind, or the stop has come, or it is ending."""

@@ -354,6 +354,10 @@ class Process:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
+    def serves_in_passing(self, _message: object, _sender: PID | Alias, /) -> bool:
+        """A process serves messages in its own turn only."""
+        return False
+
     def answers_at_once(self) -> bool:
         """Asleep in its mailbox means that all lanes are empty, but for what threads have just put there."""
         return self.inline and self.task.custom_sleep_data is PARKED and not self.main

@@ -42,6 +42,10 @@ class Receiver(Protocol):
     def stir(self) -> None:
         """The same, from any thread, for one that is ``open``."""
 
+    def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
+        """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""
+        ...
+
     def answers_at_once(self) -> bool:
         """Say whether a call may be answered on the spot: asleep, nothing queued, and a plain ``handle_call``."""
         ...

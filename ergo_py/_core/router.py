@@ -155,6 +155,10 @@ class Router:
                 if process.task.custom_sleep_data is not None:
                     process.stir()
                 return True
+        elif type(to) is Alias and not priority:
+            receiver = self.registry.aliases.get(to)
+            if receiver is not None and receiver.serves_in_passing(message, sender):
+                return True
         return self._send(sender, to, message, priority)
 
     def send_many(self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from .._core.errors import BadInputError
 from .._core.ids import Alias
 from .._core.messages import Request
-from .messages import Endpoint, check_bytes
+from .messages import Endpoint, check_bytes, setters
 
 __all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "fault_of", "udp_data"]
 
@@ -40,7 +40,7 @@ def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
     return message  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class UDPSend(Request[int]):
     """Tell a UDP socket to send a datagram; ``peer`` is a host and a port, and is left out for a client.
 
@@ -51,14 +51,18 @@ class UDPSend(Request[int]):
     data: bytes
     peer: tuple[str, int] | None = None
 
-    def __post_init__(self) -> None:
-        if type(self.data) is not bytes:
-            check_bytes("UDPSend(data)", self.data)
-        peer = self.peer
+    def __init__(self, data: bytes, peer: tuple[str, int] | None = None) -> None:
+        if type(data) is not bytes:
+            check_bytes("UDPSend(data)", data)
         if peer is not None and not (
             isinstance(peer, tuple) and len(peer) == 2 and isinstance(peer[0], str) and isinstance(peer[1], int)
         ):
             raise BadInputError("UDPSend(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)")
+        _set_data(self, data)
+        _set_peer(self, peer)
+
+
+_set_data, _set_peer = setters(UDPSend)
 
 
 class UDPFault(Enum):

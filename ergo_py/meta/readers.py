@@ -12,9 +12,8 @@ from .._core.bridge import Parker
 from .._core.errands import Errand
 from .._core.errors import BadInputError, NodeStoppedError
 from .._core.ids import Target
-from .._core.mailbox import FENCE, MESSAGE, Envelope, Lane, Verdict
+from .._core.mailbox import FENCE, Lane
 from .._core.meta import MetaProcess
-from .._core.metabox import TwoLanes
 from .._core.metalife import Meta
 from .._core.process import Process
 from .._core.receiver import Receiver
@@ -201,56 +200,10 @@ class EitherReader(MetaProcess):
             fence.callee = receiver
             self._meta.router.signal(receiver, Lane.MAIN, (FENCE, self._meta.id, fence, None))
 
-    def _serve_in_passing(self, serve: Callable[[Any, Any], bool]) -> None:
-        """Have simple messages served by ``serve(message, sender)`` in the sender's own turn, while the handler sleeps.
-
-        That saves a turn of the scheduler for each. ``serve`` returns False for what it leaves to the handler.
-        """
-        before = self._meta.mailbox
-        self._meta.mailbox = box = _PassingBox(self._meta, serve)
-        for envelope in before.drain():
-            box.push(Lane.MAIN, envelope)
-
 
 def _is_at_rest(receiver: Receiver) -> bool:
     state = receiver.state if isinstance(receiver, Process | Meta) else None
     return state in (State.SLEEP, MetaState.SLEEP) and not len(receiver.mailbox)
-
-
-class _PassingBox(TwoLanes):
-    """A mailbox whose messages need no handler while nothing waits in it."""
-
-    __slots__ = ("_meta", "_serve")
-
-    def __init__(self, meta: Meta, serve: Callable[[Any, Any], bool]) -> None:
-        super().__init__(meta.options.mailbox_size or 0, meta.options.overflow)
-        self._meta = meta
-        self._serve = serve
-
-    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        """Serve a message if the handler could be served nothing before it; else queue it."""
-        meta = self._meta
-        # The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do not overlap, and nothing is
-        # overtaken.
-        if (
-            lane is Lane.MAIN
-            and not self.main
-            and not self.ahead
-            and envelope[0] == MESSAGE
-            and meta.state is MetaState.SLEEP
-            and meta.initialised
-            and meta.reason is None
-        ):
-            try:
-                served = self._serve(envelope[3], envelope[1])
-            except Exception as error:
-                meta.handling = envelope
-                meta.finish(meta.failed("handle_message", error))
-                return Verdict.PASSED, None
-            if served:
-                meta.handled += 1
-                return Verdict.PASSED, None
-        return super().admit(lane, envelope)
 
 
 class _Fence(Caller):

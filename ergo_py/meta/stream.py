@@ -63,7 +63,6 @@ class Stream(StreamReader):
         prepare(sock, self._options, blocking=self.reader == "thread")
         self.local, self.peer = self._ends(sock)
         self._writer.use(sock)
-        self._serve_in_passing(self._send_at_once)
         await self._secure_first(sock)
         self._arm_tick()
 
@@ -78,7 +77,8 @@ class Stream(StreamReader):
 
     # -- the handler -------------------------------------------------------------------------------------------------
 
-    def _send_at_once(self, message: Any, _sender: PID | Alias) -> bool:
+    def _serve_in_passing(self, message: Any, _sender: PID | Alias) -> bool:
+        """Write, in the turn of whoever sent it, what needs no waiting."""
         if type(message) is not TCPSend or self._closing or self._writer.pending:
             return False
         self._put(message.data, None)

@@ -12,7 +12,7 @@ from trio.lowlevel import wait_readable, wait_writable
 from .._core.ids import Target
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts, tcp_data
+from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts
 from .options import StreamOptions
 from .polling import Poller, watch
 from .readers import EitherReader, ReaderKind
@@ -155,10 +155,14 @@ class StreamReader(EitherReader):
         if not data:
             self._at_end = True
             return False
-        self._size = _next_size(self._size, len(data))
-        messages = self._messages(data)
+        if self._size != _LEAST or len(data) == _LEAST:
+            self._size = _next_size(self._size, len(data))
+        messages, meta = self._messages(data), self._meta
         for number, message in enumerate(messages):
-            if not self._hand_over_now(self._target, message):
+            # The second one does the same as the first, and looks at more; nearly always the first is enough.
+            if not meta.outbox.deliver(self._target, message, meta.priority) and not self._hand_over_now(
+                self._target, message
+            ):
                 self._held = messages[number:]
                 return False
         return self.cause is None and not self._at_end and self._writer.pending <= self._options.write_limit
@@ -184,8 +188,9 @@ class StreamReader(EitherReader):
             return ()
         if self._is_raw:
             self.messages_in += 1
-            self._weigh(len(data))
-            return (tcp_data(self._meta.id, data),)
+            if len(data) >> 12 != self._weight:
+                self._weigh(len(data))
+            return (TCPData(self._meta.id, data),)
         try:
             frames = self._decoder.feed(data)
         except FramingError as error:
@@ -200,7 +205,7 @@ class StreamReader(EitherReader):
         self.messages_in += len(frames)
         self._weigh(len(frames[0]))
         alias = self._meta.id
-        return [tcp_data(alias, frame) for frame in frames]
+        return [TCPData(alias, frame) for frame in frames]
 
     def _decrypted(self, data: bytes) -> bytes:
         secure = self._secure

@@ -110,7 +110,6 @@ class UDPSocket(EitherReader):
         except (OSError, KeyError):  # another system: then only clients hear of what was not delivered
             pass
         self._prepare(sock)
-        self._serve_in_passing(self._send_at_once)
         self.local = endpoint(sock.getsockname())
 
     async def _open(self) -> socket.socket:
@@ -235,7 +234,8 @@ class UDPSocket(EitherReader):
 
     # -- the handler -------------------------------------------------------------------------------------------------
 
-    def _send_at_once(self, message: Any, sender: PID | Alias) -> bool:
+    def _serve_in_passing(self, message: Any, sender: PID | Alias) -> bool:
+        """Send, in the turn of whoever asks for it, what needs no waiting."""
         if type(message) is not UDPSend:
             return False
         peer = message.peer
