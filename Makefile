@@ -48,6 +48,7 @@ contracts: $(DEV)
 
 types: $(DEV)   ## Check types with mypy (strict) and basedpyright
 	$(BIN)/mypy $(CODE)
+	$(BIN)/mypy --config-file= --strict --python-version 3.11 examples/tutorial
 	$(BIN)/basedpyright $(CODE)
 
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects

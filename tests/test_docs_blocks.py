@@ -8,17 +8,17 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ergo_py.shell.cli import _parser
+from tests.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+TUTORIAL = DOCS / "tutorial.md"
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
 
 RUN_BY = {
@@ -39,6 +39,7 @@ RUN_BY = {
     "examples/supervision": "tests/examples/test_service.py",
     "examples/tcp": "tests/examples/test_sockets.py",
     "examples/testing": "tests/examples/test_testing.py",
+    "examples/tutorial": "tests/examples/test_tutorial.py",
     "examples/udp": "tests/examples/test_sockets.py",
     "examples/watch": "tests/examples/test_bridges.py",
     "tests/testing/samples": "tests/testing/test_plugin.py",
@@ -47,26 +48,6 @@ RUN_BY = {
 
 DIRECTIVES = {"toctree", "figure", "eval-rst"}
 """What may stand in docs besides `{literalinclude}`; none of these holds code."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: what stands behind its opening fence, what in it, and the comment just above it, if any."""
-
-    info: str
-    text: str
-    mark: str
-
-
-def blocks(page: str) -> Iterator[Block]:
-    """All fenced blocks of a page, indented ones too."""
-    fenced = re.compile(
-        r"^(?:<!-- (?P<mark>[^\n]*) -->\n)?(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)\n"
-        r"(?P<text>.*?)^(?P=indent)(?P=fence)$",
-        re.MULTILINE | re.DOTALL,
-    )
-    for found in fenced.finditer(page):
-        yield Block(found["info"].strip(), found["text"], found["mark"] or "")
 
 
 @cache
@@ -84,6 +65,8 @@ def complaint(page: Path, block: Block) -> str | None:
         return None if kind.strip("{}") in DIRECTIVES else f"what is {kind}?"
     if block.mark == "drawing":
         return None
+    if page == TUTORIAL and (kind != "sh" or block.mark):
+        return None  # tests/examples/test_tutorial.py follows the whole page, and stops at what it does not know
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
@@ -128,7 +111,9 @@ def unknown_command(line: str) -> str | None:
         case ["python" | "python3", "-m", "venv" | "pytest", *_] | ["pip", "install", *_] | ["nc" | ".", *_]:
             return None
         case ["python", script, *_]:
-            return None if (ROOT / script).is_file() else f"there is no {script}"
+            # In the tutorial, where the reader has made the file.
+            places = (ROOT, ROOT / "examples" / "tutorial")
+            return None if any((place / script).is_file() for place in places) else f"there is no {script}"
     return f"nobody knows how to check {line!r}"
 
 

@@ -1,9 +1,7 @@
 """The transcripts of the page "Looking inside" are what a person sees who does the same."""
 
 import re
-import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,65 +13,12 @@ from ergo_py.shell.cli import main
 from ergo_py.shell.leaving import Status
 from tests.control.rig import runtime_directory
 from tests.examples.programs import promised
-from tests.shell.terminal import ROOT, Terminal, at_terminal, background
+from tests.shell.terminal import ROOT, at_terminal, background
+from tests.shell.transcripts import assert_ran, assert_typed, transcripts
 
 __all__ = ["runtime_directory"]
 
 PAGE = (ROOT / "docs" / "looking-inside.md").read_text()
-
-
-def transcripts(kind: str) -> list[str]:
-    """The blocks that stand below ``<!-- transcript: kind -->``, in order."""
-    return re.findall(rf"<!-- transcript: {re.escape(kind)} -->\n```\w+\n(.*?)```\n", PAGE, re.DOTALL)
-
-
-def plain(text: str) -> str:
-    """A text without what differs from one run to the next: times, ports, numbers of programs and of lines, widths."""
-    for pattern, instead in (
-        (r"(?m)\s+$", ""),
-        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\.\d{3}", "WHEN"),
-        (r"\b\d+(\.\d+)?(µs|ms| ms|s| s|m\d\ds)(?!\w)", "TIME"),
-        (r"'age': '[\d.]+'", "'age': 'TIME'"),
-        (r"127\.0\.0\.1:\d+", "ADDRESS"),
-        (r'File "[^"]*?(ergo_py|examples)/', r'File "\1/'),
-        (r"(\.py:|line )\d+", r"\1N"),
-        (r"\(\d{3,}\)", "(THREAD)"),
-        (r"(?<=shop@localhost) +\d+", " PROGRAM"),
-        (r"[ \t]+", " "),
-    ):
-        text = re.sub(pattern, instead, text)
-    return "\n".join(line.strip() for line in text.splitlines())
-
-
-def split(transcript: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Each input and what is shown after it."""
-    for part in re.split(rf"(?m)^{re.escape(prompt)}", transcript)[1:]:
-        lines = part.splitlines()
-        inputs = [lines[0]]
-        while len(lines) > len(inputs) and lines[len(inputs)].startswith("..."):
-            inputs.append(lines[len(inputs)][4:])
-        yield "\n".join(inputs), "\n".join(lines[len(inputs) :])
-
-
-def assert_typed(terminal: Terminal, transcript: str) -> None:
-    for source, expected in split(transcript, ">>> "):
-        # A block ends with an empty line.
-        terminal.type(source + ("\n\n" if "\n" in source else "\n"))
-        shown = terminal.wait_for("\n>>> ")
-        # What was typed is echoed, with the prompts of further lines.
-        echoed = [line for line in shown.splitlines() if not line.startswith("...")]
-        assert plain("\n".join(echoed[1:])) == plain(expected), source
-
-
-def assert_ran(transcript: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status = 0
-    for command, expected in split(transcript, "$ "):
-        if command == "echo $?":
-            assert expected == str(status)
-            continue
-        status = main(shlex.split(command)[1:])
-        out, err = capsys.readouterr()
-        assert plain(out + err) == plain(expected), command
 
 
 def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
@@ -89,7 +34,7 @@ def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
 
 
 def test_the_shell_shows_what_the_page_shows() -> None:
-    (transcript,) = transcripts("ergo shell examples/looking/shop.py")
+    (transcript,) = transcripts(PAGE, "ergo shell examples/looking/shop.py")
     with at_terminal("shell", "examples/looking/shop.py") as terminal:
         terminal.wait_for(">>> ")
         end = time.monotonic() + 30
@@ -100,7 +45,7 @@ def test_the_shell_shows_what_the_page_shows() -> None:
 
 
 def test_a_plain_python_prompt_shows_what_the_page_shows() -> None:
-    (transcript,) = transcripts("python")
+    (transcript,) = transcripts(PAGE, "python")
     with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
         terminal.wait_for(">>> ")
 
@@ -111,18 +56,18 @@ def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str
     with background("run", "--control", "look,act,attach", "examples/looking/shop.py"):
         wait_for_stock(capsys, r"Stock +sleep +0 +2")
 
-        looks, threads, died, held = transcripts("shop")
+        looks, threads, died, held = transcripts(PAGE, "shop")
         assert promised("looking") in looks
         for transcript in (looks, threads, died, held):
             assert_ran(transcript, capsys)
-        (transcript,) = transcripts("ergo attach shop")
+        (transcript,) = transcripts(PAGE, "ergo attach shop")
         with at_terminal("attach", "shop") as terminal:
             terminal.wait_for(">>> ")
             assert_typed(terminal, transcript)
 
 
 def test_a_blocked_loop_is_shown_as_the_page_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    (transcript,) = transcripts("blocked")
+    (transcript,) = transcripts(PAGE, "blocked")
     with background(command=["examples/looking/blocked.py"]) as program:
         wait_for_stock(capsys, r"Stock +running")
 

@@ -92,24 +92,30 @@ class Terminal:
         return self.process.wait(max(0.1, end - time.monotonic()))
 
 
-def _program(arguments: tuple[object, ...], command: list[str] | None) -> list[str]:
-    return [*ERGO, *map(str, arguments)] if command is None else [sys.executable, *command]
+def _program(arguments: tuple[object, ...], command: list[str] | None, python: str = sys.executable) -> list[str]:
+    return [*ERGO, *map(str, arguments)] if command is None else [python, *command]
 
 
 @contextmanager
 def at_terminal(
-    *arguments: object, command: list[str] | None = None, lines: int = 30, columns: int = 120, **environment: str
+    *arguments: object,
+    command: list[str] | None = None,
+    lines: int = 30,
+    columns: int = 120,
+    cwd: Path = ROOT,
+    python: str = sys.executable,
+    **environment: str,
 ) -> Iterator[Terminal]:
     """``ergo`` with these arguments in a terminal of its own, or ``python`` with those of ``command``."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (lines, columns))
     process = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", _TAKE_TERMINAL, *_program(arguments, command)],
-        cwd=ROOT,
+        [sys.executable, "-S", "-E", "-c", _TAKE_TERMINAL, *_program(arguments, command, python)],
+        cwd=cwd,
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "HOME": os.environ["XDG_RUNTIME_DIR"], **environment},
+        env={**os.environ, "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **environment},
         start_new_session=True,
     )
     os.close(theirs)

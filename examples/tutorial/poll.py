@@ -1,0 +1,123 @@
+import sys
+from dataclasses import dataclass
+
+import trio
+
+from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Node, Reject, Request, TargetDownError, run
+from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
+
+
+@dataclass(frozen=True)
+class Vote:
+    choice: str
+
+
+@dataclass(frozen=True)
+class Share(Request[float]):
+    """Which part of all votes a choice has."""
+
+    choice: str
+
+
+class Poll(Actor):
+    def __init__(self, *choices: str) -> None:
+        self.votes = dict.fromkeys(choices, 0)
+
+    def handle_message(self, message: object, sender: PID) -> None:
+        match message:
+            case Vote(choice) if choice in self.votes:
+                self.votes[choice] += 1
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        match request:
+            case Share(choice):
+                if choice not in self.votes:
+                    raise Reject(LookupError(f"nobody can vote for {choice}"))
+                return self.votes[choice] / sum(self.votes.values())
+        raise Reject(LookupError(f"no answer to {request!r}"))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {choice: str(count) for choice, count in self.votes.items()}
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """A session tells what it was asked for, and how long that took."""
+
+    command: str
+    seconds: float
+
+
+class Metrics(Actor):
+    """Counts what sessions do, and publishes the numbers every second."""
+
+    def __init__(self, period: float = 1.0) -> None:
+        self.period = period
+        self.counts: dict[str, int] = {}
+        self.slowest = 0.0
+
+    def init(self) -> None:
+        self.register_event("metrics", buffer=1)
+        self.send_every(self.period, self.pid, "publish")
+
+    def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case Obeyed(command, seconds):
+                self.counts[command] = self.counts.get(command, 0) + 1
+                self.slowest = max(self.slowest, seconds)
+            case "publish":
+                self.publish("metrics", dict(self.counts))
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        return {**{command: str(count) for command, count in self.counts.items()}, "slowest": f"{self.slowest:.6f} s"}
+
+
+class Session(Actor):
+    """Speaks with one peer. It comes with the connection and goes with it."""
+
+    async def handle_message(self, message: object, sender: PID | Alias) -> None:
+        match message:
+            case TCPData(connection, line):
+                words = line.decode(errors="replace").split()
+                begin = trio.current_time()
+                answer = await self.obey(words)
+                self.service("metrics").send(Obeyed(words[0] if words else "", trio.current_time() - begin))
+                self.send(connection, TCPSend(answer.encode() + b"\n"))
+
+    async def obey(self, words: list[str]) -> str:
+        try:
+            match words:
+                case ["vote", choice]:
+                    self.service("poll").send(Vote(choice))
+                    return "thank you"
+                case ["share", choice]:
+                    return f"{await self.service('poll').call(Share(choice)):.0%}"
+        except (LookupError, TargetDownError) as error:
+            return f"sorry: {error}"
+        return "say: vote CHOICE, or: share CHOICE"
+
+
+class Door(Actor):
+    """Owns the server, which makes a session for each connection."""
+
+    def __init__(self, port: int) -> None:
+        self.server = TCPServer("127.0.0.1", port, receiver=Session, framing=Delimiter(b"\n", max_frame=200))
+
+    async def init(self) -> None:
+        await self.spawn_meta(self.server)
+        print(f"listening at {self.server.local}", flush=True)
+
+
+async def main(node: Node) -> None:
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 7777
+    children = [
+        ChildSpec("poll", Poll, "tea", "coffee"),
+        ChildSpec("metrics", Metrics),
+        ChildSpec("door", Door, port),
+    ]
+    await node.supervise(children, name="root")
+    await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    run(main, name="poll@localhost")

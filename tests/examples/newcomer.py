@@ -1,0 +1,152 @@
+"""Somebody who has installed ergo_py and follows the tutorial, line by line, and nothing but the tutorial."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+from itertools import zip_longest
+from pathlib import Path
+from typing import TextIO
+
+from tests.pages import Block, blocks
+from tests.shell.terminal import at_terminal
+from tests.shell.transcripts import assert_typed, plain, split
+
+__all__ = ["Newcomer"]
+
+LIMIT = 60
+"""Seconds that anything in the tutorial may take."""
+
+
+def masked(text: str) -> str:
+    """As the page says, numbers may differ."""
+    return plain(re.sub(r"<(PID|Alias) \d+", r"<\1 N", re.sub(r"(?m)^(\S{10} \S{8} +)\d+ ", r"\1N ", text)))
+
+
+class Newcomer:
+    """Works in an empty directory, with the programs of one environment: ``python``, ``ergo``."""
+
+    def __init__(self, place: Path, programs: Path) -> None:
+        self.place = place
+        self.programs = programs
+        (place / "run").mkdir(mode=0o700)
+        self.env = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "HOME": str(place),
+            "XDG_RUNTIME_DIR": str(place / "run"),
+            "NO_COLOR": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.printed = ""
+        self.port = 0
+        self.done: list[str] = []
+        self._program: subprocess.Popen[str] | None = None
+        self._peers: list[tuple[socket.socket, TextIO]] = []
+
+    def follow(self, page: Path) -> None:
+        """Do what the page says, in its order, and compare what is seen with what it shows."""
+        try:
+            for block in blocks(page.read_text()):
+                self._do(page, block)
+            self._stop()
+        finally:
+            self._leave()
+
+    def _do(self, page: Path, block: Block) -> None:
+        kind, _, path = block.info.partition(" ")
+        match kind, block.mark:
+            case "{literalinclude}", _ if path.endswith(".txt"):
+                assert masked(self.printed) == masked((page.parent / path).read_text())
+            case "{literalinclude}", _:
+                name = Path(path).name
+                assert f":caption: {name}\n" in block.text, f"the page does not say that this is {name}"
+                (self.place / name).write_text((page.parent / path).read_text())
+            case "sh", "stays":
+                self._stop()
+                self._start(block.text.strip())
+            case "sh", _ if "pip install" in block.text:
+                pass  # whoever sent this newcomer has done that
+            case "sh", _:
+                self.printed = self._run(block.text.strip())
+            case _, "transcript: nc":
+                self._talk(block.text)
+            case _, "transcript: pytest":
+                assert masked(self.printed) == masked(block.text)
+            case _, "transcript: in another terminal":
+                for command, expected in split(block.text, "$ "):
+                    assert masked(self._run(command)) == masked(expected), command
+            case "pycon", _:
+                self._type(["-m", "ergo_py", *shlex.split(block.mark)[2:]], block.text)
+            case _:
+                raise AssertionError(f"the newcomer does not know what to do with {block}")
+        self.done.append(block.mark or block.info)
+
+    def _run(self, command: str) -> str:
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.place,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _start(self, command: str) -> None:
+        """In a terminal of its own, at a port that is free."""
+        name, *arguments = shlex.split(command)
+        self._program = subprocess.Popen(
+            [str(self.programs / name), *arguments, "0"],
+            cwd=self.place,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self._program.stdout is not None
+        said = self._program.stdout.readline()
+        assert said.startswith("listening at 127.0.0.1:"), said
+        self.port = int(said.rpartition(":")[2])
+
+    def _talk(self, transcript: str) -> None:
+        """Type each other line, and see the one after it, or the end of the connection if there is none. Else it stays open."""
+        command, *lines = transcript.splitlines()
+        assert command == "$ nc 127.0.0.1 7777"
+        peer = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT)
+        file = peer.makefile("rw", encoding="utf-8", newline="\n")
+        self._peers.append((peer, file))
+        for typed, expected in zip_longest(lines[::2], lines[1::2], fillvalue=""):
+            file.write(f"{typed}\n")
+            file.flush()
+            assert masked(file.readline()) == masked(expected), typed
+
+    def _type(self, command: list[str], transcript: str) -> None:
+        """Sit down at a prompt."""
+        python, run = str(self.programs / "python"), self.env["XDG_RUNTIME_DIR"]
+        with at_terminal(command=command, python=python, cwd=self.place, XDG_RUNTIME_DIR=run, HOME=run) as terminal:
+            terminal.wait_for(">>> ")
+            assert_typed(terminal, transcript)
+
+    def _stop(self) -> None:
+        """Press Ctrl-C in the first terminal."""
+        program, self._program = self._program, None
+        if program is not None:
+            program.send_signal(signal.SIGINT)
+            said = program.communicate(timeout=LIMIT)[0]
+            assert program.returncode in (0, 130), said
+        self._leave()
+
+    def _leave(self) -> None:
+        for peer, file in self._peers:
+            file.close()
+            peer.close()
+        self._peers.clear()
+        if self._program is not None:
+            self._program.kill()
+            self._program.communicate()

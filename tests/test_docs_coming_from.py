@@ -1,0 +1,78 @@
+"""The pages for those who come from elsewhere name things that exist here, and show what a prompt shows."""
+
+import inspect
+import re
+from keyword import kwlist
+from pathlib import Path
+
+import pytest
+
+import ergo_py
+import ergo_py.blocking
+import ergo_py.meta
+import ergo_py.testing
+from ergo_py._core.options import SpawnKeywords
+from ergo_py.shell.cli import _parser
+from tests.control.rig import runtime_directory
+from tests.shell.terminal import ROOT, at_terminal
+from tests.shell.transcripts import assert_typed, transcripts
+
+__all__ = ["runtime_directory"]
+
+PAGES = sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+COMMANDS = {"ps", "top", "tree", "crashes", "attach"}
+NOT_OURS = {*kwlist, *COMMANDS, "run_sync", "fail_after", "to_thread", "trio", "self", "main", "ask", "tell"}
+"""What the pages say of Python, trio and the one they are for."""
+EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"}
+"""What stands for something of the reader's."""
+
+
+def known() -> set[str]:
+    """Every public name, every public attribute of what has one, and every parameter."""
+    found = {"ergo_py", "meta", "testing", "blocking"}
+    for module in (ergo_py, ergo_py.meta, ergo_py.testing, ergo_py.blocking):
+        for name in getattr(module, "__all__", dir(module)):
+            thing = getattr(module, name)
+            found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
+            if isinstance(thing, type) and "__init__" in vars(thing):
+                found.update(inspect.signature(thing.__init__).parameters)
+    return found | {*SpawnKeywords.__annotations__, *inspect.signature(ergo_py.ChildSpec).parameters}
+
+
+def names_here(page: Path) -> set[str]:
+    """What stands as code in the columns that say how it is here."""
+    found = set[str]()
+    for row in re.findall(r"^\|(?!---).*\|$", page.read_text(), re.MULTILINE):
+        here = re.split(r"(?<!\\)\|", row)[2]
+        for code in re.findall(r"`([^`]+)`", here):
+            if not code.startswith("ergo "):
+                found.update(re.findall(r"(?:^|[\s.(*\[=])(?!\.)([a-zA-Z_]{2,})\b(?=[(=:,)\]]|$| )", code))
+    return {name for name in found if not name.startswith("__")}
+
+
+def test_there_is_a_page_for_each_of_four_origins() -> None:
+    assert [page.stem for page in PAGES] == ["asyncio", "ergo", "erlang", "pykka"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_says_is_here_is_here(page: Path) -> None:
+    missing = names_here(page) - known() - NOT_OURS - EXAMPLES
+
+    assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_that_a_page_names_exist(page: Path) -> None:
+    commands = set(re.findall(r"`ergo (\w[\w-]*)", page.read_text()))
+
+    for command in commands:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            _parser().parse_args([command, "--help"])
+
+
+def test_a_plain_prompt_shows_what_the_page_for_pykka_shows() -> None:
+    (transcript,) = transcripts((ROOT / "docs" / "coming-from" / "pykka.md").read_text(), "python, from pykka")
+    with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
+        terminal.wait_for(">>> ")
+
+        assert_typed(terminal, transcript)

@@ -1,0 +1,39 @@
+"""The pictures show what the code does, can be read, and are shown."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ergo_py import State
+from ergo_py._core.states import TRANSITIONS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = sorted(DOCS.glob("*.svg"))
+
+
+def test_the_picture_of_a_process_has_every_state_and_an_arrow_for_every_change() -> None:
+    picture = (DOCS / "process-states.svg").read_text()
+
+    assert all(f">{state.name}<" in picture for state in State)
+    assert picture.count('marker-end="url(#tip)"') == sum(map(len, TRANSITIONS.values()))
+
+
+def test_the_picture_of_a_message_has_every_lane() -> None:
+    picture = (DOCS / "message-flow.svg").read_text()
+    [promised] = re.findall(r"The lanes are (.*?)\.", (DOCS / "semantics.md").read_text())
+
+    assert re.findall(r">([A-Z]+)<", picture) == re.findall(r"[A-Z]+", promised)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_a_picture_is_shown_says_what_it_is_and_has_a_background_of_its_own(picture: Path) -> None:
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+    root = ElementTree.parse(picture).getroot()
+    background = root.find("{http://www.w3.org/2000/svg}rect")
+
+    assert re.search(rf"!\[\S[^\]]+\]\((?:\.\./)?{picture.name}\)", pages)
+    assert root.get("aria-label")
+    assert background is not None
+    assert background.get("width") == root.get("width")
