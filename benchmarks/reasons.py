@@ -31,7 +31,7 @@ GOALS: tuple[Reason, ...] = ()
 GROWTH: tuple[Reason, ...] = (
     Reason(
         "least loaded",
-        "The load of a worker changes as it works, and nobody is told, so all workers are looked at for each message: for a handful "
-        "that is nothing; hundreds should take turns.",
+        "The load of a worker changes as it works, and nobody is told, so all workers are looked at for each message: for a "
+        "handful that is nothing; hundreds should take turns.",
     ),
 )
