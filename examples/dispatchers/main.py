@@ -24,6 +24,14 @@ class Database(Actor):
         self.connection.close()
 
 
+class Clerk(Actor):
+    """Blocks its own thread until another process has answered."""
+
+    def handle_call(self, request: str, caller: object) -> str:
+        words = self.wait_for(self.call("database", "select text from word"))
+        return f"{len(words)} words, {request}"
+
+
 class Slow(Actor):
     """Uses a library that takes its time."""
 
@@ -50,10 +58,11 @@ class Ticker(Actor):
 
 async def main() -> None:
     async with open_node("demo@localhost") as node:
-        database = await node.spawn(Database, dispatcher=PINNED)
+        database = await node.spawn(Database, dispatcher=PINNED, name="database")
         for word in ("an", "actor", "never", "blocks"):
             node.send(database, word)
         print(await node.call(database, "select text from word order by text"))
+        print(await node.call(await node.spawn(Clerk, dispatcher=PINNED), "counted in a thread"))
 
         ticker = await node.spawn(Ticker)
         slow = [await node.spawn(Slow, dispatcher=POOL("slow", 2)) for _ in range(4)]
