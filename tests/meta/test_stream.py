@@ -13,7 +13,7 @@ from ergo_py import Custom, Down, InitError, Node, Normal, Reject, TargetDownErr
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenSlow
-from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, wired_node
+from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
 from tests.support import Puppet, open_descriptors
 
 MEBI = 1024 * 1024
@@ -238,13 +238,16 @@ async def test_closing_flushes_first_and_lets_the_peer_close_its_half(wire: Wire
         await stream.aclose()
 
 
-async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(wire: Wire) -> None:
+@pytest.mark.parametrize("always, this_time", [(0.05, None), (1000.0, 0.05)])
+async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(
+    wire: Wire, always: float, this_time: float | None
+) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, wire)
+        server, mail = await serve(node, wire, linger=always)
         stream = await wire.dial(server)
         connection = (await mail.first(TCPConnected)).connection
 
-        await node.call(connection, TCPClose(linger=0.05), timeout=10)
+        await node.call(connection, TCPClose(linger=this_time), timeout=20)
         disconnected = await mail.first(TCPDisconnected)
 
         assert disconnected.reason is Cause.ASKED
@@ -593,6 +596,28 @@ async def test_keep_alive_bytes_are_sent_when_nothing_else_is(wire: Wire) -> Non
             got += await stream.receive_some()
 
         assert got[:14] == b"<alive><alive>"
+        await stream.aclose()
+
+
+async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_closing(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=1000.0)
+        stream = await wire.dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        (connection,) = server._open
+
+        connection._look_at_clock()
+        await node.call(alias, TCPSend(b"words"))
+        connection._look_at_clock()
+        connection._writer.last -= 2000.0
+        connection._look_at_clock()
+        connection._look_at_clock()
+        node.send(alias, TCPClose())
+        await until(lambda: connection._closing)
+        connection._writer.last -= 2000.0
+        connection._look_at_clock()
+
+        assert b"".join([part async for part in stream]) == b"words<alive>"
         await stream.aclose()
 
 
