@@ -25,7 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the cases and do nothing")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where the JSON goes")
     parser.add_argument("--page", type=Path, metavar="DIRECTORY", help="write the page about the goals there")
+    parser.add_argument("--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept")
     chosen = parser.parse_args(arguments)
+    if chosen.kept:
+        _publish(chosen.kept, chosen.page)
+        return 0
     cases = discover(chosen.only)
     if chosen.list or not cases:
         print("\n".join(case.name for case in cases) or "no case has such a name")
@@ -40,10 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(cases, measured))
     path = save(cases, measured, chosen.results)
     print(f"{perf_counter() - began:.0f} s; everything is in {path}")
-    if chosen.page:
-        for made in publish("goals", json.loads(path.read_text()), chosen.page):
-            print(f"wrote {made}")
+    _publish(path, chosen.page)
     return 0
+
+
+def _publish(path: Path, directory: Path | None) -> None:
+    if directory is not None:
+        for made in publish("goals", json.loads(path.read_text()), directory):
+            print(f"wrote {made}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from .plot import Dot, curves, dots
+from .plot import Dot, dots
 from .reasons import GOALS, GROWTH, LOSSES, why
 
 __all__ = ["Group", "Shown", "goals", "growth", "peers", "publish"]
@@ -136,6 +136,11 @@ def _about(content: Content) -> str:
     )
 
 
+def _unit(of_case: str, line: str) -> str:
+    """The unit of a line: some say it themselves, because their case has several."""
+    return "KiB" if "KiB" in line else of_case or "µs"
+
+
 def _written_by(command: str) -> str:
     return f"<!-- Written by `make {command}`. -->\n"
 
@@ -185,7 +190,7 @@ def _peer_table(content: Content, rows: Sequence[tuple[Shown, list[Dot]]], serie
     yield "|---" * (len(series) + 2) + "|"
     for shown, times in rows:
         line = _line(content, shown)
-        unit = content["cases"][shown.case]["unit"] or ("KiB" if "KiB" in shown.line else "µs")
+        unit = _unit(content["cases"][shown.case]["unit"], shown.line)
         cells = {dot.series: _cell(dot) for dot in times}
         ours = f"{line['value']:.3g} {unit}{_margin(line['spread'])}"
         yield f"| {shown.title} | {ours} | " + " | ".join(cells.get(name, "") for name in series) + " |"
@@ -231,10 +236,10 @@ def goals(content: Content) -> dict[str, str]:
     page = [_written_by("bench-page"), _about(content), "", f"{met} of {len(rows)} goals are met in this run.", ""]
     page += ["| goal | work | at most | here | | if not, why |", "|---|---|---|---|---|---|"]
     for case, unit, line, goal in rows:
-        of = f"× {goal['of']}" if goal["of"] else unit
+        of = f"× {goal['of']}" if goal["of"] else _unit(unit, line)
         reason = "" if goal["met"] else why(GOALS, case, line, goal["of"])
         mark = "met" if goal["met"] else "**not met**"
-        cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.2g} {of}", f"{goal['is']:.2g}", mark, reason]
+        cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.3g} {of}", f"{goal['is']:.3g}", mark, reason]
         page.append("| " + " | ".join(cells) + " |")
     return {"goals.md": "\n".join([*page, ""])}
 
@@ -252,17 +257,20 @@ def growth(content: Content) -> dict[str, str]:
     """How the cost of one piece of work changes as there is ten and a hundred times as much of it."""
     page = [_written_by("growth"), _about(content), "", "![Growth](performance/growth.svg)", ""]
     page += ["| work | at 1× | 10× | 100× | |", "|---|---|---|---|---|"]
-    lines: dict[str, list[float]] = {}
-    limit = 0.0
+    rows: list[tuple[str, list[Dot]]] = []
     for case, found in content["cases"].items():
         for line, figures in found["lines"].items():
             ratio = figures["ratios"]
             most = figures["goals"][0]
-            limit = most["most"]
             first, tenfold = ratio["1×"], ratio["10×"]
-            lines[f"{case}: {line}"] = [1.0, first / tenfold, first]
+            rows.append(
+                (f"{case}: {line}", [Dot("10×", first / tenfold), Dot("100×", first, figures["spreads"]["1×"])])
+            )
             mark = "no worse than linear" if most["met"] else f"**grows.** {why(GROWTH, case, line, '')}".strip()
             cost = f"{figures['value'] / first:.3g} {found['unit']}"
             page.append(f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |")
-    drawing = curves("Cost of one piece of work at 1×, 10× and 100×", ("1×", "10×", "100×"), lines, limit)
+    ends = ("cheaper when there is more", "dearer when there is more")
+    drawing = dots(
+        "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×", rows, ("10×", "100×"), ends
+    )
     return {"growth.md": "\n".join([*page, ""]), "growth.svg": drawing}

@@ -1,11 +1,11 @@
-"""Two kinds of drawing, as SVG and without a library: dots on a scale of ratios, and curves over growing work."""
+"""A drawing, as SVG and without a library: dots on a logarithmic scale of ratios."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-__all__ = ["Dot", "curves", "dots"]
+__all__ = ["Dot", "dots"]
 
 _COLOURS = (
     "#4477aa",
@@ -20,7 +20,7 @@ _COLOURS = (
     "#5533aa",
 )
 _WIDTH = 760
-_LEFT, _RIGHT, _TOP = 210, 24, 58
+_RIGHT, _TOP = 24, 58
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,17 @@ def _decade(power: int) -> str:
     return f"{10.0**power:g}×"
 
 
-def dots(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], series: Sequence[str]) -> str:
-    """One row for each piece of work, one dot for each peer, on a logarithmic scale with 1 marked."""
+def dots(
+    title: str,
+    rows: Sequence[tuple[str, Sequence[Dot]]],
+    series: Sequence[str],
+    ends: tuple[str, str] = ("cheaper than ergo_py", "dearer than ergo_py"),
+) -> str:
+    """One row for each piece of work, one dot in it for each of the series; 1 is marked, ``ends`` say what lies on either side."""
+    left = 20 + 6.2 * max((len(label) for label, _ in rows), default=0)
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(series)}
-    scale = _scale([dot.value for _, found in rows for dot in found], _LEFT, _WIDTH - _RIGHT)
-    step = 26
+    scale = _scale([dot.value for _, found in rows for dot in found], left, _WIDTH - _RIGHT)
+    step = 22
     bottom = _TOP + step * len(rows)
     parts = [*_legend(series, colours)]
     for power in scale.decades:
@@ -103,7 +109,7 @@ def dots(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], series: Sequence
         parts += [_text(x, _TOP - 12, _decade(power), "middle", "#777777")]
     for number, (label, found) in enumerate(rows):
         y = _TOP + step * (number + 0.5)
-        parts += [_text(_LEFT - 12, y + 4, label, "end"), _line(_LEFT, y, _WIDTH - _RIGHT, y, "#f2f2f2")]
+        parts += [_text(left - 12, y + 4, label, "end"), _line(left, y, _WIDTH - _RIGHT, y, "#f2f2f2")]
         for dot in found:
             colour = colours[dot.series]
             low, high = dot.value * max(0.01, 1 - dot.spread / 2), dot.value * (1 + dot.spread / 2)
@@ -112,37 +118,6 @@ def dots(title: str, rows: Sequence[tuple[str, Sequence[Dot]]], series: Sequence
                 f'<circle cx="{scale.at(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="0.85">'
                 f"<title>{escape(f'{label}: {dot.series} {dot.value:.2f}×')}</title></circle>"
             ]
-    parts += [_text(_LEFT, bottom + 22, "← cheaper than ergo_py", colour="#777777")]
-    parts += [_text(_WIDTH - _RIGHT, bottom + 22, "dearer than ergo_py →", "end", "#777777")]
+    parts += [_text(left, bottom + 22, f"← {ends[0]}", colour="#777777")]
+    parts += [_text(_WIDTH - _RIGHT, bottom + 22, f"{ends[1]} →", "end", "#777777")]
     return _svg(bottom + 34, title, parts)
-
-
-def curves(title: str, works: Sequence[str], lines: Mapping[str, Sequence[float]], limit: float) -> str:
-    """Small panels, one for each line: the cost of one piece of work as the work grows, against ``limit`` times the first."""
-    across, wide, high, gap = 4, 160, 84, 22
-    parts: list[str] = []
-    for number, (label, costs) in enumerate(lines.items()):
-        left = 24 + (number % across) * (wide + gap)
-        top = 40 + (number // across) * (high + 50)
-        most = max(limit * 1.15, *costs)
-        colour = "#cc3344" if costs[-1] > limit else "#4477aa"
-        at = [
-            (left + 8 + place * (wide - 16) / max(1, len(costs) - 1), top + high - cost / most * high)
-            for place, cost in enumerate(costs)
-        ]
-        bar = top + high - limit / most * high
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        parts += [
-            f'<rect x="{left}" y="{top}" width="{wide}" height="{high}" fill="#fafafa" stroke="#dddddd"/>',
-            _line(left, bar, left + wide, bar, "#ddaaaa"),
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>',
-            _text(left, top - 8, label),
-        ]
-        for (x, y), work, cost in zip(at, works, costs, strict=True):
-            parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"><title>{cost:.2f}</title></circle>',
-                _text(x, top + high + 14, work, "middle", "#777777"),
-            ]
-        parts += [_text(left + wide - 4, top + 14, f"{costs[-1]:.2f}", "end", colour)]
-    rows = ceil(len(lines) / across)
-    return _svg(40 + rows * (high + 50), title, parts)

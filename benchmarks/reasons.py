@@ -26,12 +26,146 @@ def why(reasons: tuple[Reason, ...], case: str, line: str, of: str) -> str:
     return next((reason.text for reason in reasons if reason.fits(case, line, of)), "")
 
 
-LOSSES: tuple[Reason, ...] = ()
-GOALS: tuple[Reason, ...] = ()
+_TURN = "Each wake-up is a turn of trio's scheduler, which costs half as much again as one of asyncio's."
+_BARE = "The bare thing has no address, no lanes, no bound, no sender, no counters, no dead letters, and cannot be looked into."
+_QUEUE = (
+    "A queue hands objects from one coroutine to another and knows nothing else; while it is filled, getting one is no more than a "
+    "method call."
+)
+_C = "It is written in C, and calls back without a message, a mailbox or a process in between."
+_HAND_OVER = (
+    "Each message goes from one thread to another and back, and each time one of them has to wait for the interpreter's lock; for "
+    "many small requests take the reader task, which stays on the loop."
+)
+_BOTH = (
+    "Wall time: while the loop works, the thread waits for the interpreter's lock, and the loop while the thread works."
+)
+_NO_TASK = (
+    "There an actor is an object without a task, run by whoever sends: it weighs less, but cannot wait by itself."
+)
+_SUPERVISED = (
+    "By hand nobody writes a report, counts restarts, keeps a name or tells those who watch; a supervisor does, and formats the "
+    "traceback of each crash."
+)
+
+LOSSES: tuple[Reason, ...] = (
+    Reason("tell", _BARE, of=("floor",)),
+    Reason("tell", _QUEUE, of=("asyncio",)),
+    Reason("call", _TURN, of=("asyncio", "anyio")),
+    Reason("call", _BARE, of=("floor",)),
+    Reason("call", "Nothing is woken there: the answer is computed in the turn of whoever asks.", of=("thespian",)),
+    Reason("publish", "It has two hundred subscribers, not ten thousand: each is a thread.", of=("pykka",)),
+    Reason("publish", _TURN, of=("asyncio", "anyio", "pyctor")),
+    Reason("publish", _BARE, of=("floor",)),
+    Reason(
+        "spawn",
+        "A task of asyncio costs about half of one of trio's.",
+        of=("asyncio", "pyctor"),
+    ),
+    Reason("spawn", _BARE, of=("floor", "trio")),
+    Reason("spawn", _NO_TASK, of=("thespian",), line="stop"),
+    Reason("restart", _SUPERVISED),
+    Reason("crowd", _NO_TASK, of=("thespian", "xoscar")),
+    Reason("crowd", _BARE, of=("floor", "trio", "asyncio")),
+    Reason(
+        "timers", "An entry in a heap that is emptied by whoever has it; it has no owner to end with.", of=("floor",)
+    ),
+    Reason(
+        "timers",
+        "Cancelling marks the entry, no more; it has no owner, and must not be used from other threads.",
+        of=("asyncio",),
+    ),
+    Reason("process, flood", "It has no address, and nothing holds its sender up.", of=("floor",)),
+    Reason(
+        "process, flood",
+        "The mailbox has room for 256 and the thread waits for more, a hand-over between threads; theirs take all there is.",
+        line="bounded",
+    ),
+    Reason("process, flood", _BOTH),
+    Reason(
+        "idle",
+        "Its actor is a thread, which a lock wakes directly; here the loop comes back from the kernel first.",
+        of=("pykka",),
+    ),
+    Reason(
+        "idle", "Its loop comes back from the kernel with less to do, and calls the function at once.", of=("asyncio",)
+    ),
+    Reason("idle", "The loop is woken, and then the process, which has a turn of its own."),
+    Reason("TCP", _C, of=("uvloop streams", "uvloop protocol")),
+    Reason("TCP", _HAND_OVER, line="thread"),
+    Reason(
+        "TCP", "It writes back in the callback that reads: no stream, no message, no process.", of=("asyncio protocol",)
+    ),
+    Reason("TCP", "A thread for each connection, blocked in recv: nothing is handed to anybody.", of=("socketserver",)),
+    Reason("TCP", "What is read becomes a message to a process, which sends the answer as another message."),
+    Reason("UDP", _C, of=("uvloop",)),
+    Reason("UDP", "What is read becomes a message to a process."),
+)
+
+GOALS: tuple[Reason, ...] = (
+    Reason("tell", "A message finds its receiver by its PID and is counted. " + _BARE, of=("floor", "step", "trio")),
+    Reason("tell", _QUEUE, of=("asyncio",)),
+    Reason(
+        "tell",
+        "pykka's cost is that of its threads, which differs with the machine and with what else runs on it.",
+        of=("pykka",),
+    ),
+    Reason(
+        "call",
+        "pykka's cost is that of its threads, which differs with the machine and with what else runs on it.",
+        of=("pykka",),
+    ),
+    Reason(
+        "call",
+        "The unit is a third of a microsecond; the difference of two calls is smaller than their noise.",
+        of=("step",),
+    ),
+    Reason("call", "Two turns of the scheduler are most of a call, here and there.", of=("trio", "floor")),
+    Reason(
+        "crowd", "Lanes, tables and options come when first used; what is left is trio's task and the process object."
+    ),
+    Reason(
+        "fairness",
+        "The clock is looked at after every eighth message until they turn out to be slow: the first turn may be sixteen of them.",
+    ),
+    Reason(
+        "spawn and stop",
+        "The task is about half of it; the rest are the process, its mailbox, its options and its place in the tables.",
+    ),
+    Reason("ping-pong", "One wake-up for each message, which is trio's."),
+    Reason("process, flood", _BOTH),
+    Reason("idle", "The loop is woken, and then the process, which has a turn of its own."),
+    Reason("busy beside", "Within the noise of a machine with two cores: the reader's thread does nothing at all."),
+    Reason(
+        "readers blocked",
+        "A reader has a thread, an owner, a name in the tables and a last word; the bare thread has none of them.",
+    ),
+    Reason("restart", _SUPERVISED),
+    Reason("service", "A look at who sits there now, and one more function call."),
+    Reason("TCP", _C, of=("uvloop streams",)),
+    Reason("TCP", _HAND_OVER, line="thread"),
+    Reason("TCP", "What is read becomes a message to a process, which sends the answer as another message."),
+    Reason(
+        "timers",
+        "A timer has an owner, a target and a priority, can be cancelled from any thread and ends with its owner.",
+    ),
+    Reason(
+        "UDP",
+        "The kernel's share of a datagram is the same for all: recvfrom alone is near half of what is spent here.",
+    ),
+    Reason(
+        "publish",
+        "It is a send to each subscriber: without the noise of a busy machine both cost the same.",
+        of=("send",),
+    ),
+    Reason("publish", "One wake-up for each subscriber, which is trio's."),
+    Reason("observer", "An observer sees a record of each message, which has to be made."),
+)
+
 GROWTH: tuple[Reason, ...] = (
     Reason(
         "least loaded",
-        "The load of a worker changes as it works, and nobody is told, so all workers are looked at for each message: for a "
-        "handful that is nothing; hundreds should take turns.",
+        "The load of a worker changes as it works, and nobody is told, so each message looks at all workers: for a handful "
+        "that is nothing; hundreds should take turns.",
     ),
 )

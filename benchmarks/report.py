@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -100,8 +101,8 @@ def _summary(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, A
         row.line.name: {
             "value": row.value,
             "spread": row.spread,
-            "ratios": dict(row.ratios),
-            "spreads": dict(row.spreads),
+            "ratios": {name: ratio for name, ratio in row.ratios.items() if isfinite(ratio)},
+            "spreads": {name: ratio for name, ratio in row.spreads.items() if isfinite(ratio)},
             "goals": [
                 {"name": goal.name, "most": goal.most, "of": goal.of, "is": is_, "met": reached}
                 for goal, is_, reached in row.verdicts

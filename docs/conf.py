@@ -4,7 +4,8 @@ copyright = "2026, ergo_py contributors"
 
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+# What is included in performance.md is no page of its own.
+exclude_patterns = ["_build", "performance"]
 
 # Nothing is fetched while building, and a reference that leads nowhere fails the build.
 nitpicky = True

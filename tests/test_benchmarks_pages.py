@@ -19,6 +19,7 @@ from benchmarks.plot import Dot, dots
 from benchmarks.reasons import GOALS, GROWTH, LOSSES, Reason, why
 from benchmarks.report import save
 
+DOCUMENTED = Path(__file__).parents[1] / "docs" / "performance"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -147,6 +148,25 @@ def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
     ]
 
     assert idle == []
+
+
+def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
+    wanted = [(case.name, line.name, goal.of) for case in discover() for line in case.lines for goal in line.goals]
+
+    unexplained = [goal for goal in wanted if not why(GOALS, *goal)]
+
+    assert unexplained == []
+
+
+@pytest.mark.parametrize("kind", ["peers", "growth", "goals"])
+def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str, tmp_path: Path) -> None:
+    content = json.loads((DOCUMENTED / f"{kind}.json").read_text())
+
+    made = publish(kind, content, tmp_path)
+
+    assert {path.name: path.read_text() for path in made} == {
+        path.name: (DOCUMENTED / path.name).read_text() for path in made
+    }
 
 
 def test_the_first_reason_that_fits_is_given() -> None:
