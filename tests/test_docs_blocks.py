@@ -14,37 +14,14 @@ from pathlib import Path
 import pytest
 
 from ergo_py.shell.cli import _parser
+from tests.examples.programs import EXAMPLES, promises
+from tests.examples.test_readmes import ELSEWHERE
 from tests.pages import Block, blocks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
-
-RUN_BY = {
-    "examples/application": "tests/examples/test_service.py",
-    "examples/blocking": "tests/examples/test_bridges.py",
-    "examples/counter": "tests/test_readme.py",
-    "examples/dispatchers": "tests/examples/test_service.py",
-    "examples/fd": "tests/examples/test_bridges.py",
-    "examples/files": "tests/examples/test_bridges.py",
-    "examples/guide": "tests/examples/test_guide.py",
-    "examples/looking": "tests/test_docs_looking.py",
-    "examples/meta": "tests/examples/test_meta.py",
-    "examples/port": "tests/examples/test_bridges.py",
-    "examples/service": "tests/examples/test_service.py",
-    "examples/signals": "tests/examples/test_bridges.py",
-    "examples/state_machine": "tests/examples/test_service.py",
-    "examples/stdin": "tests/examples/test_bridges.py",
-    "examples/supervision": "tests/examples/test_service.py",
-    "examples/tcp": "tests/examples/test_sockets.py",
-    "examples/testing": "tests/examples/test_testing.py",
-    "examples/tutorial": "tests/examples/test_tutorial.py",
-    "examples/udp": "tests/examples/test_sockets.py",
-    "examples/watch": "tests/examples/test_bridges.py",
-    "tests/testing/samples": "tests/testing/test_plugin.py",
-}
-"""Which tests run the files of a directory that pages show."""
 
 DIRECTIVES = {"toctree", "figure", "eval-rst"}
 """What may stand in docs besides `{literalinclude}`; none of these holds code."""
@@ -90,8 +67,18 @@ def included(page: Path, path: str) -> str | None:
     file = (page.parent / path).resolve()
     if not file.is_file():
         return f"there is no {path}"
-    known = [place for place in RUN_BY if file.is_relative_to(ROOT / place)]
-    return None if known else f"nobody says which tests run {path}"
+    return None if is_run(file) else f"no test runs {path}"
+
+
+def is_run(file: Path) -> bool:
+    """Whether tests run a file: as its README says, with all others of its folder, or by name."""
+    if file.is_relative_to(ROOT / "tests" / "testing" / "samples"):
+        return True  # by tests/testing/test_plugin.py, all of them
+    if not file.is_relative_to(EXAMPLES):
+        return False
+    folder = file.parent.name
+    commands = " ".join(command for command, _ in promises(folder))
+    return folder in ELSEWHERE or f"{folder}/{file.name}" in commands or f'"{file.name}"' in said_by_tests()
 
 
 def unknown_command(line: str) -> str | None:
@@ -145,13 +132,6 @@ def test_a_block_that_nobody_checks_is_noticed(text: str) -> None:
     (block,) = blocks(text)
 
     assert complaint(DOCS / "index.md", block) is not None
-
-
-@pytest.mark.parametrize("place", RUN_BY)
-def test_the_tests_of_a_directory_name_it(place: str) -> None:
-    tests = (ROOT / RUN_BY[place]).read_text()
-
-    assert Path(place).name in tests
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

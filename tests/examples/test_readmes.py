@@ -11,9 +11,11 @@ from tests.examples.programs import EXAMPLES, ROOT, promised, promises
 FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py")))
 ELSEWHERE = {
     "demo": "tests/examples/test_demo.py",
+    "guide": "tests/examples/test_guide.py",
     "looking": "tests/test_docs_looking.py",
     "tcp": "tests/examples/test_sockets.py",
     "testing": "tests/examples/test_testing.py",
+    "tutorial": "tests/examples/test_tutorial.py",
     "udp": "tests/examples/test_sockets.py",
 }
 """Those that need somebody to talk to, or print more than their READMEs show, and who runs them."""
