@@ -34,8 +34,8 @@ def known() -> set[str]:
         for name in getattr(module, "__all__", dir(module)):
             thing = getattr(module, name)
             found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
-            if isinstance(thing, type) and "__init__" in vars(thing):
-                found.update(inspect.signature(thing.__init__).parameters)
+            if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
+                found.update(inspect.signature(init).parameters)
     return found | {*SpawnKeywords.__annotations__, *inspect.signature(ergo_py.ChildSpec).parameters}
 
 
