@@ -179,6 +179,8 @@ class ProcessInfo:
     aliases: tuple[Alias, ...]
     waits_for: Ref | None
     """The call it is waiting in."""
+    asks: object
+    """Whom it asks in that call, as it was addressed."""
     trap_exit: bool
     mailbox_size: int | None
     env: Mapping[str, object] | None

@@ -83,6 +83,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         monitored_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.MONITOR)),
         aliases=tuple(process.aliases or ()),
         waits_for=waiting.ref if isinstance(waiting, Caller) else None,
+        asks=waiting.to if isinstance(waiting, Caller) else None,
         trap_exit=process.trap_exit,
         mailbox_size=process.mailbox.limit or None,
         env=dict(process.env) if expose_env else None,

@@ -5,7 +5,7 @@ ergo run --control look,act examples/looking/trouble.py
 
 import trio
 
-from ergo_py import NO_REPLY, Actor, Caller, ChildSpec, NoReply, Node
+from ergo_py import NO_REPLY, Actor, Caller, ChildSpec, Node, NoReply
 
 
 class Printer(Actor):

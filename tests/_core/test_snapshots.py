@@ -56,6 +56,7 @@ async def test_a_snapshot_of_an_idle_process(autojump_clock: MockClock) -> None:
             monitored_by=(),
             aliases=(),
             waits_for=None,
+            asks=None,
             trap_exit=False,
             mailbox_size=None,
             env=None,
@@ -168,10 +169,11 @@ async def test_a_snapshot_says_in_which_call_a_process_waits(autojump_clock: Moc
         node.reply(callers[0], "answer")
         await wait_all_tasks_blocked()
 
-        assert (info.state, info.waits_for) == (State.WAIT_RESPONSE, callers[0].ref)
+        assert (info.state, info.waits_for, info.asks) == (State.WAIT_RESPONSE, callers[0].ref, server)
         assert info.callback == "handle_message"
         assert in_flight == 1
         assert node.process_info(puppet).waits_for is None
+        assert node.process_info(puppet).asks is None
         assert node.info().calls_in_flight == 0
 
 
