@@ -30,7 +30,7 @@ from .blocking_node import BlockingNode
 from .node import Node
 from .node import open_node as open_async_node
 
-__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "handle", "open_node"]
+__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "OwnedNode", "handle", "open_node"]
 
 _AT_EXIT = 5.0
 """Seconds that a forgotten node may take to stop when the interpreter exits."""

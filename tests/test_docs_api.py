@@ -1,0 +1,39 @@
+"""The API reference has every public name, once, where users import it from."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import ergo_py
+import ergo_py.blocking
+import ergo_py.meta
+import ergo_py.testing
+
+API = Path(__file__).parent.parent / "docs" / "api"
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    public = [
+        f"{module.__name__}.{name}"
+        for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
+        for name in module.__all__
+    ]
+
+    listed = [
+        name
+        for page in API.glob("*.md")
+        for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(), re.MULTILINE)
+    ]
+
+    assert Counter(listed) == Counter(public)
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    silent = [
+        name
+        for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
+        for name in module.__all__
+        if callable(thing := getattr(module, name)) and not (thing.__doc__ or "").strip()
+    ]
+
+    assert silent == []
