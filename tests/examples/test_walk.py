@@ -1,0 +1,123 @@
+"""A newcomer's walk, for real: build, install into an empty environment, and follow the tutorial there. `make walk` takes it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.examples.newcomer import Newcomer
+from tests.examples.programs import ROOT
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes minutes, and needs a package index"
+)
+
+
+def run(*command: object) -> str:
+    # Nothing of this checkout, nor of the environment that the tests run in, may help.
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV_"))}
+    done = subprocess.run(
+        list(map(str, command)), cwd="/", env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def environment(path: Path, *packages: object) -> Path:
+    """A new environment with these packages; returns where its programs are."""
+    run(sys.executable, "-m", "venv", path)
+    run(path / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    return path / "bin"
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A short path, because a control socket is going to be in it."""
+    path = Path(tempfile.mkdtemp(prefix="ergo"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def dist(place: Path) -> Path:
+    """A directory with the wheel and the sdist, built from a copy of what is here."""
+    builder = environment(place / "builder", "hatchling>=1.27")
+    run("git", "-C", ROOT, "clone", "--quiet", "--no-hardlinks", ROOT, place / "source")
+    # The copy has what is committed; what is not yet is to be walked on, too.
+    for name in run("git", "-C", ROOT, "ls-files", "--modified", "--others", "--exclude-standard").splitlines():
+        target = place / "source" / name
+        if (ROOT / name).is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+        else:
+            target.unlink(missing_ok=True)
+    run("sh", "-c", f"cd '{place}/source' && '{builder}/python' -m hatchling build -d '{place}/dist'")
+    return place / "dist"
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("METADATA"))
+
+    tops = {name.split("/")[0] for name in names}
+
+    assert {re.sub(r"-[\d.]+\.dist-info", ".dist-info", top) for top in tops} == {
+        "ergo_py",
+        "pytest_ergo_py.py",
+        "ergo_py.dist-info",
+    }
+    assert "ergo_py/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(Path(name).name.startswith("test_") or name.endswith(".pyc") for name in names)
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "ergo_py").rglob("*.py")} < names
+    assert "ergo = ergo_py.shell.cli:main" in entry_points
+    assert "[pytest11]\nergo_py = pytest_ergo_py" in entry_points
+    assert set(re.findall(r"^Requires-Dist: (\w+)(?!.*extra)", metadata, re.MULTILINE)) == {
+        "trio",
+        "outcome",
+        "structlog",
+    }
+
+
+def test_the_sdist_holds_what_was_checked_in(dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    needed = {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "PKG-INFO"}
+
+    assert needed < names
+    assert {"ergo_py/py.typed", "tests/conftest.py", "examples/counter/main.py", "docs/tutorial.md"} < names
+    assert not any(re.search(r"__pycache__|_build/|\.venv|\.hypothesis|dist/", name) for name in names)
+
+
+def test_the_sdist_installs_and_works(place: Path, dist: Path) -> None:
+    (sdist,) = dist.glob("*.tar.gz")
+
+    programs = environment(place / "from-sdist", sdist)
+
+    assert run(programs / "ergo", "--version").startswith("ergo_py ")
+
+
+def test_whoever_has_only_the_wheel_can_follow_the_tutorial(place: Path, dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    programs = environment(place / ".venv", wheel, "pytest", "pytest-trio")
+    assert str(place) in run(programs / "python", "-c", "import ergo_py; print(ergo_py.__file__)")
+    (place / "work").mkdir()
+    newcomer = Newcomer(place / "work", programs)
+
+    newcomer.follow(ROOT / "docs" / "tutorial.md")
+
+    assert newcomer.done[-1] == "transcript: ergo attach poll"
+    assert (place / "work" / "test_poll.py").is_file()
