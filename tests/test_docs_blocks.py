@@ -23,8 +23,8 @@ DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
 PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
 
-DIRECTIVES = {"toctree", "figure", "eval-rst"}
-"""What may stand in docs besides `{literalinclude}`; none of these holds code."""
+DIRECTIVES = {"toctree", "figure", "eval-rst", "include"}
+"""What may stand in docs besides `{literalinclude}`; none of these holds code, and a page that is included is looked at itself."""
 
 
 @cache
