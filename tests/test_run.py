@@ -276,7 +276,7 @@ def test_in_another_thread_it_runs_and_leaves_signals_alone() -> None:
 
 PROGRAM = """
 import sys, threading
-import trio
+import trio, trio.testing
 from ergo_py import Actor, run
 
 def say(text):
@@ -293,8 +293,11 @@ class Stubborn(Actor):
     async def init(self):
         say("ready")
     async def terminate(self, reason):
-        say("terminating")
+        trio.lowlevel.spawn_system_task(self.say_so_when_it_sleeps)
         await trio.sleep(3600)
+    async def say_so_when_it_sleeps(self):
+        await trio.testing.wait_all_tasks_blocked()
+        say("terminating")
 
 class Blocking(Actor):
     def init(self):
