@@ -38,6 +38,12 @@ def complaint(page: Path, block: Block) -> str | None:
     kind, _, argument = block.info.partition(" ")
     if kind == "{literalinclude}":
         return included(page, argument.strip())
+    if kind == "{include}":
+        return (
+            None
+            if (page.parent / argument.strip()).resolve() in PAGES
+            else "what is included must be a page, to be checked like one"
+        )
     if kind.startswith("{"):
         return None if kind.strip("{}") in DIRECTIVES else f"what is {kind}?"
     if block.mark == "drawing":
