@@ -89,6 +89,9 @@ soak: $(DEV)    ## Run the leak tests for longer
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
 
+chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
