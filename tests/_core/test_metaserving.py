@@ -21,6 +21,7 @@ from ergo_py import (
     Alias,
     Caller,
     CallTimeoutError,
+    Crashed,
     Down,
     MetaProcess,
     MetaState,
@@ -32,6 +33,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.metaserving import wait_in_callback
+from ergo_py._core.observing import Delivered
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
 from tests.support import Failed, Puppet, Recorder
 
@@ -569,3 +571,73 @@ async def test_of_a_flood_none_is_lost_none_comes_twice_and_each_sender_is_in_or
 def flood(target: PID | Alias, name: str, count: int, me: MetaProcess) -> None:
     for number in range(count):
         me.send(target, (name, number))
+
+
+# -- in passing ----------------------------------------------------------------------------------------------------------
+
+
+class Passing(InTask):
+    """Serves words in the turn of their sender, and leaves all else to its handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed: list[Any] = []
+
+    def _serve_in_passing(self, message: Any, sender: Any) -> bool:
+        if message == "fail":
+            raise Failed
+        if isinstance(message, str):
+            self.passed.append((message, sender))
+        return isinstance(message, str)
+
+
+async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the_handler_s() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        sent = [owned.node.send(alias, "one"), owned.node.send(alias, 2), owned.node.send(alias, "three")]
+        passed = list(meta.passed)
+        await owned.until(lambda: len(meta.heard) == 2)
+
+        assert sent == [True] * 3
+        assert passed == meta.passed == [("one", owned.node.pid)]
+        # The third came while something waited, and does not overtake it.
+        assert [message for message, _ in meta.heard] == [2, "three"]
+        assert owned.node.meta_info(alias).messages_in == 3
+
+
+async def test_a_thread_s_message_is_not_served_in_its_thread() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        await in_thread(lambda: owned.node.send(alias, "from a thread"))
+        await owned.until(lambda: len(meta.passed) + len(meta.heard) == 1)
+
+        assert meta.passed == [("from a thread", owned.node.pid)]
+
+
+async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() -> None:
+    async with owning() as owned:
+        alias = await owned.spawn(Passing())
+
+        sent = owned.node.send(alias, "fail")
+        reason = await owned.ended(alias)
+
+        assert sent is True
+        assert isinstance(reason, Crashed)
+        assert owned.node.send(alias, "late") is False
+
+
+async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -> None:
+    seen: list[Any] = []
+    async with owning(observer=seen.append) as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        owned.node.send(alias, "word")
+        await owned.until(lambda: len(meta.heard) == 1)
+
+        assert meta.passed == []
+        assert Delivered(alias, owned.node.pid, "word") in seen
