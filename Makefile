@@ -15,7 +15,7 @@ CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup fmt fmt-check lint contracts types test test-deep test-matrix coverage bench walk docs check demo soak clean
+.PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
 
 help:           ## Show what there is to make
@@ -85,6 +85,9 @@ performance: bench-page bench-peers growth      ## Measure all that docs/perform
 
 soak: $(DEV)    ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
