@@ -11,7 +11,7 @@ from struct import pack
 
 from .._core.errors import BadInputError
 from .._core.ids import Target
-from .._core.options import check_number
+from .._core.options import check_flag, check_number
 from .messages import Endpoint
 from .readers import ReaderKind
 from .receivers import check_receiver
@@ -59,6 +59,8 @@ class UDPServer(UDPSocket):
             raise BadInputError("UDPServer(host)", host, "a name or an address, such as '127.0.0.1'")
         check_number("UDPServer(port)", port, least=0, whole=True, most=65535)
         check_number("ttl", ttl, least=0, whole=True, most=255)
+        check_flag("broadcast", broadcast)
+        check_flag("reuse_port", reuse_port)
         super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
         self._host, self._port = host, port
         self._broadcast = broadcast
@@ -103,6 +105,7 @@ class UDPClient(UDPSocket):
         if not isinstance(host, str):
             raise BadInputError("UDPClient(host)", host, "a name or an address, such as '127.0.0.1'")
         check_number("UDPClient(port)", port, least=1, whole=True, most=65535)
+        check_flag("broadcast", broadcast)
         super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
         self._goal = (host, port)
         self._broadcast = broadcast

@@ -484,6 +484,57 @@ async def test_broadcasting_is_allowed_on_request(reader: ReaderKind) -> None:
         assert await node.call(server.id, UDPSend(b"hello", ("127.255.255.255", server.local.port))) == 5
 
 
+async def test_broadcasting_is_refused_unless_it_was_asked_for(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(node, reader, None, host="0.0.0.0")
+
+        with pytest.raises(PermissionError):
+            await node.call(server.id, UDPSend(b"hello", ("127.255.255.255", server.local.port)))
+
+        assert (await node.inspect_meta(server.id, "errors")) == {"errors": "1"}
+
+
+async def test_options_reach_the_socket(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(
+            node, reader, receive_buffer=30_000, send_buffer=40_000, ttl=7, interface="127.0.0.1", reuse_port=True
+        )
+        client, _ = await client_of(node, server.local, reader, receive_buffer=50_000, send_buffer=60_000)
+        facts = await node.inspect_meta(server.id)
+
+        # Linux doubles what it is asked for.
+        sizes = [
+            one._socket.getsockopt(socket.SOL_SOCKET, name)
+            for one in (server, client)
+            for name in (socket.SO_RCVBUF, socket.SO_SNDBUF)
+        ]
+        assert sizes == [60_000, 80_000, 100_000, 120_000]
+        assert facts["receive buffer"] == "60000"
+        assert server._socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
+        assert server._socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4) == socket.inet_aton("127.0.0.1")
+        assert server._socket.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) == 1
+
+
+async def test_however_many_peers_there_are_only_so_many_are_remembered(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader)
+        me = node.pid
+
+        for number in range(3 * 1024):
+            address = (f"127.1.{number >> 8}.{number & 255}", 9)
+            server._remember(address)
+            server._write(b"", address, me)
+            server._is_numeric(address[0])
+        remembered = [len(server._endpoints), len(server._senders), len(server._numeric)]
+        with plain(server.local) as sock:
+            sock.send(b"still there?")
+            answer = await receive(sock)
+
+        assert all(0 < count <= 1024 for count in remembered)
+        assert answer == b"still there?"
+        assert [message.data for message in mail.of(UDPData)] == [b"still there?"]
+
+
 # -- looking inside ----------------------------------------------------------------------------------------------------
 
 
@@ -535,6 +586,8 @@ async def test_stopping_frees_the_port_at_once(reader: ReaderKind) -> None:
         {"receive_buffer": 0},
         {"send_buffer": -1},
         {"ttl": 256},
+        {"broadcast": "no"},
+        {"reuse_port": 1},
         {"receiver": 5},
         {"reader": "fibre"},
     ],
