@@ -586,6 +586,31 @@ async def test_a_slow_loris_is_dropped_while_others_are_served(wire: Wire) -> No
             await stream.aclose()
 
 
+async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, framing=Delimiter(b"\n"), frame_timeout=1000.0)
+        stream = await wire.dial(server)
+        await mail.first(TCPConnected)
+        (connection,) = server._open
+        long_ago = connection.since - 2000.0
+
+        def read(data: bytes) -> float:
+            """When the unfinished frame was begun, after these bytes; the frame before it was begun long ago."""
+            connection._messages(data)
+            begun: float = connection.frame_since
+            return begun
+
+        begun = [read(b"half")]
+        connection.frame_since = long_ago
+        begun += [read(b" of it"), read(b"\nand the next one"), read(b"\n")]
+
+        assert begun[0] >= connection.since
+        assert begun[1] == long_ago
+        assert begun[2] >= connection.since
+        assert begun[3] == 0.0
+        await stream.aclose()
+
+
 async def test_keep_alive_bytes_are_sent_when_nothing_else_is(wire: Wire) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=0.05)
