@@ -86,9 +86,6 @@ performance: bench-page bench-peers growth      ## Measure all that docs/perform
 soak: $(DEV)    ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
-	$(BIN)/python -m benchmarks.chaos $(ARGS)
-
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
 
