@@ -702,15 +702,24 @@ async def test_a_group_comes_back_although_one_of_it_waits_for_another(
     use: Use, autojump_clock: trio.testing.MockClock
 ) -> None:
     told: Log = []
-    async with running_node() as node:
-        children = [ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
-        tree = await node.supervise(children, strategy=ALL_FOR_ONE)
-        echo, asker = node.whereis("echo"), node.whereis("asker")
-        assert echo is not None
+    leaves = trio.Event()
 
-        # The question is there before its supervisor hears of the end of the one that is asked.
-        node.kill(echo)
+    class Lingering(Echo):
+        async def terminate(self, reason: Any) -> None:
+            await leaves.wait()
+
+    async with running_node() as node:
+        children = [ChildSpec("echo", Lingering, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
+        tree = await node.supervise(children, strategy=ALL_FOR_ONE)
+        asker = node.whereis("asker")
+
+        # It asks while the other one ends, which their supervisor does not know yet.
+        node.kill("echo")
+        await wait_all_tasks_blocked()
         node.send("asker", use)
+        await wait_all_tasks_blocked()
+        assert told == []
+        leaves.set()
         await trio.sleep(1.5)
 
         assert told == [ServiceGoneError]
