@@ -83,6 +83,11 @@ growth: $(DEV)  ## Measure how cost grows with the work, and write that part of 
 
 performance: bench-page bench-peers growth      ## Measure all that docs/performance.md shows
 
+performance-page: $(DEV)        ## Write docs/performance.md anew from the figures beside it, without measuring
+	$(BIN)/python -m benchmarks --from docs/performance/goals.json --page docs/performance
+	$(BIN)/python -m benchmarks.compare --from docs/performance/peers.json --page docs/performance
+	$(BIN)/python -m benchmarks.grow --from docs/performance/growth.json --page docs/performance
+
 soak: $(DEV)    ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 

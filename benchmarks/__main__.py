@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(cases, measured))
     path = save(cases, measured, chosen.results)
     print(f"{perf_counter() - began:.0f} s; everything is in {path}")
-    _publish(path, chosen.page)
+    if not (chosen.quick or chosen.only):
+        _publish(path, chosen.page)
     return 0
 
 

@@ -166,7 +166,7 @@ def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str
 
     assert {path.name: path.read_text() for path in made} == {
         path.name: (DOCUMENTED / path.name).read_text() for path in made
-    }
+    }, "make performance-page writes it anew"
 
 
 def test_the_first_reason_that_fits_is_given() -> None:
