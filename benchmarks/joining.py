@@ -13,7 +13,7 @@ from .harness import Case, Figures, Variant
 
 __all__ = ["LIMIT", "Joined", "guarded", "join", "time_limit"]
 
-LIMIT = 60.0
+LIMIT = 180.0
 """How many seconds one piece of work of a peer may take."""
 
 

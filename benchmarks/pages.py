@@ -130,9 +130,11 @@ def _without_rounds(case: Content) -> Content:
 
 def _about(content: Content) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
+    busy = content["load"][0] > content["processors"]
+    warning = " **The machine was busy with other work: do not trust what has threads or sockets.**" if busy else ""
     return (
         f"Measured on {content['at'][:10]}: {content['machine']}, {content['processors']} processors, load "
-        f"{content['load'][0]:.1f} at the end; CPython {content['python']}; {versions}."
+        f"{content['load'][0]:.1f} at the end; CPython {content['python']}; {versions}.{warning}"
     )
 
 

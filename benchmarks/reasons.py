@@ -49,6 +49,16 @@ _SUPERVISED = (
 )
 
 LOSSES: tuple[Reason, ...] = (
+    Reason(
+        "tell",
+        "Wall time, since pykka has threads: on a busy machine they get more of it than one loop does.",
+        of=("pykka",),
+    ),
+    Reason(
+        "spawn",
+        "Wall time, since pykka has threads: on a busy machine they get more of it than one loop does.",
+        of=("pykka",),
+    ),
     Reason("tell", _BARE, of=("floor",)),
     Reason("tell", _QUEUE, of=("asyncio",)),
     Reason("call", _TURN, of=("asyncio", "anyio")),

@@ -188,6 +188,15 @@ def test_the_page_has_a_table_a_drawing_and_what_is_lost(tmp_path: Path) -> None
     assert "4.00×" in made["peers-messages.svg"]
 
 
+@pytest.mark.parametrize("load,warns", [(0.4, False), (9.0, True)])
+def test_the_page_says_so_if_the_machine_was_busy(tmp_path: Path, load: float, warns: bool) -> None:
+    content = kept([made_up()], tmp_path) | {"load": [load], "processors": 2}
+
+    page = goals(content)["goals.md"]
+
+    assert ("The machine was busy" in page) is warns
+
+
 def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
 
