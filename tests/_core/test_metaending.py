@@ -97,7 +97,7 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
         await owned.until(lambda: owned.node.info().reader_threads == 0)
 
         assert (reason, meta.last) == (Custom("asked"), [Custom("asked")])
-        assert seconds < 2
+        assert seconds < 4
         assert line["thread"] == f"ergo-refuses-{alias.number}"
         assert "in hold_on" in line["exception"]
         # It still takes a place, as long as it is there.

@@ -229,12 +229,12 @@ async def test_answering_on_the_spot_does_not_make_a_sleep_look_like_work() -> N
         pid = await node.spawn(Looking)
         await wait_all_tasks_blocked()
         before = node.process_info(pid).running_time
-        await trio.sleep(0.05)
+        await trio.sleep(1.0)
 
         info = await node.call(pid, 1)
 
         assert info.state is State.RUNNING
-        assert info.running_time - before < 0.05
+        assert info.running_time - before < 0.9
 
 
 @pytest.mark.parametrize("expose_env", [True, False])

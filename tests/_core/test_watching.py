@@ -184,11 +184,11 @@ async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(autojump_clock
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         await node.suspend(pid)
-        time.sleep(0.2)  # noqa: ASYNC251 - it is real time that is counted
+        time.sleep(1.0)  # noqa: ASYNC251 - it is real time that is counted
         await node.resume(pid)
         await wait_all_tasks_blocked()
 
-        assert node.process_info(pid).running_time < 0.15
+        assert node.process_info(pid).running_time < 0.9
 
 
 async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -> None:

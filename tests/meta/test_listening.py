@@ -478,9 +478,9 @@ async def test_many_connections_with_peers_that_take_nothing_end_in_no_time(wire
 
     async with wired_node() as node:
         mail = Mail()
-        owner = await node.spawn(Ear, mail, react)
-        server = wire.server()
-        await spawn_meta(node, owner, server)
+        owner = await node.spawn(Ear, mail, react, shutdown=25.0)
+        server = wire.server(linger=25.0)
+        await spawn_meta(node, owner, server, stop_timeout=25.0)
         socks = [wire.dial_plain(server) for _ in range(20)]
         await mail.wait_for(TCPConnected, 20)
 
@@ -488,7 +488,7 @@ async def test_many_connections_with_peers_that_take_nothing_end_in_no_time(wire
         node.send_exit(owner)
         await until(lambda: node.processes() == [] and node.metas() == [])
 
-        assert trio.current_time() - began < 3
+        assert trio.current_time() - began < 15
         for sock in socks:
             sock.close()
 
@@ -541,7 +541,7 @@ async def test_stopping_the_node_with_many_connections_takes_a_moment(wire: Wire
         await mail.wait_for(TCPConnected, 100)
         began = trio.current_time()
 
-    assert trio.current_time() - began < 3
+    assert trio.current_time() - began < 15
     assert node.exit_report is not None
     assert not node.exit_report.killed
     assert not node.exit_report.abandoned
