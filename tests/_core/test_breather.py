@@ -63,8 +63,8 @@ async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: floa
             await owned.until(lambda: min(one.count for one in ticks) >= ENOUGH)
 
         assert min(one.count for one in ticks) >= ENOUGH
-        # And the process has not been stopped for it.
-        assert owned.node.process_info(busy).messages_in > before + 100
+        # And the process has not been stopped for it; how often it came to work meanwhile depends on who else needs this machine.
+        await owned.until(lambda: owned.node.process_info(busy).messages_in > before + 100)
         await owned.until(lambda: len(owned.heard) >= 20)
 
 
