@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
 from trio.lowlevel import current_task
@@ -117,6 +117,15 @@ class Node(Looking):
     def kill(self, to: Target) -> bool:
         """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
         return self._run(kill_target, self._kernel, to)
+
+    if not TYPE_CHECKING:  # type checkers say it by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "spawn_meta":
+                raise AttributeError(
+                    "a meta-process belongs to a process, not to the node: `await self.spawn_meta(…)` in a callback of an actor"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     async def wait_ended(self, to: Target) -> Reason:
         """Wait until a process or meta-process has ended and everything of it is released; returns why it ended.

@@ -111,6 +111,8 @@ class Session:
             if value is not None:
                 self.names["_"] = value
                 self._print(_display(value))
+                if inspect.iscoroutine(value):
+                    self._print("nothing has happened yet: `await _` does it, and next time write `await` before it")
         except (trio.Cancelled, GeneratorExit):
             raise
         except BaseException as error:

@@ -439,3 +439,11 @@ async def test_wait_ended_waits_until_everything_is_released(autojump_clock: Moc
         assert reason == Killed()
         assert trio.current_time() == 2
         assert node.whereis("slow") is None
+
+
+async def test_who_looks_for_spawn_meta_at_the_node_is_told_where_it_is(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        with pytest.raises(AttributeError, match=r"await self\.spawn_meta"):
+            node.spawn_meta  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
+        with pytest.raises(AttributeError, match="'Node' object has no attribute 'spwan'"):
+            node.spwan  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018

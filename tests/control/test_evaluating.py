@@ -48,6 +48,14 @@ async def test_values_are_shown_and_names_last(autojump_clock: MockClock) -> Non
         assert await screen.type("") == ""
 
 
+async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (node, screen):
+        await node.spawn(Puppet, name="puppet")
+
+        assert "`await _` does it" in await screen.type("node.inspect('puppet')")
+        assert await screen.type("await _") == "{'heard': '0'}\n"
+
+
 async def test_await_may_be_used_everywhere(autojump_clock: MockClock) -> None:
     async with at_a_prompt() as (node, screen):
         await node.spawn(Puppet, name="puppet")
