@@ -81,15 +81,19 @@ def on_a_small_disk() -> int | None:
         apart = [unshare, "--map-root-user", "--mount", "sh", "-c"]
         if subprocess.run([*apart, mount], capture_output=True, check=False).returncode != 0:
             return None
-        # Whatever ends this program ends the other one, too: run() kills it before an exception goes on.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         command = [*apart, f'{mount} && exec "$0" -m benchmarks.chaos "$@"', sys.executable, *sys.argv[1:]]
-        try:
-            return subprocess.run(command, env={**os.environ, DISK: place}, check=False).returncode
-        except KeyboardInterrupt:
-            return 130
+        # A terminal tells both of them to end; anybody else tells this one, which hands it on.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with subprocess.Popen(command, env={**os.environ, DISK: place}) as process:
+            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            return process.wait()
 
 
 if __name__ == "__main__":
     status = on_a_small_disk()
-    sys.exit(main() if status is None else status)
+    if status is None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # In order, as by Ctrl-C: a decoder that is stopped at this moment would not notice that all others are gone.
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        status = main()
+    sys.exit(status)
