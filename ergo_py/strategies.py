@@ -6,10 +6,10 @@ restarts together, one stop.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from ._core.errors import (
     BadInputError,
@@ -286,6 +286,8 @@ class Supervision:
                 self._take_down(child, asker, Phase.DISABLED)
             case RemoveChild(name, drain):
                 self._take_down(self._free(name), asker, None, drain)
+            case _:
+                assert_never(operation)
         return self._settle(now)
 
     def find(self, child: Any) -> Child:
@@ -304,10 +306,6 @@ class Supervision:
         if not isinstance(child, Hashable):
             return None
         return self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
-
-    def stopping(self) -> Iterator[Child]:
-        """The children that were asked to end and have not."""
-        return (child for child in self.children.values() if child.phase is Phase.STOPPING)
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -487,9 +485,9 @@ class Supervision:
             self._stopping = None
 
     def _end(self, reason: Reason) -> None:
-        if not self.ended:
-            self.ended = True
-            self._actions.append(End(reason))
+        # Once, since nothing is listened to afterwards.
+        self.ended = True
+        self._actions.append(End(reason))
 
     # -- who is next -------------------------------------------------------------------------------------------------
 
@@ -545,10 +543,9 @@ class Supervision:
                 self._actions.append(Stop(child.name, returns=child.wanted))
 
     def _next_start(self, now: float) -> Child | None:
-        while self._asked:
-            child = self._asked.popleft()
-            if child.is_waiting:
-                return child
+        if self._asked:
+            # It still waits: nothing else can be asked of a child that somebody waits for.
+            return self._asked.popleft()
         queue = self._queue
         while queue and not (queue[0][3].is_waiting and queue[0][3].ticket == queue[0][2]):
             heappop(queue)

@@ -219,3 +219,5 @@ async def test_nodes_that_came_and_went_leave_nothing(mock_clock: MockClock) -> 
 
     assert growth <= SPARE_OBJECTS // 10
     assert set(threading.enumerate()) <= threads
+
+    assert [thread for thread in threading.enumerate() if thread not in threads] == []

@@ -587,3 +587,47 @@ def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_ea
 
     assert walked.walks <= 3
     assert isinstance(ends[-1], End)
+
+
+# -- what comes too late ---------------------------------------------------------------------------------------------
+
+
+def begun(*children: ChildSpec, intensity: int = 5) -> Supervision:
+    """A plan whose children all run, each with its name as PID."""
+    plan = Supervision(SupervisorSpec(list(children), intensity=intensity), lambda: 0.0)
+    actions = plan.begin(0.0)
+    for action in actions:
+        if isinstance(action, Start):
+            actions += plan.started(action.child, action.child, 0.0)
+    return plan
+
+
+def test_a_start_that_nobody_waits_for_any_more_means_nothing() -> None:
+    plan = begun(ChildSpec("a", Worker), intensity=0)
+    ends = plan.exited("a", "a", Killed(), None, 1.0)
+
+    late = plan.started("a", "a", 1.0), plan.start_failed("a", OSError(), Killed(), None, 1.0)
+
+    assert isinstance(ends[-1], End)
+    assert late == ([], [])
+
+
+def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> None:
+    plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
+    actions = plan.begin(0.0)
+    for action in actions:
+        if isinstance(action, Start):
+            actions += plan.started(action.child, action.child, 0.0)
+    plan.exited("a", "a", Killed(), None, 1.0)
+
+    before = plan.ask(StopChild("b"), "asker", 1.0)
+    after = plan.exited("b", "b", Shutdown(), None, 1.0)
+
+    assert before == []
+    assert Answer("asker", "b") in after
+
+
+def test_a_child_says_its_name_and_where_it_is() -> None:
+    plan = begun(ChildSpec("a", Worker))
+
+    assert repr(plan.find("a")) == "<Child 'a' running>"

@@ -32,7 +32,7 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
 """The callbacks of a behaviour and what each is called with."""
 
 _READING: Final[dict[str, Any]] = {}
-if sys.version_info >= (3, 14):
+if sys.version_info >= (3, 14):  # pragma: no cover - the whole of it, since a version takes one way only
     import annotationlib
 
     # Annotations are evaluated when they are asked for; names imported for type checkers only do not exist then.

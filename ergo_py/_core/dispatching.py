@@ -197,7 +197,7 @@ class DispatchedProcess(Process):
     def _serve_in_thread(self, handle_message: Callable[[Any, Any], Any], message: Any, sender: Any) -> None:
         """Serve a burst of messages in one trip to the thread, since the trip costs more than most callbacks."""
         box, main, hop, crew = self.mailbox, self.main, self._hop, self.crew
-        for left in range(_BURST, 0, -1):
+        for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
             check_plain(self, "handle_message", handle_message(message, sender))
             # A kill, an inspect or a more urgent message does not wait behind the rest, nor do others who share the thread.
             if left == 1 or box.ahead or self.hurries or not self.open or hop is not self._hop:

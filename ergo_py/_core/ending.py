@@ -227,8 +227,9 @@ class _Patience(Caller):
         self.process: Process | None = process
 
     def awaken(self) -> None:
-        if self.process is not None:
-            self.process.kernel.nursery.start_soon(abandon, self.process)
+        # Once abandoned it is settled, and nobody is woken: so there still is a process.
+        assert self.process is not None
+        self.process.kernel.nursery.start_soon(abandon, self.process)
 
     def abandon(self) -> None:
         super().abandon()

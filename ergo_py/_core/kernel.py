@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Kernel"]
 
 
+def _nothing() -> None:
+    """What happens of an error meant for the whole program before anybody waits for one: it is kept."""
+
+
 class Kernel:
     """The shared parts of a node. Made when the node opens, on its loop."""
 
@@ -113,7 +117,7 @@ class Kernel:
         self.lingering = Lingering(nursery)
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
-        self._on_fatal: Any = None
+        self._on_fatal: Callable[[], object] = _nothing
         self.on_crash: Callable[[Ended], None] | None = None
         """Told of each crash, on the loop; for those who test."""
 
@@ -284,9 +288,8 @@ class Kernel:
         """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""
         if self.fatal is None:
             self.fatal = error
-            if self._on_fatal is not None:
-                self._on_fatal()
+            self._on_fatal()
 
-    def on_fatal(self, callback: Any) -> None:
+    def on_fatal(self, callback: Callable[[], object]) -> None:
         """Have ``callback`` called when a process caught something meant for the whole program."""
         self._on_fatal = callback

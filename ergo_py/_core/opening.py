@@ -81,7 +81,7 @@ class NodeContext(Generic[N]):
         self._body = trio.CancelScope()
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
-        trio.lowlevel.spawn_system_task(self._heed_stop, node, name=f"node {self._name}: stop")
+        trio.lowlevel.spawn_system_task(self._heed_stop, node, self._body, name=f"node {self._name}: stop")
         return node
 
     async def __aexit__(
@@ -102,10 +102,9 @@ class NodeContext(Generic[N]):
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
 
-    async def _heed_stop(self, node: N) -> None:
+    async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
         await node._stop_asked.wait()
-        if self._body is not None:
-            self._body.cancel()
+        body.cancel()
 
     async def _main(self) -> None:
         options = self._options

@@ -428,8 +428,7 @@ class Process:
 
     def disown(self, key: object) -> None:
         """Forget one that has ended."""
-        if self.owned is not None:
-            self.owned.pop(key, None)
+        (self.owned or {}).pop(key, None)
 
     def take_name(self, name: str) -> None:
         """Register under a name.

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .bridge import get_ident
-from .errors import MailboxFullError
 from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
 from .mailbox import EVENT, MESSAGE, Lane
@@ -130,10 +129,7 @@ class Publishing:
             process.mailbox.dropped += 1
             return False
         before = process.mailbox.dropped
-        try:
-            taken = self._router.post(process, process.id, Lane.MAIN, envelope)
-        except MailboxFullError:
-            return False
+        taken = self._router.post(process, process.id, Lane.MAIN, envelope)
         if taken and process.mailbox.dropped != before:
             # It was taken, and something older had to go for it.
             subscription.dropped += 1

@@ -23,7 +23,6 @@ from .mailbox import (
     INSPECT,
     KILL,
     LOG,
-    LOOK,
     MESSAGE,
     STARTED,
     STOP,
@@ -193,7 +192,8 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
             await _greet(process)
         case _ if kind == FENCE:
             ref.settle(None, None)
-        case _ if kind == LOOK:
+        case _:
+            # LOOK is the only one left.
             return await payload(process, ref)  # type: ignore[no-any-return]
     return None
 

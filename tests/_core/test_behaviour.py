@@ -985,3 +985,28 @@ async def test_a_bounded_process_says_so_to_whoever_asks_for_the_rule(autojump_c
         pid = await node.spawn(Puppet, mailbox_size=3, overflow=Overflow.DROP_OLDEST)
 
         assert node.process_info(pid).mailbox_size == 3
+
+
+async def test_a_process_knows_the_priority_it_sends_with() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        before = await node.call(pid, lambda me: me.send_priority)
+        await node.call(pid, lambda me: setattr(me, "send_priority", Priority.HIGH))
+
+        after = await node.call(pid, lambda me: me.send_priority)
+
+    assert (before, after) == (Priority.NORMAL, Priority.HIGH)
+
+
+async def test_a_process_may_register_several_events() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        for name in ("first", "second"):
+            await node.call(pid, lambda me, name=name: me.register_event(name))
+
+        registered = {"first", "second"} & node.events().keys()
+        node.kill(pid)
+        await wait_all_tasks_blocked()
+
+        assert registered == {"first", "second"}
+        assert not registered & node.events().keys()

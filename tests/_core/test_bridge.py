@@ -44,7 +44,8 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.bridge import Bridge, Parker, bells
+from ergo_py._core import bridge as bridge_module
+from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
 from tests.support import Puppet, Recorder, open_descriptors, running_node
 
@@ -1521,3 +1522,64 @@ async def test_a_thread_is_heard_while_time_stands_still(autojump_clock: trio.te
             await trio.testing.wait_all_tasks_blocked()
 
     assert heard == list(range(20))
+
+
+async def test_what_is_marked_dead_as_in_a_forked_copy_refuses_everything() -> None:
+    async with running_node() as other:
+        async with running_node("marked@localhost") as node:
+            bridge, router = node._router.bridge, node._router
+            pid = await node.spawn(Recorder)
+            thread = bridge.loop_thread
+
+            bridge.forked()
+            errors = []
+            for verb in (lambda: node.send(pid, "hello"), lambda: bridge.post(print)):
+                with pytest.raises(NodeStoppedError) as caught:
+                    verb()
+                errors.append(str(caught.value))
+            stopped = router.stopped
+            # The node is not in a copy at all, and has to come down.
+            bridge._closed, bridge.loop_thread, router.loop_thread, router.stopped = False, thread, thread, False
+
+        assert stopped
+        assert all("forked" in error for error in errors)
+        assert not other._router.stopped
+
+
+async def test_every_bridge_is_marked_dead_in_a_forked_copy() -> None:
+    bridges = [make_bridge(), make_bridge()]
+    marked: list[int] = []
+    bridges[0].when_forked(lambda: marked.append(0))
+
+    bridge_module._mark_dead_in_copy()
+
+    assert marked == [0]
+    for bridge in bridges:
+        with pytest.raises(NodeStoppedError, match="forked"):
+            bridge.check_open()
+
+
+def test_a_thread_starts_where_its_stack_cannot_be_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int = 0) -> int:
+        if size:
+            raise ValueError("no such size")
+        return 0
+
+    monkeypatch.setattr(threading, "stack_size", refuse)
+    ran = threading.Event()
+
+    ReaderThread("ergo-test-1", ran.set).start()
+
+    assert ran.wait(PATIENCE)
+
+
+def test_a_thread_runs_where_the_system_does_not_take_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object) -> object:
+        raise OSError("no such file system")
+
+    monkeypatch.setattr(bridge_module, "open", refuse, raising=False)
+    ran = threading.Event()
+
+    ReaderThread("ergo-test-1", ran.set).start()
+
+    assert ran.wait(PATIENCE)

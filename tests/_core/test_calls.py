@@ -24,6 +24,7 @@ from ergo_py import (
     Killed,
     Name,
     Node,
+    NodeStoppedError,
     NoNode,
     NoProcess,
     Normal,
@@ -1330,3 +1331,11 @@ async def test_a_call_waiting_in_terminate_ends_like_any_other(autojump_clock: M
 
         assert answers == ["goodbye"]
         assert node.processes() == [server]
+
+
+async def test_a_process_that_was_left_behind_and_calls_is_told_that_the_node_has_stopped() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+
+    with pytest.raises(NodeStoppedError):
+        await node._kernel.calls.call(None, node.pid, pid, "hello", 1.0, Priority.NORMAL)

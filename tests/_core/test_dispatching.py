@@ -938,3 +938,31 @@ async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
 def test_what_cannot_be_a_dispatcher_is_refused(wrong: Callable[[], object], hint: str) -> None:
     with pytest.raises(BadInputError, match=hint):
         wrong()
+
+
+async def test_a_callback_that_ends_while_an_inspect_is_answered_is_seen_to_have_ended() -> None:
+    gate = threading.Event()
+
+    class Inspected(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            gate.wait(20)
+
+        async def handle_inspect(self, *items: str) -> dict[str, str]:
+            hop = self._process._hop  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            gate.set()
+            while hop.job.outcome is None:  # noqa: ASYNC110 - a thread sets no event of trio's
+                await trio.sleep(0.001)
+            return {"answered": "yes"}
+
+        def handle_call(self, request: Any, caller: Any) -> object:
+            return request
+
+    async with running_node() as node:
+        pid = await node.spawn(Inspected, dispatcher=PINNED)
+        node.send(pid, "block")
+        await wait_all_tasks_blocked()
+
+        told = await node.inspect(pid, timeout=20)
+
+        assert told == {"answered": "yes"}
+        assert await node.call(pid, "alive", timeout=20) == "alive"

@@ -27,6 +27,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py._core.ending import abandon
 from tests.support import Failed, Puppet, Recorder, Stubborn, Witness, running_node
 
 
@@ -897,3 +898,53 @@ async def test_an_exit_asked_for_twice_is_one_end(autojump_clock: MockClock) -> 
 
         assert len(ends) == 1
         assert node.processes() == []
+
+
+async def test_one_who_has_ended_cannot_be_abandoned() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        process = node._router.processes[pid]
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        await abandon(process)
+
+    assert node.exit_report is not None
+    assert node.exit_report.abandoned == ()
+
+
+async def test_one_who_is_abandoned_takes_its_children_along(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    class Parent(Stubborn):
+        async def init(self) -> None:
+            self.child = await self.spawn(Witness, ends, "child", name="child")
+
+    async with running_node() as node:
+        pid = await node.spawn(Parent, shutdown=1.0, terminate_timeout=1.0)
+        node.send(pid, "hold on")
+        await wait_all_tasks_blocked()
+        process = node._router.processes[pid]
+
+        await abandon(process)
+
+        assert node.whereis("child") is None
+        assert node.processes() == []
+    assert ends == ["child"]
+
+
+async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> None:
+    heard: list[Any] = []
+
+    class Prepares(Puppet):
+        def pre_restart(self, reason: Reason) -> None:
+            heard.append(reason)
+
+    async with running_node() as node:
+        pid = await node.spawn(Prepares)
+
+        node.send_exit(pid, "enough")
+        reason = await node.wait_ended(pid)
+
+    assert reason == Custom("enough")
+    assert heard == []

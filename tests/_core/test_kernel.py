@@ -7,8 +7,21 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import PID, Actor, BadInputError, LogRecord, Node, Priority, ProcessUnknownError
+from ergo_py import (
+    PID,
+    Actor,
+    BadInputError,
+    EscalationError,
+    Killed,
+    LogRecord,
+    Node,
+    Normal,
+    Priority,
+    ProcessUnknownError,
+    Why,
+)
 from ergo_py._core.mailbox import LOG_LIMIT
+from ergo_py._core.relations import Kind, Relation
 from tests.support import Failed, Puppet, running_node
 
 
@@ -292,3 +305,50 @@ async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
         await wait_all_tasks_blocked()
 
     assert heard == ["work handed over by a thread failed"]
+
+
+# -- what concerns the whole node --------------------------------------------------------------------------------------------
+
+
+async def test_a_watcher_that_is_gone_is_told_nothing() -> None:
+    async with running_node() as node:
+        gone, target = await node.spawn(Puppet), await node.spawn(Puppet)
+        node.kill(gone)
+        await node.wait_ended(gone)
+
+        node._kernel.tell(Relation(gone, target, Kind.MONITOR), Normal())
+
+        assert node.processes() == [target]
+
+
+async def test_what_a_thread_sent_too_much_is_no_failure_of_the_bridge() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        await spawn_logger(node, heard)
+        full = await node.spawn(Puppet, mailbox_size=1)
+        node._router.bridge.post(node.send, full, "first")
+        node._router.bridge.post(node.send, full, "one too many")
+        node._router.bridge.post(int, "no number")
+        await wait_all_tasks_blocked()
+
+        assert node.info().dead_letters[Why.FULL] == 1
+        assert heard == ["work handed over by a thread failed"]
+
+
+async def test_the_first_supervisor_that_gives_up_is_the_one_that_is_named() -> None:
+    with pytest.raises(EscalationError) as caught:
+        async with running_node() as node:
+            processes = [node._router.processes[await node.spawn(Puppet, name=name)] for name in ("first", "second")]
+            for process in processes:
+                node._kernel.stop_because(process, Killed())
+            await trio.sleep_forever()
+
+    assert "first" in str(caught.value)
+
+
+async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on() -> None:
+    with pytest.raises(SystemExit, match="first"):
+        async with running_node() as node:
+            node._kernel.panic(SystemExit("first"))
+            node._kernel.panic(SystemExit("second"))
+            await trio.sleep_forever()

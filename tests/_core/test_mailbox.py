@@ -493,3 +493,21 @@ def test_every_kind_of_envelope_names_what_serves_it() -> None:
     ]
     # A bound counts users' envelopes only, and one comparison tells them from signals.
     assert max(USER_KINDS) < min(*SIGNAL_KINDS, *LAST_WORDS, LOG)
+
+
+def test_who_is_let_in_may_send_the_others_away() -> None:
+    box = Mailbox(2, Overflow.WAIT)
+    other = FakeWaiter((MESSAGE, "b", None, "sent away"))
+
+    class Jealous:
+        def settle(self, admitted: bool, /) -> None:
+            box.stop_waiting(Lane.MAIN, other)
+
+    box.wait_for_room(Lane.MAIN, (MESSAGE, "a", None, "let in"), Jealous())
+    box.wait_for_room(Lane.MAIN, other.envelope, other)
+
+    box.admit_waiters()
+
+    assert contents(box) == ["let in"]
+    assert other.answers == []
+    assert box.waiters is None

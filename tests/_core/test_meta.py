@@ -1,7 +1,7 @@
 """What a meta-process can do, from which side and when; and what it is told when it cannot."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -28,6 +28,7 @@ from ergo_py import (
     NotAllowedError,
     Priority,
     ProcessUnknownError,
+    Reason,
     Ref,
     Reject,
     TargetDownError,
@@ -670,3 +671,43 @@ async def test_what_is_alive_is_named_with_its_meta_processes() -> None:
         await wait_all_tasks_blocked()
 
         assert any(str(alias) in line and "running in handle_message" in line for line in alive)
+
+
+async def test_a_behaviour_may_call_what_it_replaces() -> None:
+    heard: list[Any] = []
+
+    class Polite(MetaProcess):
+        async def init(self) -> None:
+            heard.append(super().init())
+
+        async def start(self) -> None:
+            await trio.sleep_forever()
+
+        def handle_inspect(self, *items: str) -> Mapping[str, str]:
+            return {**super().handle_inspect(*items), "polite": "yes"}
+
+        async def terminate(self, reason: Reason) -> None:
+            heard.append(super().terminate(reason))
+
+    async with owning() as owned:
+        alias = await owned.spawn(Polite())
+
+        told = await owned.node.inspect_meta(alias)
+        await owned.end(alias)
+
+    assert told == {"polite": "yes"}
+    assert heard == [None, None]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_call_is_answered_with_an_error(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+
+        def refuse(me: Any, caller: Any) -> object:
+            me.reply_error(caller, Failed("on purpose"))
+            return NO_REPLY
+
+        with pytest.raises(Failed, match="on purpose"):
+            await owned.node.call(alias, refuse, timeout=20)

@@ -117,3 +117,14 @@ async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_i
             if ending
             else ["start", "message", "response", "message", "message", "message"]
         )
+
+
+def test_the_oldest_of_the_upper_lane_makes_room_in_it() -> None:
+    box = TwoLanes(2, Overflow.DROP_OLDEST)
+    for number in range(2):
+        box.admit(Lane.SYSTEM, message(number))
+
+    verdict, displaced = box.admit(Lane.URGENT, message("new"))
+
+    assert (verdict, displaced) == (Verdict.DISPLACED, message(0))
+    assert taken(box) == [1, "new"]

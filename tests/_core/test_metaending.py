@@ -767,3 +767,32 @@ async def test_two_nodes_in_one_program_do_not_know_of_each_other() -> None:
         assert first.node.metas() == []
         assert other.metas() == [theirs.id]
     assert theirs.notes[-1] == ("terminate", Shutdown())
+
+
+async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no_straggler() -> None:
+    gate = threading.Event()
+
+    class JustInTime:
+        """Stands in for the scope around the thread: the thread ends when it is given up."""
+
+        def __init__(self, meta: Any) -> None:
+            self.meta = meta
+
+        def cancel(self) -> None:
+            gate.set()
+            deadline = time.monotonic() + HELD
+            while self.meta.worker and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta, stop_timeout=0.1)
+        keep_log(meta)
+        owned.node.send(alias, lambda _me: gate.wait(HELD) and None)
+        await owned.until(lambda: meta.serving == 1)
+        inner: Any = meta._meta
+        inner.hop = JustInTime(inner)
+
+        await owned.end(alias)
+
+        assert owned.node.info().threads_abandoned == 0

@@ -51,6 +51,7 @@ from ergo_py import (
 from ergo_py._core import metaending, metalife, metareading, metaserving
 from ergo_py._core.lingering import Lingering
 from ergo_py._core.metalife import Meta
+from ergo_py._core.options import MetaOptions
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
 from tests.support import Failed, Puppet, Recorder, running_node
 
@@ -1067,3 +1068,137 @@ async def test_a_message_that_a_full_mailbox_drops_is_never_the_answer_to_a_requ
         assert [response.value for response in meta.answers] == [[]]
         assert meta.heard[-1][0] == 4
         assert owned.node.meta_info(alias).dropped == 4
+
+
+async def test_nothing_is_started_once_the_node_has_stopped() -> None:
+    async with owning() as owned:
+        process = owned.node._router.processes[owned.owner]
+
+    with pytest.raises(NodeStoppedError, match="starts nothing"):
+        await Meta.spawn(process, InTask(), MetaOptions())
+
+
+async def test_a_reader_whose_child_cannot_be_started_any_more_goes_on_and_is_told() -> None:
+    class Closed:
+        def start_soon(self, *_args: object, **_options: object) -> None:
+            raise RuntimeError("Nursery is closed to new arrivals")
+
+    async with owning() as owned:
+        meta = InThread()
+        await owned.spawn(meta)
+        kernel: Any = owned.node._kernel
+        nursery, kernel.nursery = kernel.nursery, Closed()
+
+        try:
+            with pytest.raises(NodeStoppedError):
+                await owned.in_reader(meta, lambda me: me.spawn(InTask()))
+        finally:
+            kernel.nursery = nursery
+
+
+async def test_the_callback_in_progress_at_the_end_is_terminate() -> None:
+    told: list[Any] = []
+    go = trio.Event()
+
+    class Last(InTask):
+        async def terminate(self, reason: Reason) -> None:
+            told.append(self._meta.current_callback())
+            go.set()
+
+    async with owning() as owned:
+        meta = Last()
+        alias = await owned.spawn(meta)
+        inner = meta._meta
+
+        await owned.end(alias)
+
+        assert told == ["terminate"]
+        assert inner.current_callback() is None
+
+
+async def test_a_crash_is_accounted_for_where_nobody_wants_to_read_of_it() -> None:
+    def fail(me: Any) -> None:
+        raise Failed("unread")
+
+    async with owning(log_level="critical") as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, fail)
+
+        reason = await owned.ended(alias)
+
+    assert isinstance(reason, Crashed)
+
+
+async def test_a_child_that_lingers_is_not_killed_with_its_parent() -> None:
+    async with owning() as owned:
+        parent = InThread()
+        alias = await owned.spawn(parent)
+        others = [
+            await owned.in_reader(parent, lambda me: me.spawn(InTask(), linger=True)),
+            await owned.in_reader(parent, lambda me: me.spawn(InTask())),
+        ]
+
+        owned.node.kill(alias)
+        await owned.ended(others[1])
+        await owned.ended(alias)
+
+        assert owned.node.metas() == [others[0]]
+
+
+async def test_one_that_is_nearly_through_with_its_end_is_not_abandoned() -> None:
+    go = trio.Event()
+
+    class Last(InTask):
+        async def terminate(self, reason: Reason) -> None:
+            await go.wait()
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = Last()
+        alias = await owned.spawn(meta)
+        inner = meta._meta
+        owned.node.send_exit(alias)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(inner.abandon)
+        await wait_all_tasks_blocked()
+
+        go.set()
+        await owned.ended(alias)
+
+    assert owned.node.exit_report is not None
+    assert owned.node.exit_report.abandoned == ()
+
+
+async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_as_left() -> None:
+    let_go = threading.Event()
+
+    class Refuses(MetaProcess):
+        def start(self) -> None:
+            let_go.wait(30)
+
+    async with owning() as owned:
+        meta = Refuses()
+        alias = await owned.spawn(meta, stop_timeout=30.0)
+        inner = meta._meta
+        owned.node.kill(alias)
+        inner.note_abandoned()
+
+        await inner.abandon()
+
+        stragglers = set(inner.stragglers)
+        let_go.set()
+        await owned.until(lambda: not inner.stragglers)
+        assert stragglers == {"reader"}
+    assert owned.node.exit_report is not None
+    assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
+
+
+async def test_one_that_is_ended_before_its_init_has_begun_has_nothing_to_cut_off() -> None:
+    async with owning() as owned:
+        process = owned.node._router.processes[owned.owner]
+        meta = Meta(owned.node._kernel, InTask(), MetaOptions(), process, process)
+
+        meta.finish(Shutdown())
+
+        assert meta.reason == Shutdown()
+        assert not meta.accepting

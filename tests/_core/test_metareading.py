@@ -160,3 +160,21 @@ async def test_what_was_opened_is_closed_even_if_the_node_is_gone_before_the_rea
 
     assert not before
     assert await in_thread(lambda: closed.wait(20))
+
+
+async def test_a_callback_of_the_loop_itself_is_not_the_reader() -> None:
+    told: list[bool] = []
+    done = trio.Event()
+
+    async with owning() as owned:
+        meta = InTask()
+        await owned.spawn(meta)
+
+        def look() -> None:
+            told.append(in_reader(meta._meta))
+            done.set()
+
+        trio.lowlevel.current_trio_token().run_sync_soon(look)
+        await done.wait()
+
+    assert told == [False]

@@ -1,5 +1,6 @@
 """Why did it die: what is remembered of those that ended."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from ergo_py import (
     Killed,
     MetaProcess,
     Normal,
+    Obituary,
     ProcessUnknownError,
+    RestartLimit,
     Shutdown,
     TargetDownError,
 )
@@ -193,3 +196,15 @@ async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(au
         for unknown in (pids[1], "puppet 3", node.pid):
             with pytest.raises(ProcessUnknownError):
                 await node.wait_ended(unknown)
+
+
+def test_the_traceback_of_a_supervisor_that_gave_up_is_the_one_of_its_child() -> None:
+    crashed = Crashed(Failed("of the child"))
+    obituary = Obituary(
+        **{
+            **{field.name: None for field in dataclasses.fields(Obituary)},
+            "reason": RestartLimit("child", 3, 5.0, crashed),
+        }  # type: ignore[arg-type]
+    )
+
+    assert obituary.traceback == crashed.traceback

@@ -23,6 +23,8 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py._core import opening
+from ergo_py._core.clock import Clock
 from tests.support import Failed, Puppet, Recorder, Stubborn, Witness, running_node
 
 
@@ -632,3 +634,52 @@ async def test_the_reason_of_those_who_had_to_be_killed_is_killed(autojump_clock
         await wait_all_tasks_blocked()
 
     assert ends == [Killed()]
+
+
+async def test_an_escalation_is_kept_or_stops_the_node() -> None:
+    options: Any = {"on_escalation": "panic"}
+
+    with pytest.raises(BadInputError, match="'keep' or 'stop'"):
+        open_node(**options)
+
+
+async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise Failed("no kernel")
+
+    monkeypatch.setattr(opening, "Kernel", refuse)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_node():
+            raise AssertionError("there is no node")
+
+    assert caught.group_contains(Failed, match="no kernel")
+
+
+async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = trio.Event()
+
+    async def fail(_clock: object) -> None:
+        await broken.wait()
+        raise Failed("in the clock")
+
+    monkeypatch.setattr(Clock, "run", fail)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_node():
+            broken.set()
+            await wait_all_tasks_blocked()
+
+    assert caught.group_contains(Failed, match="in the clock")
+
+
+def test_a_node_that_nobody_closes_ends_with_the_loop() -> None:
+    opened: list[Any] = []
+
+    async def forget() -> None:
+        opened.append(open_node("forgotten@localhost", watchdog=None, log_output="none"))
+        await opened[0].__aenter__()
+
+    trio.run(forget)
+
+    assert opened[0]._down.is_set()

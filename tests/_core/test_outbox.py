@@ -2,7 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -28,7 +30,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.outbox import Outbox
-from tests._core.metas import InTask, InTaskServedInThread, InThread, InThreadServedOnLoop, Owned, owning
+from tests._core.metas import InTask, InTaskServedInThread, InThread, InThreadServedOnLoop, Owned, in_thread, owning
 from tests.support import Failed, Recorder
 
 BACKLOG = 5
@@ -673,3 +675,104 @@ async def test_what_slips_through_when_a_reader_is_left_is_not_delivered() -> No
 
         assert owned.heard == []
         assert list(reasons(owned.node.dead_letters())) == [Why.STOPPING]
+
+
+# -- steps that fall between each other ----------------------------------------------------------------------------------
+
+
+class Vanishing(deque[Any]):
+    """A queue of which the other side takes the last one between the look and the grasp."""
+
+    def popleft(self) -> Any:
+        super().popleft()
+        raise IndexError("pop from an empty deque")
+
+
+class Changing(deque[Any]):
+    """A queue that the other side changes while it is looked through."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise RuntimeError("deque mutated during iteration")
+
+
+@asynccontextmanager
+async def outbox_alone(queue: deque[Any]) -> AsyncIterator[tuple[Outbox, Owned]]:
+    async with owning() as owned:
+        outbox = Outbox(owned.node._router, owned.node.pid, 1, Behind.DROP_OLDEST, lambda: None)
+        outbox._queue = queue
+        yield outbox, owned
+
+
+async def test_a_reader_that_finds_its_oldest_delivered_need_not_drop_it() -> None:
+    async with outbox_alone(Vanishing()) as (outbox, owned):
+        outbox._queue.append((owned.owner, "delivered meanwhile", Priority.NORMAL))
+
+        taken = outbox.put(owned.owner, "new", Priority.NORMAL)
+
+        assert taken
+        assert (outbox.dropped, len(outbox)) == (0, 1)
+        outbox._queue.clear()
+
+
+async def test_a_loop_that_finds_the_oldest_dropped_has_nothing_to_deliver() -> None:
+    async with outbox_alone(Vanishing()) as (outbox, owned):
+        outbox._queue.append((owned.owner, "dropped meanwhile", Priority.NORMAL))
+
+        outbox.flush()
+        await wait_all_tasks_blocked()
+
+        assert (outbox.sent, len(outbox), owned.heard) == (0, 0, [])
+
+
+async def test_one_who_is_told_of_room_after_it_took_its_message_back_delivers_it_once() -> None:
+    async with outbox_alone(deque()) as (outbox, owned):
+        outbox._queue.append((owned.owner, "once", Priority.NORMAL))
+
+        outbox.settle(True)
+        outbox.settle(True)
+        await wait_all_tasks_blocked()
+
+        assert owned.heard == ["once"]
+        assert outbox.sent == 1
+
+
+async def test_what_the_handler_sends_on_the_loop_comes_after_what_is_queued() -> None:
+    async with outbox_alone(deque()) as (outbox, owned):
+        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+
+        queued = outbox.follow(owned.owner, "of the handler", Priority.NORMAL)
+        await wait_all_tasks_blocked()
+
+        # What was queued is delivered by now, so the other may be sent at once.
+        assert not queued
+        assert owned.heard == ["of the reader"]
+
+
+async def test_a_queue_that_changes_while_it_is_looked_through_is_taken_to_hold_the_receiver() -> None:
+    async with outbox_alone(Changing()) as (outbox, owned):
+        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+
+        queued = await in_thread(lambda: outbox.follow(owned.owner, "of the handler", Priority.NORMAL))
+        await wait_all_tasks_blocked()
+
+        assert queued
+        assert owned.heard == ["of the reader", "of the handler"]
+
+
+async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait() -> None:
+    class Emptied(Outbox):
+        """All is delivered between the first look and the second one."""
+
+        looks = 0
+
+        def __len__(self) -> int:
+            self.looks += 1
+            return 1 if self.looks == 2 else 0
+
+    async with owning() as owned:
+        outbox = Emptied(owned.node._router, owned.node.pid, 1, Behind.WAIT, lambda: None)
+
+        await in_thread(outbox.wind_up)
+
+        assert outbox.looks == 4
+        assert not outbox.reader_waits

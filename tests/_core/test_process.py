@@ -937,3 +937,34 @@ async def test_the_end_of_a_process_gives_wait_ended_its_reason(autojump_clock: 
             node.send_exit(pid, Shutdown("for the night"))
 
         assert reasons == [Shutdown("for the night")] * 2
+
+
+async def test_a_kill_of_one_whose_init_has_failed_changes_nothing_while_its_children_end() -> None:
+    go, ending = trio.Event(), trio.Event()
+    pids: list[PID] = []
+
+    class Slow(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            ending.set()
+            await go.wait()
+
+    class Failing(Actor):
+        async def init(self) -> None:
+            pids.append(self.pid)
+            await self.spawn(Slow)
+            raise Failed("in init")
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def _() -> None:
+            with pytest.raises(InitError):
+                await node.spawn(Failing)
+
+        await ending.wait()
+        node.kill(pids[0])
+        await wait_all_tasks_blocked()
+        still_there = pids[0] in node.processes()
+        go.set()
+
+    assert still_there

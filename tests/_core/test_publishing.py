@@ -41,7 +41,7 @@ from ergo_py._core.publishing import (
     PROCESS_STARTED,
     RESTARTED,
 )
-from tests.support import running_node
+from tests.support import Puppet, running_node
 
 
 class Producer(Actor):
@@ -327,3 +327,17 @@ async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> Non
             assert node._kernel.publishing.heard == set()
             assert node._router.dead_letters.announce is None
             assert set(node.events()) == set(NODE_EVENTS)
+
+
+async def test_a_producer_that_is_gone_is_told_nothing() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        await node.call(pid, lambda me: me.register_event("news", notify=True))
+        publishing = node._kernel.publishing
+        event = publishing.events.get(publishing.name("news"))
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        publishing._tell_producer(event, EventStopped(event.name))
+
+        assert node.info().dead_letters == {}

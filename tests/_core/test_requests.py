@@ -400,3 +400,16 @@ def test_calls_that_give_up_at_once_leave_the_rest_for_the_next_turn() -> None:
 
     assert turns == [2, 2, 1, 0]
     assert all(caller.settled for caller in callers)
+
+
+def test_a_promise_is_forgotten_though_the_call_has_gone_to_somebody_else() -> None:
+    first, second = FakeCallee(), FakeCallee()
+    caller = Caller(PID("test@localhost", 1, 1), 2, "somebody", "request")
+    caller.callee = receiver(first)
+    caller.defer(receiver(first))
+    caller.callee = receiver(second)
+
+    caller.undefer()
+
+    assert not caller.deferred
+    assert second.deferred is None

@@ -34,7 +34,8 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.mailbox import MESSAGE
+from ergo_py._core.mailbox import MESSAGE, Lane
+from ergo_py._core.router import _ThreadWaiter
 from tests.support import Puppet, Recorder, running_node
 
 FLOOD = 1_000_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 200_000
@@ -1240,3 +1241,30 @@ async def test_sending_on_a_node_that_has_stopped_says_so(autojump_clock: MockCl
         behaviours[0].send(pid, 1)
     with pytest.raises(NodeStoppedError):
         await trio.to_thread.run_sync(node.send, pid, 1)
+
+
+async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becomes_a_dead_letter() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet, mailbox_size=1)
+        process = node._router.processes[pid]
+        process.mailbox.promise(Lane.MAIN)
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        node._router.arrive_promised(process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
+
+        assert node.info().dead_letters == {Why.STOPPING: 1}
+
+
+async def test_a_thread_that_begins_to_wait_for_one_who_has_ended_is_sent_away() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet, mailbox_size=1, overflow=Overflow.WAIT)
+        process = node._router.processes[pid]
+        node.kill(pid)
+        await node.wait_ended(pid)
+        waiter = _ThreadWaiter(node._router, process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
+
+        waiter.begin()
+
+        assert waiter.parker.value is False
+        assert node.info().dead_letters == {Why.STOPPING: 1}

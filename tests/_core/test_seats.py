@@ -11,6 +11,7 @@ from ergo_py import (
     ESCALATE,
     KEEP,
     NO_REPLY,
+    PID,
     RESTART,
     RESUME,
     STOP,
@@ -18,10 +19,14 @@ from ergo_py import (
     Actor,
     Backoff,
     CallFailedError,
+    CallTimeoutError,
     ChildSpec,
     Crashed,
+    Decision,
+    Killed,
     MailboxFullError,
     Node,
+    Normal,
     Phase,
     Reason,
     Redirect,
@@ -30,7 +35,8 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from tests.supervised import Child, Fragile, Log, crash, info_of, phases
+from ergo_py._core.seats import Seat
+from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, running_node
 
 # -- decisions -------------------------------------------------------------------------------------------------------
@@ -471,3 +477,90 @@ async def test_a_hook_that_fails_after_the_start_is_a_crash_like_any_other() -> 
 
         assert phases(tree) == {"bad": Phase.RUNNING}
         assert info_of(tree, "bad").restarts == 1
+
+
+async def test_what_is_redirected_to_a_full_mailbox_becomes_a_dead_letter() -> None:
+    log: Log = []
+    busy = trio.Event()
+    async with running_node() as node:
+        await node.spawn(Deaf, busy, name="deaf", mailbox_size=1)
+        node.send("deaf", "in its hands")
+        await wait_all_tasks_blocked()
+        node.send("deaf", "fills its mailbox")
+        await node.supervise(
+            [ChildSpec("a", Child, log, "a", mailbox=Redirect("deaf"), restart=TEMPORARY)],
+            name="tree",
+            auto_shutdown=False,
+        )
+        node.send("a", Failed("crash"))
+        node.send("a", "left")
+        await wait_all_tasks_blocked()
+        letters = [letter for letter in node.dead_letters() if letter.why is Why.FULL]
+        busy.set()
+
+        assert [letter.message_type for letter in letters] == ["str"]
+        assert log == ["+a", "-a"]
+
+
+def test_a_seat_of_its_own_has_nobody_who_comes_back() -> None:
+    seat = Seat("alone")
+
+    returns = seat.returns(Normal())
+
+    assert not returns
+    assert repr(seat) == "<Seat 'alone' vacant>"
+
+
+def test_a_seat_says_who_sits_there_and_why_nobody_does() -> None:
+    seat = Seat("told")
+    pid = PID("test@localhost", 1, 2)
+
+    seat.occupy(pid)
+    taken = repr(seat)
+    seat.close(Killed())
+
+    assert taken == f"<Seat 'told' {pid}>"
+    assert repr(seat) == f"<Seat 'told' gone: {Killed()}>"
+
+
+@pytest.mark.parametrize("decision", [STOP, ESCALATE])
+def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(decision: Decision) -> None:
+    seat = Seat("decided")
+    seat.returns_after = lambda _reason: True
+    seat.decision = decision
+
+    assert not seat.returns(Crashed(Failed("once")))
+    assert seat.returns(Normal())
+
+
+async def test_a_call_that_was_kept_and_given_up_meanwhile_is_not_answered_by_the_successor(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log: Log = []
+    async with running_node(limit=10**6) as node, trio.open_nursery() as nursery:
+        hold = trio.Event()
+
+        class Holding(Actor):
+            async def handle_message(self, message: Any, sender: Any) -> None:
+                await hold.wait()
+                raise Failed("crash")
+
+            def handle_call(self, request: Any, caller: Any) -> Any:
+                log.append(request)
+
+        async def ask_in_vain() -> None:
+            with pytest.raises(CallTimeoutError):
+                await node.call("a", "given up", timeout=1)
+
+        await node.supervise([ChildSpec("a", Holding, mailbox=KEEP, backoff=Backoff(10.0, 10.0))], name="tree")
+        node.send("a", "hold")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ask_in_vain)
+        await wait_all_tasks_blocked()
+        hold.set()
+        await trio.sleep(30)
+
+        successor = node.whereis("a")
+
+    assert successor is not None
+    assert "given up" not in log

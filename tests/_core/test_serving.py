@@ -12,10 +12,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     PID,
+    RESUME,
     Actor,
     CallbackError,
     Caller,
+    CallError,
     CallTimeoutError,
+    ChildSpec,
     Crashed,
     Custom,
     DeadlockError,
@@ -848,3 +851,42 @@ async def test_a_recorder_with_plain_callbacks_answers_messages_and_calls_alike(
         heard = await node.call(pid, None)
 
         assert heard == [1]
+
+
+async def test_a_failure_that_is_resumed_while_a_call_is_answered_on_the_spot_keeps_the_process() -> None:
+    class Answers(Actor):
+        def handle_call(self, request: Any, caller: Any) -> object:
+            if request == "fail":
+                raise Failed("on purpose")
+            return self.pid
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("a", Answers, decide=lambda _error: RESUME)], name="tree")
+        before = await node.call("a", "who")
+
+        with pytest.raises(CallError):
+            await node.call("a", "fail")
+
+        assert await node.call("a", "who") == before
+
+
+async def test_one_that_only_greets_after_a_restart_is_silent_at_its_first_start() -> None:
+    greeted: list[Reason] = []
+
+    class Greets(Actor):
+        def post_restart(self, reason: Reason) -> None:
+            greeted.append(reason)
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed("on purpose")
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("a", Greets)], name="tree")
+        await wait_all_tasks_blocked()
+        first = list(greeted)
+
+        node.send("a", "fail")
+        await wait_all_tasks_blocked()
+
+    assert first == []
+    assert [type(reason) for reason in greeted] == [Crashed]

@@ -222,3 +222,16 @@ def test_a_timer_is_cancelled_where_its_table_lives() -> None:
     assert [function() for function in handed_over] == [True]
     assert not timer.active
     assert timer.cancel() is False
+
+
+def test_a_timer_that_is_over_before_the_loop_comes_to_taking_it_back_is_not_taken_back() -> None:
+    def run(function: Callable[[], bool]) -> bool:
+        # In the time that a thread needs to reach the loop.
+        table.clear()
+        return function()
+
+    table = Timers(run)
+    timer = Timer(table, None, "to", "message", None, 0.0)
+    table.arm(timer, 1.0)
+
+    assert timer.cancel() is False

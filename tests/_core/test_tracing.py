@@ -232,3 +232,26 @@ async def test_what_a_meta_process_handles_and_sends_is_counted(autojump_clock: 
         assert (told.busy, told.callbacks) == (None, ())
         assert ended.ended
         assert ended.seconds < 10
+
+
+async def test_a_trace_with_contents_shows_the_error_itself() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+
+        async with node.trace(pid, contents=True) as trace:
+            node.send(pid, lambda me: int("no number"))
+            entry = await anext(trace)
+
+        assert entry.error is not None
+        assert "no number" in entry.error
+
+
+async def test_a_trace_that_is_over_takes_no_notice() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        trace = node.trace(pid)
+        trace.over()
+
+        trace.note("handle_message", "late", pid, 0.0, None, 0)
+
+        assert trace.missed == 0

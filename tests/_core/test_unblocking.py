@@ -11,12 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from ergo_py import BadInputError, MetaProcess, Normal, NotAllowedError
-from ergo_py._core.unblocking import Doorbell, Resources
+from ergo_py._core.unblocking import Doorbell, Resources, _end_program
 from tests._core.metas import owning
 from tests.support import Failed
 
@@ -517,3 +518,58 @@ async def test_blocking_verbs_are_refused_on_the_loop() -> None:
             meta.wait_readable(0)
         with pytest.raises(NotAllowedError, match=r"trio\.sleep"):
             meta.pause(1)
+
+
+def test_what_is_opened_after_all_was_closed_is_closed_at_once() -> None:
+    resources = Resources(complain)
+    resources.close()
+    file = io.BytesIO()
+
+    resources.add(file, None)
+
+    assert file.closed
+
+
+def test_what_cannot_be_closed_is_no_obstacle_to_the_rest() -> None:
+    class Broken:
+        def close(self) -> None:
+            raise OSError("broken")
+
+    resources = Resources(complain)
+    file = io.BytesIO()
+    resources.add(file, None)
+    resources.add(Broken(), lambda: None)
+
+    resources.close()
+
+    assert file.closed
+
+
+def test_a_program_that_is_gone_and_stuck_at_once_holds_nobody_up() -> None:
+    class Stream:
+        def close(self) -> None:
+            raise BrokenPipeError("it did not take the rest")
+
+    class Program:
+        """As the system shows a program that ends between two looks, and one that nothing ends."""
+
+        pid = 2**22 + 1
+        stdin, stdout, stderr = Stream(), None, None
+        waited = 0.0
+
+        def poll(self) -> None:
+            return None
+
+        def wait(self, timeout: float) -> int:
+            self.waited = timeout
+            raise subprocess.TimeoutExpired("program", timeout)
+
+    program: Any = Program()
+
+    _end_program(program)
+
+    assert 0 < program.waited < 60
+
+
+def complain(what: str, error: BaseException) -> None:
+    raise AssertionError(what) from error

@@ -156,3 +156,22 @@ def test_pipes_and_terminals_block_and_files_do_not(tmp_path: Path, pipe: tuple[
 
     for fd in (*pipe, master, slave):
         os.close(fd)
+
+
+def test_what_was_read_ahead_comes_first_and_the_file_keeps_its_name_and_mode(
+    bell: Doorbell, pipe: tuple[int, int]
+) -> None:
+    read, write = pipe
+    os.write(write, b"one\ntwo\n")
+    with os.fdopen(read, "rb") as file:
+        first = file.readline()
+        before = (file.name, file.mode)
+
+        assert make_wakeable(file, bell)
+        second = file.readline()
+
+        assert (first, second) == (b"one\n", b"two\n")
+        assert (file.name, file.mode) == before
+        file.raw.close()
+        file.raw.close()
+        assert file.raw.closed

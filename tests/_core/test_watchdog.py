@@ -394,3 +394,14 @@ async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> N
 async def test_a_node_without_watchdog_has_no_thread() -> None:
     async with running_node(watchdog=None):
         assert watchdog_threads() == []
+
+
+async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
+    bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), print)
+    bridge.close()
+
+    # The loop is held up by the waiting below, so it is asked for a sign of life.
+    watchdog = Watchdog(bridge, 0.01, print)
+    watchdog._thread.join(20)
+
+    assert not watchdog._thread.is_alive()

@@ -26,6 +26,7 @@ from ergo_py import (
     State,
     TargetDownError,
 )
+from ergo_py._core.watching import show
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -314,3 +315,17 @@ async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: Moc
                 NotAllowedError, match=f"{name} needs a process.*inspect_meta, meta_info, peek and stat"
             ):
                 await verb()
+
+        with pytest.raises(NotAllowedError, match="inspect_meta"):
+            await node.get_state(alias)
+
+
+async def test_a_value_that_cannot_be_shown_is_named() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise Failed("not me")
+
+    async with running_node() as node:
+        text = show(node._kernel, "message", Shy())
+
+    assert "Shy whose repr raised Failed" in text

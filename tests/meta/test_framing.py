@@ -274,3 +274,10 @@ def test_a_framing_that_cannot_be_is_refused_when_it_is_made(make: Any) -> None:
 def test_a_frame_that_the_other_side_would_not_get_back_is_not_encoded(framing: Framing, frame: bytes) -> None:
     with pytest.raises(FramingError):
         framing.encode(frame)
+
+
+def test_a_line_that_is_too_long_is_refused_though_it_came_all_at_once() -> None:
+    decoder = Delimiter(b"\n", max_frame=4).decoder()
+
+    with pytest.raises(FramingError, match="a line of 5 bytes; at most 4"):
+        decoder.feed(b"12345\nmore")
