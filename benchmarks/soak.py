@@ -1,288 +1,485 @@
-"""``python -m benchmarks.soak``: live and die for a long time, and say whether anything of it is left.
+"""``python -m benchmarks.soak``: everything at once, for a long time, with crashes, kills, slow peers and full mailboxes.
 
-A round starts a small family of processes, has them linked, monitored, named, called and timed, and ends them in one of several
-ways. Two processes of the node outlive all rounds and watch each family, so that what is kept for a watcher is measured as well.
-Time is virtual, and nothing here depends on how long anything takes.
+What is done, and in which order, follows from the seed; how it falls together in time does not. Every few seconds nothing more is
+done until all is at rest, and then the books must balance: every letter was handled, or became a dead letter, or was dropped and
+counted; every call has ended; nobody is missing and nobody is left over. Threads, descriptors and memory must not grow, and a
+bystander must have been answered in time all along. The status is 1 if anything of that does not hold.
 """
 
 import argparse
 import gc
-import os
+import json
+import random
+import socket
+import struct
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
-from types import ModuleType
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, PID, Actor, Caller, CallTimeoutError, InitError, Node, Reject, TargetDownError, open_node
+from ergo_py import ErgoError, MailboxFullError, Node, Priority, open_node
+from ergo_py.meta import Invoke
 
-__all__ = ["Soak", "memory", "objects", "soaking", "tables"]
+from .leaks import memory
+from .soak_world import Books, Letter, OnPurpose, World, directory, letter, open_files
 
-ENDS = ("stop", "crash", "kill", "exit", "exit of a child", "crash of a child", "parent stopped by the node")
-"""How a family may end."""
+__all__ = ["Soak", "main", "soak"]
 
-
-class Child(Actor):
-    """Linked to its parent, both ways; with a name, an alias and a timer of its own."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    async def init(self) -> None:
-        self.alias = self.create_alias()
-        self.monitor("watcher")
-        self.timer = self.send_after(3600, self.alias, "never")
-        self.send_every(3600, "nobody", "never")
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        if message == "crash":
-            raise RuntimeError("on purpose")
-
-    async def handle_call(self, request: Any, caller: Caller) -> object:
-        return NO_REPLY if request == "later" else request
-
-
-class Parent(Actor):
-    """Starts two children; answers plain calls on the spot."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    async def init(self) -> None:
-        self.children = [
-            await self.spawn(Child, self.number, name=f"child {self.number}", link=True),
-            await self.spawn(Child, self.number, link=True),
-        ]
-        self.register_event(f"event {self.number}")
-
-    def handle_message(self, message: Any, sender: Any) -> None:
-        match message:
-            case "stop":
-                self.stop("enough")
-            case "crash":
-                raise RuntimeError("on purpose")
-
-    def handle_call(self, request: Any, caller: Caller) -> object:
-        match request:
-            case "children":
-                return self.children
-            case "refuse":
-                raise Reject(LookupError("on purpose"))
-            case "hand on":
-                return self.forward(self.children[0], "handed on", caller)
-        return request
-
-
-class Failing(Actor):
-    """Fails in ``init``, when it already has a child."""
-
-    async def init(self) -> None:
-        await self.spawn(Child, 0, name="child of a failing one")
-        raise RuntimeError("on purpose")
-
-
-class Watcher(Actor):
-    """Watches everybody, in every way, and changes its mind about some of them."""
-
-    def init(self) -> None:
-        self.trap_exit = True
-
-    def handle_message(self, message: Any, sender: Any) -> None: ...
-
-    def handle_call(self, request: Any, caller: Caller) -> object:
-        number, parent, children = request
-        self.link(parent)
-        self.monitor(parent)
-        for child in children:
-            self.link(child)
-            self.monitor(child)
-        self.unlink(children[0])
-        self.demonitor(children[1])
-        self.monitor(f"child {number}")
-        self.link(f"nobody {number}")
-        self.subscribe(f"event {number}")
-        return None
+PATIENCE = 60.0
+"""Seconds within which all must have come to rest. Much longer than it takes: only what never rests is a fault."""
+SPARE_MEMORY = 24 * 2**20
+SPARE_THREADS = 45
+"""Idle worker threads of trio's, which come and go as they like: at most 40, and some of ours on the way out."""
+SPARE_FILES = 8
 
 
 class Soak:
-    """Rounds on one node."""
+    """One run: what is done to a world, and what is found out about it."""
 
-    def __init__(self, node: Node, clock: MockClock) -> None:
-        self.node = node
-        self.clock = clock
-        self.rounds = 0
+    def __init__(self, world: World, seed: int, slowest: float, most_left: int = 0) -> None:
+        self.world = world
+        self.random = random.Random(seed)
+        self.slowest = slowest
+        self.most_left = most_left
+        self.acts: Counter[str] = Counter()
+        self.latencies: list[float] = []
+        self.violations: list[str] = []
+        self.measures: list[dict[str, Any]] = []
+        self.home: dict[str, int] = {}
+        self._busy = 0
 
-    async def begin(self) -> None:
-        """Start what outlives the rounds."""
-        for name in ("watcher", "second watcher"):
-            await self.node.spawn(Watcher, name=name)
+    @property
+    def node(self) -> Node:
+        return self.world.node
 
-    async def run(self, rounds: int) -> None:
-        """Do some rounds, and let everything come to rest."""
-        for _ in range(rounds):
-            await self._round()
-            self.rounds += 1
-        # Deadlines of calls that were answered are forgotten when their time comes.
-        self.clock.jump(60)
-        await wait_all_tasks_blocked()
+    @property
+    def books(self) -> Books:
+        return self.world.books
 
-    async def _round(self) -> None:
-        node, number = self.node, self.rounds
-        parent = await node.spawn(Parent, number, name=f"parent {number}", mailbox_size=10)
-        children = await node.call(parent, "children")
-        for watcher in ("watcher", "second watcher"):
-            await node.call(watcher, (number, parent, children))
-        await node.call(f"child {number}", "by name")
-        await node.call(parent, "hand on")
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def act(self, nursery: trio.Nursery) -> None:
+        """Begin one thing, chosen by the seed."""
+        weights = {
+            self.letters: 30,
+            self.letters_of_a_thread: 5,
+            self.urgent_letters: 5,
+            self.waiting_letters: 5,
+            self.timers: 5,
+            self.ask: 15,
+            self.ask_a_thread: 3,
+            self.ask_a_service: 5,
+            self.ask_the_driver: 5,
+            self.publish: 5,
+            self.crash: 6,
+            self.kill: 3,
+            self.exit: 3,
+            self.restart: 2,
+            self.more_or_fewer: 4,
+            self.application: 1,
+            self.resize: 1,
+            self.owner_works: 10,
+            self.owner_ends: 2,
+            self.talk: 8,
+            self.hang_up: 3,
+            self.be_slow: 2,
+            self.datagrams: 4,
+            self.shut_the_gate: 3,
+        }
+        (chosen,) = self.random.choices(list(weights), list(weights.values()))
+        self.acts[chosen.__name__] += 1
+        # Drawn now: what a task draws would depend on when it is its turn.
+        nursery.start_soon(self._guarded, chosen, random.Random(self.random.random()))
+
+    async def _guarded(self, act: Callable[[random.Random], Awaitable[None]], chance: random.Random) -> None:
+        self._busy += 1
         try:
-            await node.call(parent, "refuse")
-        except LookupError:
-            pass
-        try:
-            await node.spawn(Failing)
-        except InitError:
-            pass
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask_in_vain, children[1], None)
-            nursery.start_soon(self._ask_in_vain, children[1], 1.0)
-            nursery.start_soon(self._change_one_s_mind, children[1])
-            await wait_all_tasks_blocked()
-            self.clock.jump(2)
-            await wait_all_tasks_blocked()
-            self._end(ENDS[number % len(ENDS)], parent, children)
-        while parent in node.processes():
-            await trio.lowlevel.checkpoint()
-        node.send(parent, "too late")
+            with trio.move_on_after(PATIENCE) as scope:
+                await act(chance)
+            if scope.cancelled_caught:
+                self.violations.append(f"{act.__name__} did not end within {PATIENCE:g} s")
+        except (ErgoError, OnPurpose, OSError, trio.TooSlowError, trio.BrokenResourceError):
+            # Expected refusals: a peer that is gone, a mailbox that is full, somebody who is coming back.
+            self.books.note("refusals")
+        finally:
+            self._busy -= 1
 
-    async def _ask_in_vain(self, child: PID, timeout: float | None) -> None:
+    def _send(self, to: str, one: Letter, priority: Priority = Priority.NORMAL) -> None:
+        self.books.send(one)
         try:
-            await self.node.call(child, "later", timeout=timeout)
-        except (CallTimeoutError, TargetDownError):
-            pass
+            self.node.send(to, one, priority=priority)
+        except MailboxFullError:
+            self.books.note("refused")
 
-    async def _change_one_s_mind(self, child: PID) -> None:
+    async def letters(self, chance: random.Random) -> None:
+        to = chance.choice(self.world.receivers)
+        for _ in range(chance.randint(1, 60)):
+            self._send(to, letter(to, 0.002 if chance.random() < 0.02 else 0.0))
+
+    async def urgent_letters(self, chance: random.Random) -> None:
+        # Not to the pool: what is urgent there is for the pool itself.
+        to = chance.choice([*self.world.mortals, "customer", "nobody"])
+        for _ in range(chance.randint(1, 30)):
+            self._send(to, letter(to), chance.choice(list(Priority)))
+
+    async def waiting_letters(self, chance: random.Random) -> None:
+        to = chance.choice(self.world.receivers)
+        for _ in range(chance.randint(1, 60)):
+            one = letter(to, 0.001)
+            self.books.send(one)
+            await self.node.send_wait(to, one, timeout=chance.choice([0.01, 1.0]))
+
+    async def letters_of_a_thread(self, chance: random.Random) -> None:
+        to, count = chance.choice(self.world.receivers), chance.randint(1, 60)
+
+        def send() -> None:
+            for _ in range(count):
+                self._send(to, letter(to))
+
+        await trio.to_thread.run_sync(send)
+
+    async def timers(self, chance: random.Random) -> None:
+        for _ in range(5):
+            to = chance.choice(self.world.receivers)
+            one = letter(to)
+            self.books.send(one)
+            self.node.send_after(chance.random() * 0.3, to, one)
+
+    async def _asked(self, question: Callable[[], Awaitable[Any]]) -> None:
+        self.books.note("asked")
+        try:
+            await question()
+        except (ErgoError, OnPurpose):
+            self.books.note("answered with an error")
+        else:
+            self.books.note("answered")
+
+    async def ask(self, chance: random.Random) -> None:
+        to = chance.choice(self.world.mortals)
+        request = chance.choice(["quickly", "quickly", "slowly", "later", "crash"])
+        await self._asked(lambda: self.node.call(to, request, timeout=0.2))
+
+    async def ask_a_thread(self, chance: random.Random) -> None:
+        to = chance.choice(self.world.mortals)
+        await self._asked(
+            lambda: trio.to_thread.run_sync(lambda: self.node.call_from_thread(to, "quickly", timeout=0.5))
+        )
+
+    async def ask_a_service(self, chance: random.Random) -> None:
+        service = self.node.service(chance.choice(self.world.mortals))
+        await self._asked(lambda: service.call("quickly", timeout=1.0))
+
+    async def ask_the_driver(self, chance: random.Random) -> None:
+        request = Invoke("fail") if chance.random() < 0.1 else Invoke("work", chance.random() * 0.01)
+        await self._asked(lambda: self.node.call(self.world.driver, request, timeout=1.0))
+
+    async def publish(self, chance: random.Random) -> None:
+        for _ in range(chance.randint(1, 20)):
+            await self.node.call("paper", "news")
+            self.books.note("published")
+
+    async def crash(self, chance: random.Random) -> None:
+        self.node.send(chance.choice([*self.world.mortals, "customer"]), "crash", priority=Priority.HIGH)
+
+    async def kill(self, chance: random.Random) -> None:
+        self.node.kill(chance.choice(self.world.mortals))
+
+    async def exit(self, chance: random.Random) -> None:
+        self.node.send_exit(chance.choice(self.world.mortals), "enough")
+
+    async def restart(self, chance: random.Random) -> None:
+        handle = chance.choice(self.world.supervisors)
+        await handle.restart_child(chance.choice(handle.children()).name, timeout=5.0)
+
+    async def more_or_fewer(self, chance: random.Random) -> None:
+        crowd = self.world.crowd
+        children = crowd.children()
+        if len(children) < 20 and chance.random() < 0.6:
+            await crowd.start_child("one", timeout=5.0)
+        elif children:
+            self.node.send(chance.choice(children).pid, chance.choice(["stop", "crash"]))
+
+    async def application(self, chance: random.Random) -> None:
+        await self.node.stop_applications("shop")
+        await trio.sleep(chance.random() * 0.05)
+        await self.node.start_applications("shop")
+
+    async def resize(self, chance: random.Random) -> None:
+        await self.node.pool("pool").resize(chance.randint(1, 5), timeout=10.0)
+
+    async def shut_the_gate(self, chance: random.Random) -> None:
+        self.node.send("gate", "shut")
+
+    async def owner_works(self, chance: random.Random) -> None:
+        for _ in range(chance.randint(1, 20)):
+            self.node.send(chance.choice(["program", "files", "pipes"]), "work")
+
+    async def owner_ends(self, chance: random.Random) -> None:
+        owner = chance.choice(self.world.owners)
+        if chance.random() < 0.5:
+            self.node.send(owner, chance.choice(["crash", "end"]))
+        else:
+            self.node.kill(owner)
+
+    # -- peers -------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, chance: random.Random) -> trio.SocketStream:
+        port = self.world.ports[chance.choice(["tcp thread", "tcp task"])]
+        with trio.fail_after(5):
+            return await trio.open_tcp_stream("127.0.0.1", port)
+
+    async def talk(self, chance: random.Random) -> None:
+        async with await self._connect(chance) as stream:
+            said = b"".join(b"%d\n" % chance.randint(0, 10**9) for _ in range(chance.randint(1, 50)))
+            heard = b""
+            try:
+                await stream.send_all(said)
+                while len(heard) < len(said):
+                    with trio.fail_after(PATIENCE / 2):
+                        part = await stream.receive_some()
+                    if not part:
+                        break
+                    heard += part
+            except trio.BrokenResourceError:
+                pass
+            except trio.TooSlowError:
+                self.violations.append(f"an echo of {len(said)} bytes stopped after {len(heard)}")
+        # It may have been cut short by an owner that has ended, but it is never anything else.
+        if not said.startswith(heard):
+            self.violations.append(f"an echo of {len(said)} bytes came back as something else")
+        self.books.note("echoes" if heard == said else "echoes cut short")
+
+    async def hang_up(self, chance: random.Random) -> None:
+        stream = await self._connect(chance)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with trio.move_on_after(1):
-            await self.node.call(child, "later", timeout=None)
+            try:
+                await stream.send_all(b"half a li")
+            except trio.BrokenResourceError:
+                pass
+        await trio.aclose_forcefully(stream)
 
-    def _end(self, how: str, parent: PID, children: list[PID]) -> None:
-        match how:
-            case "stop" | "crash":
-                self.node.send(parent, how)
-            case "kill":
-                self.node.kill(parent)
-            case "exit":
-                self.node.send_exit(parent, "enough")
-            case "exit of a child":
-                self.node.send_exit(children[1], "enough")
-            case "crash of a child":
-                self.node.send(children[0], "crash")
-            case _:
-                self.node.send_exit(parent)
+    async def be_slow(self, chance: random.Random) -> None:
+        async with await self._connect(chance) as stream:
+            with trio.move_on_after(0.3):
+                try:
+                    await stream.send_all(b"many words that nobody reads\n" * 20_000)
+                except trio.BrokenResourceError:
+                    pass
+
+    async def datagrams(self, chance: random.Random) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for _ in range(chance.randint(1, 50)):
+                name = chance.choice(["udp thread", "udp task"])
+                sock.sendto(b"x" * chance.randint(0, 500), ("127.0.0.1", self.world.ports[name]))
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    async def watch_bystander(self) -> None:
+        """Ask the bystander again and again."""
+        while True:
+            began = time.perf_counter()
+            await self.node.call("bystander", "quickly", timeout=None)
+            self.latencies.append(time.perf_counter() - began)
+            await trio.sleep(0.02)
+
+    def _inventory(self) -> dict[str, int]:
+        info = self.node.info()
+        return {
+            "processes": info.processes,
+            "names": info.names,
+            "aliases": info.aliases,
+            "metas": info.metas,
+            "relations": info.relations,
+            "calls in flight": info.calls_in_flight,
+            "timers": info.timers,
+        }
+
+    def _balance(self) -> dict[str, int]:
+        """What is missing; all zero if nothing is."""
+        counts = self.books.counts
+        return {
+            **self.world.missing(),
+            "calls": counts["asked"] - counts["answered"] - counts["answered with an error"],
+            "publications": counts["published"] - counts["read"],
+            "connections": self.node.info().metas - self.home.get("metas", self.node.info().metas),
+        }
+
+    async def come_to_rest(self) -> None:
+        """Wait until nothing is under way, and compare."""
+        with trio.move_on_after(PATIENCE):
+            while not await self._is_at_rest():  # noqa: ASYNC110 - rest is not an event of anybody's
+                await trio.sleep(0.02)
+        missing = {what: count for what, count in self._balance().items() if count}
+        if missing:
+            self.violations.append(f"the books do not balance: {missing}, of {dict(self.books.counts)}")
+        now = self._inventory()
+        if not self.home:
+            self.home = now
+        elif now != self.home:
+            other = {what: (self.home[what], now[what]) for what in now if now[what] != self.home[what]}
+            self.violations.append(f"not as it was before: {other}")
+
+    async def _is_at_rest(self) -> bool:
+        if self._busy:
+            return False
+        for child in self.world.crowd.children():
+            if child.pid is not None:
+                try:
+                    await self.world.crowd.stop_child(child.pid, timeout=5.0)
+                except ErgoError:
+                    pass
+        if len(self.node.pool("pool").workers()) != 3:
+            try:
+                await self.node.pool("pool").resize(3, timeout=10.0)
+            except ErgoError:
+                return False
+        if any(self._balance().values()):
+            return False
+        return not self.home or self._inventory() == self.home
+
+    def measure(self) -> None:
+        gc.collect()
+        used = memory()
+        self.measures.append(
+            {
+                "memory": used,
+                "threads": threading.active_count(),
+                "files": open_files(),
+                "letters": self.books.counts["sent"],
+            }
+        )
+
+    def judge(self) -> None:
+        """Compare the last measure with one from when all had been warm for a while."""
+        if len(self.measures) >= 3:
+            first, last = self.measures[len(self.measures) // 3], self.measures[-1]
+            for what, spare in (("memory", SPARE_MEMORY), ("threads", SPARE_THREADS), ("files", SPARE_FILES)):
+                if first[what] is not None and last[what] - first[what] > spare:
+                    self.violations.append(f"{what} have grown from {first[what]} to {last[what]}")
+        left = self.node.info().threads_abandoned
+        if left > self.most_left:
+            self.violations.append(f"{left} threads did not end when they were told to, and were left behind")
+        if self.latencies and self.quantile(0.99) > self.slowest:
+            self.violations.append(
+                f"one in a hundred answers of the bystander took {self.quantile(0.99):.3f} s or more"
+            )
+
+    def quantile(self, share: float) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+    def report(self, seconds: float, seed: int) -> dict[str, Any]:
+        info = self.node.info()
+        return {
+            "seed": seed,
+            "seconds": round(seconds, 1),
+            "acts": dict(sorted(self.acts.items())),
+            "counts": dict(sorted(self.books.counts.items())),
+            "dead letters": {why.name: count for why, count in info.dead_letters.items()},
+            "crashed": info.crashed,
+            "spawned": info.spawned,
+            "late replies": info.late_replies,
+            "times blocked": info.times_blocked,
+            "rests": len(self.measures),
+            "bystander": {
+                "answers": len(self.latencies),
+                "p50": self.quantile(0.5),
+                "p99": self.quantile(0.99),
+                "max": max(self.latencies, default=0.0),
+            },
+            "measures": self.measures,
+            "violations": self.violations,
+        }
 
 
-@asynccontextmanager
-async def soaking(clock: MockClock) -> AsyncIterator[Soak]:
-    """A node for some rounds, warmed up: what is made once has been made, and rings that keep the last few are full."""
-    async with open_node("soak@localhost", watchdog=None, log_output="none", dead_letters=50, obituaries=20) as node:
-        soak = Soak(node, clock)
-        await soak.begin()
-        await soak.run(70)
-        yield soak
+async def soak(
+    seconds: float, seed: int, pace: float, period: float, slowest: float, most_left: int = 0
+) -> dict[str, Any]:
+    """Run for some time; ``pace`` is how many things are begun in a second, ``period`` how often all comes to rest."""
+    began = time.monotonic()
+    books, report = Books(), dict[str, Any]()
+    with directory() as place:
+        async with open_node("soak@localhost", log_output="none", dead_letters=100, obituaries=20) as node:
+            run = Soak(World(node, books, place), seed, slowest, most_left)
+            await run.world.begin()
+            await run.come_to_rest()
+            async with trio.open_nursery() as bystanders:
+                bystanders.start_soon(run.watch_bystander)
+                while time.monotonic() - began < seconds:
+                    async with trio.open_nursery() as nursery:
+                        until = min(time.monotonic() + period, began + seconds)
+                        while time.monotonic() < until:
+                            run.act(nursery)
+                            await trio.sleep(run.random.expovariate(pace))
+                    await run.come_to_rest()
+                    run.measure()
+                    if len(run.violations) > 20:
+                        break
+                bystanders.cancel_scope.cancel()
+            run.judge()
+            report = run.report(time.monotonic() - began, seed)
+        exit_report = node.exit_report
+        if exit_report is None or len(exit_report.abandoned) > most_left:
+            report["violations"].append(f"not all of it ended: {exit_report}")
+    return report
 
 
-# -- measuring -------------------------------------------------------------------------------------------------------------
-
-
-def tables(node: Node) -> dict[str, int]:
-    """How many entries every table of a node has, its tables of tables included. New tables are found by themselves."""
-    return dict(sorted(_tables("node", node, set())))
-
-
-def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int]]:
-    if id(owner) in seen:
-        return
-    seen.add(id(owner))
-    for name, value in _attributes(owner):
-        where = f"{path}.{name}".replace("._", ".")
-        if isinstance(value, dict | set | list | deque):
-            yield where, _entries(value)
-        elif type(value).__module__.startswith("ergo_py.") and not isinstance(value, type | ModuleType | tuple):
-            yield from _tables(where, value, seen)
-
-
-def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
-    names = {slot for cls in type(owner).__mro__ for slot in getattr(cls, "__slots__", ())}
-    for name in sorted(names | vars(owner).keys() if hasattr(owner, "__dict__") else names):
-        if name != "__weakref__" and hasattr(owner, name):
-            yield name, getattr(owner, name)
-
-
-def _entries(table: Collection[Any]) -> int:
-    inner = table.values() if isinstance(table, Mapping) else table
-    return len(table) + sum(len(one) for one in list(inner) if isinstance(one, dict | set | list | deque))
-
-
-def objects() -> int:
-    """How many objects the collector knows of."""
-    gc.collect()
-    return len(gc.get_objects())
-
-
-def memory() -> int | None:
-    """Bytes of memory in use, where the system says so."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
-
-
-# -- the program -----------------------------------------------------------------------------------------------------------
-
-SPARE_OBJECTS = 200
-"""What the interpreter itself may keep or make meanwhile."""
-SPARE_MEMORY = 8 * 2**20
-"""Bytes by which an allocator may grow without anything being kept."""
-
-
-async def soak(rounds: int, clock: MockClock) -> bool:
-    """Do the rounds in ten parts, show how things stand after each, and say whether they are as they were."""
-    async with soaking(clock) as soaked:
-        before, first, used = after, last, in_use = tables(soaked.node), objects(), memory()
-        print(f"{'rounds':>10} {'entries':>9} {'objects':>9} {'MiB':>8}")
-        _show(0, before, first, used)
-        for part in range(1, 11):
-            await soaked.run(rounds * part // 10 - rounds * (part - 1) // 10)
-            after, last, in_use = tables(soaked.node), objects(), memory()
-            _show(rounds * part // 10, after, last, in_use)
-    print("\ntables:")
-    for name, size in after.items():
-        note = "" if before.get(name) == size else f"   before: {before.get(name)}"
-        print(f"  {size:>7}  {name}{note}")
-    is_flat = {
-        "tables": before == after,
-        "objects": last - first <= SPARE_OBJECTS,
-        "memory": used is None or in_use is None or in_use - used <= SPARE_MEMORY,
-    }
-    print("\n" + ", ".join(f"{what}: {'flat' if flat else 'GROWN'}" for what, flat in is_flat.items()))
-    return all(is_flat.values())
-
-
-def _show(rounds: int, sizes: dict[str, int], count: int, used: int | None) -> None:
-    megabytes = "?" if used is None else f"{used / 2**20:.1f}"
-    print(f"{rounds:>10} {sum(sizes.values()):>9} {count:>9} {megabytes:>8}", flush=True)
+def show(report: dict[str, Any]) -> str:
+    """The report for people."""
+    counts, bystander = report["counts"], report["bystander"]
+    lines = [
+        f"{report['seconds']} s, seed {report['seed']}: {sum(report['acts'].values())} acts, {report['rests']} rests",
+        f"letters: {counts.get('sent', 0)} sent, {counts.get('handled', 0)} handled, {counts.get('dead', 0)} dead,"
+        f" {counts.get('refused', 0)} of them refused to their sender",
+        f"calls: {counts.get('asked', 0)} asked, {counts.get('answered', 0)} answered,"
+        f" {counts.get('answered with an error', 0)} ended with an error",
+        f"processes: {report['spawned']} spawned, {report['crashed']} crashed",
+        f"connections: {counts.get('connected', 0)}, {counts.get('echoes', 0)} whole echoes,"
+        f" {counts.get('echoes cut short', 0)} cut short; {counts.get('datagrams', 0)} datagrams",
+        f"bystander: {bystander['answers']} answers, p50 {bystander['p50'] * 1000:.2f} ms,"
+        f" p99 {bystander['p99'] * 1000:.1f} ms, max {bystander['max'] * 1000:.0f} ms",
+    ]
+    for measure in (report["measures"][0], report["measures"][-1]) if report["measures"] else ():
+        used = "?" if measure["memory"] is None else f"{measure['memory'] / 2**20:.1f}"
+        lines.append(
+            f"after {measure['letters']} letters: {used} MiB, {measure['threads']} threads, {measure['files']} descriptors"
+        )
+    lines += [f"VIOLATION: {one}" for one in report["violations"]] or ["nothing was lost, and nothing has grown"]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100_000, help="how many families live and die (default: 100,000)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="what is done, and in which order (default: 1)")
+    parser.add_argument(
+        "--pace", type=float, default=100.0, help="how many things are begun in a second (default: 100)"
+    )
+    parser.add_argument("--period", type=float, default=5.0, help="seconds between two rests (default: 5)")
+    parser.add_argument(
+        "--slowest", type=float, default=0.5, help="what 99 of 100 answers of the bystander may take, in seconds"
+    )
+    parser.add_argument(
+        "--most-left",
+        type=int,
+        default=0,
+        help="how many threads may be left behind: on a machine that is too busy, some are",
+    )
+    parser.add_argument("--results", type=Path, help="a file for the report as JSON")
     chosen = parser.parse_args(arguments)
-    clock = MockClock()
-    return 0 if trio.run(soak, chosen.rounds, clock, clock=clock) else 1
+    report = trio.run(
+        soak, chosen.minutes * 60, chosen.seed, chosen.pace, chosen.period, chosen.slowest, chosen.most_left
+    )
+    print(show(report))
+    if chosen.results is not None:
+        chosen.results.write_text(json.dumps(report, indent=2))
+    return 1 if report["violations"] else 0
 
 
 if __name__ == "__main__":

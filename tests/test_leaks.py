@@ -1,4 +1,4 @@
-"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make soak`` does the same for longer."""
+"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make leaks`` does the same for longer."""
 
 import gc
 import threading
@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.soak import SPARE_OBJECTS, main, objects, soaking, tables
+from benchmarks.leaks import SPARE_OBJECTS, main, objects, soaking, tables
 from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, TargetDownError
 from ergo_py._core.registry import Registry
 from tests.support import Puppet, Recorder, running_node
