@@ -3,6 +3,9 @@
 PYTHON ?= python3
 DEMO   ?= -m examples.demo
 ARGS   ?=
+# Of make soak: how long, and what is done in which order.
+MINUTES ?= 10
+SEED    ?= 1
 # One for each core: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
 WORKERS ?= --numprocesses=auto
 
@@ -88,8 +91,14 @@ performance-page: $(DEV)        ## Write docs/performance.md anew from the figur
 	$(BIN)/python -m benchmarks.compare --from docs/performance/peers.json --page docs/performance
 	$(BIN)/python -m benchmarks.grow --from docs/performance/growth.json --page docs/performance
 
-soak: $(DEV)    ## Run the leak tests for longer
-	$(BIN)/python -m benchmarks.soak $(ARGS)
+soak: $(DEV)    ## Everything at once for MINUTES=10, with crashes and kills
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+leaks: $(DEV)   ## Run the leak tests for longer
+	$(BIN)/python -m benchmarks.leaks $(ARGS)
+
+mutants: $(DEV) ## Break the code in small ways, and say what no test notices
+	$(BIN)/python -m benchmarks.mutants $(ARGS)
 
 walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, and follow the tutorial there
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -o faulthandler_timeout=1200 tests/examples/test_walk.py
