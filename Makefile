@@ -6,6 +6,7 @@ ARGS   ?=
 # Of make soak: how long, and what is done in which order.
 MINUTES ?= 10
 SEED    ?= 1
+FUZZ_MINUTES ?= 3
 # One for each core: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
 WORKERS ?= --numprocesses=auto
 
@@ -97,6 +98,9 @@ soak: $(DEV)    ## Everything at once for MINUTES=10, with crashes and kills
 leaks: $(DEV)   ## Run the leak tests for longer
 	$(BIN)/python -m benchmarks.leaks $(ARGS)
 
+fuzz: $(DEV)    ## Make up what may come from outside, for FUZZ_MINUTES=3
+	$(BIN)/python -m benchmarks.fuzzing --minutes $(FUZZ_MINUTES) $(ARGS)
+
 mutants: $(DEV) ## Break the code in small ways, and say what no test notices
 	$(BIN)/python -m benchmarks.mutants $(ARGS)
 
@@ -115,6 +119,6 @@ demo: $(RUN)    ## Run the demonstration program
 	$(BIN)/python $(DEMO)
 
 clean:          ## Remove everything made here, environments included
-	rm -rf $(VENV) .venv-3.* .venv-peers docs/_build dist build .coverage .coverage.* htmlcov .hypothesis
+	rm -rf $(VENV) .venv-3.* .venv-peers docs/_build dist build .coverage .coverage.* htmlcov .hypothesis .fuzzed
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find $(CODE) -type d -name __pycache__ -prune -exec rm -rf {} +

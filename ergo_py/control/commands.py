@@ -75,7 +75,8 @@ class Arguments:
                 "bad_argument", f"{self._command} needs to: the number or the registered name of a process"
             )
         router = node._router
-        if isinstance(to, int) or to.isdecimal():
+        # Nobody has a number of more digits, and Python refuses to read one of thousands.
+        if isinstance(to, int) or (to.isdecimal() and len(to) <= 20):
             for kind in (PID, Alias):
                 one = kind(node.name, node.pid.creation, int(to))
                 if router.resolve(one) is not None:

@@ -201,6 +201,7 @@ async def test_acting_does_what_it_says() -> None:
         ("inspect", {}, "bad_argument", "needs to"),
         ("inspect", {"to": "nobody"}, "no_such_process", "'nobody'"),
         ("inspect", {"to": 99999}, "no_such_process", "99999"),
+        ("inspect", {"to": "9" * 5000}, "no_such_process", "99999"),
         ("inspect", {"to": True}, "bad_argument", "needs to"),
         ("inspect", {"to": "recorder", "items": "x"}, "bad_argument", "a list of texts"),
         ("inspect", {"to": "recorder", "timeout": 1e9}, "bad_argument", "from 0 to 60"),

@@ -1,0 +1,285 @@
+"""``python -m benchmarks.fuzzing``: whatever comes from outside is understood or refused, and nothing else ever happens.
+
+Each target takes bytes and says in a word or two what became of them. Hypothesis makes them up, partly out of what was found
+before. What leads somewhere new is kept in ``tests/corpus``, one small file for each outcome, and the ordinary tests feed all of
+it to the targets again. What makes a target fail is shrunk, shown, and tried first the next time; ``.fuzzed`` holds it.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import re
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from ergo_py.control.commands import Arguments
+from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
+from ergo_py.meta import Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
+from ergo_py.shell.cli import _parser
+from ergo_py.shell.leaving import Leave
+
+__all__ = ["CORPUS", "TARGETS", "corpus_of", "main"]
+
+CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
+
+# -- framings --------------------------------------------------------------------------------------------------------------
+
+FRAMINGS: dict[str, Framing] = {
+    "raw": Raw(),
+    "delimiter": Delimiter(b"\r\n", max_frame=20),
+    "fixed length": FixedLength(3),
+    "length header": LengthHeader(max_frame=40),
+    "netstring": Netstring(max_frame=40),
+    "varint": Varint(max_frame=300),
+}
+
+
+def _cut(framing: Framing, pieces: list[bytes]) -> tuple[list[bytes], str]:
+    """The frames of a stream, and why there are no more."""
+    decoder, frames = framing.decoder(), list[bytes]()
+    for piece in pieces:
+        try:
+            frames += decoder.feed(piece)
+        except FramingError as error:
+            return [*frames, *error.frames], re.sub(r"\d+", "n", str(error))[:60]
+    return frames, "more"
+
+
+def framing_target(framing: Framing) -> Callable[[bytes], str]:
+    def feed(data: bytes) -> str:
+        """The first byte says how the rest is cut into pieces."""
+        step, stream = (data[0] % 7 + 1 if data else 1), data[1:]
+        pieces = [stream[begin : begin + step] for begin in range(0, len(stream), step)]
+        frames, end = _cut(framing, pieces)
+        whole, whole_end = _cut(framing, [stream])
+        assert b"".join(frames) == b"".join(whole), "frames depend on how the stream comes"
+        assert isinstance(framing, Raw) or frames == whole, "frames depend on how the stream comes"
+        assert end == whole_end, "errors depend on how the stream comes"
+        for frame in frames:
+            try:
+                again = framing.encode(frame)
+            except FramingError:
+                continue
+            assert _cut(framing, [again])[0] == ([frame] if frame or not isinstance(framing, Raw) else []), (
+                "no round trip"
+            )
+        return f"{min(len(frames), 3)} frames, {end}"
+
+    return feed
+
+
+# -- the control socket ----------------------------------------------------------------------------------------------------
+
+_NOBODY: Any = SimpleNamespace(
+    name="fuzz@localhost", pid=SimpleNamespace(creation=1), _router=SimpleNamespace(resolve=lambda _to: None)
+)
+
+
+def control_line(line: bytes) -> str:
+    """A line that a client says."""
+    try:
+        question = read_question(line[:MAX_REQUEST])
+    except ControlError as error:
+        told = json.loads(refusal(error.more.get("id"), error))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        assert told["ok"] is False
+        return error.code
+    echoed = json.loads(answer(question.id, question.arguments))
+    assert echoed["ok"] is True
+    return "read"
+
+
+def control_arguments(data: bytes) -> str:
+    """What a client gives with a command."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        return "no JSON"
+    if not isinstance(given, dict):
+        return "no object"
+    arguments = Arguments("fuzz", given)
+    outcomes = []
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: arguments.target(_NOBODY),
+        lambda: arguments.number("number", 1.0, 0.0, 10.0),
+        lambda: arguments.flag("flag"),
+        lambda: arguments.text("text", "", ("", "a", "b")),
+        lambda: arguments.words("words"),
+        lambda: arguments.anything("anything"),
+        arguments.done,
+    )
+    for read in reads:
+        try:
+            read()
+        except ControlError as error:
+            outcomes.append(error.code[0])
+            json.loads(refusal(1, error))
+        else:
+            outcomes.append("-")
+    return f"{outcomes.count('-')} taken, {''.join(sorted({*outcomes} - {'-'}))} refused"
+
+
+# -- the command line ------------------------------------------------------------------------------------------------------
+
+
+def command_line(data: bytes) -> str:
+    """What somebody types after ``ergo``."""
+    try:
+        words = shlex.split(data.decode(errors="replace"))
+    except ValueError:
+        return "no words"
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            chosen = _parser().parse_args(words)
+    except SystemExit as left:
+        status = left.code
+    except Leave:
+        return "left"
+    else:
+        return f"does {chosen.command}"
+    assert status in (0, 2), f"status {status}"
+    return f"status {status}"
+
+
+TARGETS: dict[str, Callable[[bytes], str]] = {
+    **{f"framing {name}": framing_target(framing) for name, framing in FRAMINGS.items()},
+    "control line": control_line,
+    "control arguments": control_arguments,
+    "command line": command_line,
+}
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=10) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+_VOCABULARY = """
+run shell nodes ps tree info inspect state top trace send kill exit --json --pid --name --limit --sort --control --timeout -h
+--version demo 1 0 -1 99999 look,act x:y file.py -- '' "a
+"""
+_WORDS = st.lists(st.sampled_from(_VOCABULARY.split()), max_size=6).map(" ".join)
+
+STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
+    "control line": st.fixed_dictionaries(
+        {}, optional={"v": st.just(1) | _JSON, "id": _JSON, "do": st.text(max_size=5) | _JSON, "with": _JSON}
+    ).map(lambda said: json.dumps(said).encode()),
+    "control arguments": st.fixed_dictionaries(
+        {},
+        optional={
+            "to": st.integers() | st.text() | st.just("9" * 5000) | _JSON,
+            "number": st.floats() | st.integers() | _JSON,
+            "flag": st.booleans() | _JSON,
+            "text": st.sampled_from(["a", "b", "c"]) | _JSON,
+            "words": st.lists(st.text()) | _JSON,
+            "anything": _JSON,
+            "more": _JSON,
+        },
+    ).map(lambda said: json.dumps(said).encode()),
+    "command line": _WORDS.map(str.encode),
+}
+"""Bytes that come further than any bytes would."""
+
+
+def corpus_of(target: str) -> list[Path]:
+    """What was found before."""
+    return sorted((CORPUS / target.replace(" ", "-")).glob("*.bin"))
+
+
+def made_up(target: str) -> st.SearchStrategy[bytes]:
+    """Anything; what is nearly right; and what was found before with something in it changed."""
+    ways: list[st.SearchStrategy[bytes]] = [st.binary(max_size=200)]
+    if target in STRATEGIES:
+        ways.append(STRATEGIES[target])
+    if target.startswith("framing"):
+        framing = FRAMINGS[target.removeprefix("framing ")]
+        frame = st.binary(min_size=3, max_size=3).map(lambda one: one.replace(b"\r", b"x"))
+        ways.append(
+            st.tuples(
+                st.binary(min_size=1, max_size=1),
+                st.lists(frame.map(framing.encode), max_size=4),
+                st.binary(max_size=8),
+            ).map(lambda parts: parts[0] + b"".join(parts[1]) + parts[2])
+        )
+    if found := [path.read_bytes() for path in corpus_of(target)]:
+        ways.append(
+            st.builds(_spliced, st.sampled_from(found), st.integers(0, 200), st.integers(0, 4), st.binary(max_size=4))
+        )
+    return st.one_of(ways)
+
+
+def _spliced(whole: bytes, at: int, instead_of: int, new: bytes) -> bytes:
+    at = min(at, len(whole))
+    return whole[:at] + new + whole[at + instead_of :]
+
+
+# -- the program -----------------------------------------------------------------------------------------------------------
+
+
+def keep(target: str, outcome: str, data: bytes) -> bool:
+    """Keep what led to an outcome that was not seen before, or in fewer bytes. Returns whether it was."""
+    name = f"{re.sub(r'[^a-z0-9]+', '-', outcome.lower()).strip('-')[:40]}-{hashlib.sha1(outcome.encode()).hexdigest()[:8]}.bin"
+    path = CORPUS / target.replace(" ", "-") / name
+    if path.exists() and path.stat().st_size <= len(data):
+        return False
+    is_new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return is_new
+
+
+def fuzz(target: str, seconds: float) -> tuple[int, int, str]:
+    """Try one target for some time: how often, how much of it was new, and what went wrong."""
+    function, tried, new = TARGETS[target], 0, 0
+    deadline = time.monotonic() + seconds
+
+    @settings(
+        max_examples=500,
+        deadline=None,
+        database=DirectoryBasedExampleDatabase(CORPUS.parent.parent / ".fuzzed"),
+        phases=[Phase.reuse, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(made_up(target))
+    def attempt(data: bytes) -> None:
+        nonlocal tried, new
+        tried += 1
+        new += keep(target, function(data), data)
+
+    while time.monotonic() < deadline:
+        try:
+            attempt()
+        except Exception:
+            return tried, new, traceback.format_exc()
+    return tried, new, ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzzing", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long, for all targets together (default: 3)")
+    parser.add_argument("--only", default="", help="only targets with this in their names")
+    chosen = parser.parse_args(arguments)
+    names = [name for name in TARGETS if chosen.only in name]
+    problems = 0
+    for name in names:
+        tried, new, problem = fuzz(name, 60 * chosen.minutes / len(names))
+        print(f"{name}: {tried} tried, {new} new outcomes, {len(corpus_of(name))} kept", flush=True)
+        if problem:
+            problems += 1
+            print(problem, flush=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Whatever comes from outside is understood or refused: what fuzzing has found is tried again, and a little more is made up."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from benchmarks import fuzzing
+from benchmarks.fuzzing import CORPUS, TARGETS, corpus_of, made_up
+
+KEPT = [pytest.param(target, path, id=f"{target}: {path.stem}") for target in TARGETS for path in corpus_of(target)]
+
+
+@pytest.mark.parametrize("target,path", KEPT)
+def test_what_was_found_before_does_not_fail(target: str, path: Path) -> None:
+    outcome = TARGETS[target](path.read_bytes())
+
+    assert outcome
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_made_up_does_not_fail(target: str) -> None:
+    outcomes: set[str] = set()
+
+    @settings(max_examples=30)
+    @given(made_up(target))
+    def attempt(data: bytes) -> None:
+        outcomes.add(TARGETS[target](data))
+
+    attempt()
+
+    assert outcomes
+
+
+def test_every_target_has_something_that_was_kept() -> None:
+    kept = {target for target in TARGETS if corpus_of(target)}
+
+    assert kept == set(TARGETS)
+    assert all(path.stat().st_size <= 64 * 1024 for path in CORPUS.rglob("*.bin"))
+
+
+def test_what_fails_is_told_and_what_is_new_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fragile(data: bytes) -> str:
+        assert b"\x00" not in data, "it broke"
+        return "short" if len(data) < 3 else "long"
+
+    monkeypatch.setattr(fuzzing, "CORPUS", tmp_path / "a" / "corpus")
+    monkeypatch.setattr(fuzzing, "TARGETS", {"fragile": fragile})
+
+    status = fuzzing.main(["--minutes", "0.02"])
+
+    assert status == 1
+    assert "it broke" in capsys.readouterr().out
+    assert len(list((tmp_path / "a" / "corpus" / "fragile").glob("*.bin"))) in (1, 2)
