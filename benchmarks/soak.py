@@ -297,7 +297,6 @@ class Soak:
             "metas": info.metas,
             "relations": info.relations,
             "calls in flight": info.calls_in_flight,
-            "timers": info.timers,
         }
 
     def _balance(self) -> dict[str, int]:

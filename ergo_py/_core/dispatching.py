@@ -19,11 +19,11 @@ from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, DeadlockError, NotAllowedError
 from .kernel import Kernel
-from .mailbox import INSPECT, MESSAGE
+from .mailbox import EVENT, INSPECT, MESSAGE
 from .options import Options
 from .process import Process
 from .publishing import THREAD_ABANDONED
-from .requests import ring_of
+from .requests import Caller, ring_of
 from .serving import check_plain, check_waiting, handle_inspect
 from .states import INIT, STOPPING, TERMINATED, State
 
@@ -166,7 +166,10 @@ class DispatchedProcess(Process):
                 elif hop.job.outcome is None:
                     await hop.sleep()
         except BaseException:
-            hop.leave()
+            if hop.leave() and handling is not None and handling[0] <= EVENT and not isinstance(handling[2], Caller):
+                # As if it had not been taken: it goes where the rest of the mailbox goes. A call is answered in any case.
+                self.main.appendleft(handling)
+                self.handled -= 1
             raise
         finally:
             self._hop = None
@@ -317,14 +320,16 @@ class _Hop:
             self._is_asleep = False
             reschedule(self._task)
 
-    def leave(self) -> None:
-        """Wait no longer: take the job back, or leave the thread behind that is at it."""
+    def leave(self) -> bool:
+        """Wait no longer: take the job back, or leave the thread behind that is at it. True if it had not begun."""
         process = self._process
         self._is_left = True
         if self.errand is not None:
             self.errand.refuse(process)
-        if self.job.outcome is not None or self._is_withdrawn or self.job.withdraw():
-            return
+        if self.job.outcome is not None:
+            return False
+        if self._is_withdrawn or self.job.withdraw():
+            return True
         process.silence()
         process.kernel.threads_abandoned += 1
         process.kernel.publishing.announce(THREAD_ABANDONED, process.id)
@@ -334,6 +339,7 @@ class _Hop:
             dispatcher=str(process.options.dispatcher),
             exception=self.job.stack(),
         )
+        return False
 
     def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
         process = self._process

@@ -966,3 +966,34 @@ async def test_a_callback_that_ends_while_an_inspect_is_answered_is_seen_to_have
 
         assert told == {"answered": "yes"}
         assert await node.call(pid, "alive", timeout=20) == "alive"
+
+
+@pytest.mark.parametrize("priority", list(Priority))
+@pytest.mark.parametrize("options", [{}, {"mailbox_size": 5}], ids=["unbounded", "bounded"])
+async def test_a_message_whose_callback_never_began_is_not_lost_with_its_process(
+    priority: Priority, options: dict[str, Any]
+) -> None:
+    gate, began = threading.Event(), threading.Event()
+
+    class Blocks(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            began.set()
+            gate.wait(20)
+
+    class Waits(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise AssertionError("its turn never comes")
+
+    async with running_node() as node:
+        first = await node.spawn(Blocks, dispatcher=Pod("shared"))
+        second = await node.spawn(Waits, dispatcher=Pod("shared"), **options)
+        node.send(first, "block")
+        await trio.to_thread.run_sync(began.wait, 20)
+        node.send(second, "never begun", priority=priority)
+        await wait_all_tasks_blocked()
+
+        node.kill(second)
+        await node.wait_ended(second)
+        gate.set()
+
+        assert node.info().dead_letters == {Why.UNHANDLED_AT_EXIT: 1}

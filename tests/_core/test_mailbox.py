@@ -511,3 +511,61 @@ def test_who_is_let_in_may_send_the_others_away() -> None:
     assert contents(box) == ["let in"]
     assert other.answers == []
     assert box.waiters is None
+
+
+def test_events_count_against_the_bound_of_every_lane_and_make_room_as_messages_do() -> None:
+    box = Mailbox(2, Overflow.DROP_OLDEST)
+    for number in range(2):
+        box.push(Lane.SYSTEM, (EVENT, "a", None, number))
+
+    full = box.has_room(Lane.SYSTEM)
+    verdict, displaced = box.admit(Lane.SYSTEM, (MESSAGE, "a", None, "new"))
+    box.pop()
+    room = box.has_room(Lane.SYSTEM)
+
+    assert not full
+    assert (verdict, displaced) == (Verdict.DISPLACED, (EVENT, "a", None, 0))
+    assert room
+
+
+def test_what_was_displaced_takes_no_place_any_more() -> None:
+    box = Mailbox(2, Overflow.DROP_OLDEST)
+    for number in range(5):
+        box.admit(Lane.SYSTEM, (MESSAGE, "a", None, number))
+    served = contents(box)
+
+    verdicts = [box.admit(Lane.SYSTEM, (MESSAGE, "a", None, number))[0] for number in range(2)]
+
+    assert served == [3, 4]
+    assert verdicts == [Verdict.ACCEPTED] * 2
+
+
+def test_one_who_waits_for_an_empty_lane_is_not_told_before() -> None:
+    box = Mailbox()
+    box.push(Lane.MAIN, (MESSAGE, "a", None, "first"))
+    waiter = FakeWaiter((MESSAGE, "b", None, "second"), depth=1)
+    box.wait_for_room(Lane.MAIN, waiter.envelope, waiter, depth=1)
+
+    box.admit_waiters()
+    before = list(waiter.answers)
+    box.pop()
+    box.admit_waiters()
+
+    assert (before, waiter.answers) == ([], [True])
+
+
+def test_one_who_was_only_told_overtakes_those_who_wait_while_it_is_told_and_no_longer() -> None:
+    box = Mailbox(1, Overflow.WAIT)
+    rooms: list[bool] = []
+
+    class Told:
+        def settle(self, admitted: bool, /) -> None:
+            rooms.append(box.has_room(Lane.MAIN))
+
+    box.wait_for_room(Lane.MAIN, None, Told())
+    box.admit_waiters()
+    box.wait_for_room(Lane.MAIN, (MESSAGE, "b", None, "waits"), FakeWaiter(None))
+
+    rooms.append(box.has_room(Lane.MAIN))
+
+    assert rooms == [True, False]

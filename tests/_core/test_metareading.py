@@ -162,7 +162,7 @@ async def test_what_was_opened_is_closed_even_if_the_node_is_gone_before_the_rea
     assert await in_thread(lambda: closed.wait(20))
 
 
-async def test_a_callback_of_the_loop_itself_is_not_the_reader() -> None:
+async def test_what_the_loop_does_between_its_tasks_is_not_the_reader() -> None:
     told: list[bool] = []
     done = trio.Event()
 
@@ -170,11 +170,16 @@ async def test_a_callback_of_the_loop_itself_is_not_the_reader() -> None:
         meta = InTask()
         await owned.spawn(meta)
 
-        def look() -> None:
-            told.append(in_reader(meta._meta))
-            done.set()
+        class Between(trio.abc.Instrument):
+            """Called by the loop itself, when no task has its turn."""
 
-        trio.lowlevel.current_trio_token().run_sync_soon(look)
-        await done.wait()
+            def before_io_wait(self, timeout: float) -> None:
+                told.append(in_reader(meta._meta))
+                trio.lowlevel.remove_instrument(self)
+
+        trio.lowlevel.add_instrument(Between())
+        with trio.move_on_after(0.01):
+            await done.wait()
+        await owned.until(lambda: bool(told))
 
     assert told == [False]
