@@ -20,6 +20,7 @@ from ergo_py import (
     TRANSIENT,
     Actor,
     Backoff,
+    BadInputError,
     Budget,
     ChildBusyError,
     ChildDisabledError,
@@ -631,3 +632,25 @@ def test_a_child_says_its_name_and_where_it_is() -> None:
     plan = begun(ChildSpec("a", Worker))
 
     assert repr(plan.find("a")) == "<Child 'a' running>"
+
+
+def test_one_that_is_on_its_way_out_with_its_siblings_cannot_be_started() -> None:
+    plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
+    actions = plan.begin(0.0)
+    for action in actions:
+        if isinstance(action, Start):
+            actions += plan.started(action.child, action.child, 0.0)
+    plan.exited("a", "a", Killed(), None, 1.0)
+
+    with pytest.raises(ChildBusyError):
+        plan.ask(StartChild("b"), "asker", 1.0)
+
+
+def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -> None:
+    plan = begun(ChildSpec("a", Worker))
+    nobody: Any = ["a"]
+
+    with pytest.raises(ChildUnknownError):
+        plan.find(nobody)
+    with pytest.raises(BadInputError, match="no arguments"):
+        plan.ask(StartChild("a", (1,)), "asker", 1.0)

@@ -569,3 +569,13 @@ def test_one_who_was_only_told_overtakes_those_who_wait_while_it_is_told_and_no_
     rooms.append(box.has_room(Lane.MAIN))
 
     assert rooms == [True, False]
+
+
+def test_nothing_is_displaced_where_the_only_place_is_promised_to_a_thread() -> None:
+    box = Mailbox(1, Overflow.DROP_OLDEST)
+    box.promise(Lane.SYSTEM)
+
+    verdict, displaced = box.admit(Lane.SYSTEM, (MESSAGE, "a", None, "new"))
+
+    assert (verdict, displaced) == (Verdict.DISPLACED, None)
+    assert contents(box) == ["new"]

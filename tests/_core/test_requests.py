@@ -413,3 +413,13 @@ def test_a_promise_is_forgotten_though_the_call_has_gone_to_somebody_else() -> N
 
     assert not caller.deferred
     assert second.deferred is None
+
+
+def test_one_may_promise_several_answers() -> None:
+    callee, callers = FakeCallee(), [FakeCaller(), FakeCaller()]
+
+    for caller in callers:
+        caller.callee = receiver(callee)
+        caller.defer(receiver(callee))
+
+    assert callee.deferred == set(callers)

@@ -18,6 +18,7 @@ from ergo_py import (
     TEMPORARY,
     Actor,
     Backoff,
+    BadInputError,
     CallFailedError,
     CallTimeoutError,
     ChildSpec,
@@ -564,3 +565,28 @@ async def test_a_call_that_was_kept_and_given_up_meanwhile_is_not_answered_by_th
 
     assert successor is not None
     assert "given up" not in log
+
+
+@pytest.mark.parametrize("to", ["", None, 5])
+def test_a_mailbox_is_redirected_to_a_name_only(to: Any) -> None:
+    with pytest.raises(BadInputError, match="registered name"):
+        Redirect(to)
+
+
+def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
+    told: list[Reason] = []
+
+    class Claimant:
+        def admit(self, pid: PID, /) -> None:
+            raise AssertionError("nobody comes")
+
+        def refuse(self, reason: Reason, /) -> None:
+            told.append(reason)
+
+    seat = Seat("closed")
+    seat.line[Claimant()] = None
+
+    seat.close(Killed())
+
+    assert told == [Killed()]
+    assert not seat.line

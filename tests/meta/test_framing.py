@@ -281,3 +281,17 @@ def test_a_line_that_is_too_long_is_refused_though_it_came_all_at_once() -> None
 
     with pytest.raises(FramingError, match="a line of 5 bytes; at most 4"):
         decoder.feed(b"12345\nmore")
+
+
+def test_what_is_raw_is_sent_as_it_is() -> None:
+    encoded = Raw().encode(b"anything\n\x00")
+
+    assert encoded == b"anything\n\x00"
+
+
+def test_a_length_that_is_cut_in_two_is_read_when_the_rest_has_come() -> None:
+    decoder = Varint(max_frame=1000).decoder()
+
+    frames = [decoder.feed(b"\xac"), decoder.feed(b"\x02" + b"x" * 300)]
+
+    assert [list(some) for some in frames] == [[], [b"x" * 300]]
