@@ -1583,3 +1583,24 @@ def test_a_thread_runs_where_the_system_does_not_take_its_name(monkeypatch: pyte
     ReaderThread("ergo-test-1", ran.set).start()
 
     assert ran.wait(PATIENCE)
+
+
+async def test_catching_up_does_what_was_handed_over_before_anything_else() -> None:
+    bridge = make_bridge()
+    done: list[str] = []
+    await in_thread(lambda: bridge.post(done.append, "handed over"))
+
+    bridge.catch_up()
+    done.append("next")
+
+    assert done[:2] == ["handed over", "next"]
+
+
+async def test_what_is_refused_is_not_kept() -> None:
+    bridge = make_bridge()
+    bridge.close()
+
+    with pytest.raises(NodeStoppedError):
+        bridge.post(print, "late")
+
+    assert bridge.pending == 0
