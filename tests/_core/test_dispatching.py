@@ -17,6 +17,7 @@ from ergo_py import (
     PID,
     PINNED,
     POOL,
+    Actor,
     BadInputError,
     Caller,
     ChildSpec,
