@@ -46,6 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_meta.py",
         "tests/_core/test_metaserving.py",
         "tests/_core/test_metasending.py",
+        "tests/_core/test_unblocking.py",
         "tests/_core/test_metalife.py",
     ),
     "ergo_py/_core/metalife.py": (
@@ -310,7 +311,7 @@ def _import_the_rest() -> None:
 def explained() -> dict[tuple[str, str], str]:
     """The mutants that may survive, each with its reason."""
     known = tomllib.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
-    return {(module, one["change"]): one["why"] for module, these in known.items() for one in these}
+    return {(module, change): why for module, these in known.items() for change, why in these.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
