@@ -21,7 +21,7 @@ CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 # branches that are reached when a thread is faster than the loop; there a test drives each, but no run is bound to a number.
 EVERY_BRANCH := ergo_py/strategies.py ergo_py/meta/framing.py $(patsubst %,ergo_py/_core/%.py, \
 	callbacks deadletters errors events ids info log mailbox messages metabox obituaries observing options publishing reasons \
-	registry relations requests seats shared states timers waiters)
+	registry relations requests shared states timers waiters)
 COMMA := ,
 SPACE := $(subst ,, )
 

@@ -341,3 +341,25 @@ async def test_a_producer_that_is_gone_is_told_nothing() -> None:
         publishing._tell_producer(event, EventStopped(event.name))
 
         assert node.info().dead_letters == {}
+
+
+async def test_a_process_publishes_from_a_thread_too() -> None:
+    heard: list[Any] = []
+
+    class Listener(Actor):
+        def init(self) -> None:
+            self.subscribe("news")
+
+        def handle_event(self, event: Published) -> None:
+            heard.append(event.message)
+
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        await node.call(pid, lambda me: me.register_event("news"))
+        await node.spawn(Listener)
+        publishing = node._kernel.publishing
+
+        taken = await trio.to_thread.run_sync(publishing.publish, pid, publishing.name("news"), "from a thread", None)
+        await wait_all_tasks_blocked()
+
+    assert (taken, heard) == (1, ["from a thread"])

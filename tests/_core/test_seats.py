@@ -577,6 +577,8 @@ def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
     told: list[Reason] = []
 
     class Claimant:
+        waiter = None
+
         def admit(self, pid: PID, /) -> None:
             raise AssertionError("nobody comes")
 
