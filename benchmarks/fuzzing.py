@@ -249,7 +249,7 @@ def fuzz(target: str, seconds: float) -> tuple[int, int, str]:
         deadline=None,
         database=DirectoryBasedExampleDatabase(CORPUS.parent.parent / ".fuzzed"),
         phases=[Phase.reuse, Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
     @given(made_up(target))
     def attempt(data: bytes) -> None:
