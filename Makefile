@@ -7,8 +7,8 @@ ARGS   ?=
 MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
-# One for each core: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
-WORKERS ?= --numprocesses=auto
+# One more than there are cores: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
+WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 VENV := .venv
 BIN  := $(VENV)/bin
