@@ -76,7 +76,7 @@ class Scene:
         self.receiver = receiver
         self.heard = heard
         self.let = let
-        self.sent = 0
+        self.poured = self.sent = 0
 
     async def pour(self, count: int) -> None:
         """Have the reader begin to send numbers."""
@@ -86,15 +86,19 @@ class Scene:
                 me.send(self.receiver, number)
                 self.sent += 1
 
+        self.poured += count
         self.meta.give(send_all)
 
     async def stuck(self) -> int:
         """Wait until nothing moves any more; returns how many the reader could send."""
-        before = -1
-        while before != self.sent:
-            before = self.sent
-            await trio.sleep(0.02)
-            await wait_all_tasks_blocked()
+        before, quiet = -1, 0
+        # A reader that neither waits nor has sent everything was refused, or is slow: that takes longer to tell.
+        while quiet < 100:
+            await wait_all_tasks_blocked(0.01)
+            waits = self.meta._meta.outbox._waits
+            if self.sent == self.poured or (waits is not None and waits._lock.locked()):
+                break
+            before, quiet = self.sent, quiet + 1 if before == self.sent else 0
         return self.sent
 
 
@@ -219,6 +223,7 @@ async def test_readers_of_one_bounded_receiver_take_turns() -> None:
         await scene.pour(50)
         other.give(lambda me: [me.send(scene.receiver, ("other", number)) for number in range(50)] and None)
         await scene.stuck()
+        await owned.until(lambda: owned.node.meta_info(other.id).reader_waits)
 
         scene.let.go(1000)
         await owned.until(lambda: len(scene.heard) == 100)
