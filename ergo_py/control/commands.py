@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -56,6 +57,9 @@ class Client:
             self._session.close()
 
 
+_PRINTED: Final = re.compile(r"<(PID|Alias) (?P<number>\d+) (?P<node>[^>]+)>")
+
+
 class Arguments:
     """The arguments of one request: each is asked for once, and what nobody asks for is a mistake of the client's."""
 
@@ -68,13 +72,15 @@ class Arguments:
         return name in self._given
 
     def target(self, node: Any) -> PID | Alias:
-        """Whom ``to`` means: a number, or a registered name."""
+        """Whom ``to`` means: a number, a registered name, or what was printed for somebody (``<PID 12 demo@localhost>``)."""
         to = self._given.pop("to", None)
         if isinstance(to, bool) or not isinstance(to, int | str) or to == "":
             raise ControlError(
                 "bad_argument", f"{self._command} needs to: the number or the registered name of a process"
             )
         router = node._router
+        if isinstance(to, str) and (printed := _PRINTED.fullmatch(to)) and printed["node"] == node.name:
+            to = printed["number"]
         # Nobody has a number of more digits, and Python refuses to read one of thousands.
         if isinstance(to, int) or (to.isdecimal() and len(to) <= 20):
             for kind in (PID, Alias):

@@ -202,6 +202,8 @@ async def test_acting_does_what_it_says() -> None:
         ("inspect", {"to": "nobody"}, "no_such_process", "'nobody'"),
         ("inspect", {"to": 99999}, "no_such_process", "99999"),
         ("inspect", {"to": "9" * 5000}, "no_such_process", "99999"),
+        ("inspect", {"to": "<PID 1 other@localhost>"}, "no_such_process", "other@localhost"),
+        ("inspect", {"to": f"<PID {'9' * 5000} test@localhost>"}, "no_such_process", "99999"),
         ("inspect", {"to": True}, "bad_argument", "needs to"),
         ("inspect", {"to": "recorder", "items": "x"}, "bad_argument", "a list of texts"),
         ("inspect", {"to": "recorder", "timeout": 1e9}, "bad_argument", "from 0 to 60"),
@@ -229,6 +231,15 @@ async def test_arguments_that_cannot_be_right_are_refused_with_what_is(
 
         assert answer["code"] == code
         assert text in answer["text"]
+
+
+async def test_somebody_can_be_named_by_what_was_printed_for_it() -> None:
+    async with served() as (node, server):
+        pid = await node.spawn(Puppet)
+
+        (answer,) = await in_thread(talk, server.path, ("info", {"to": repr(pid)}))
+
+        assert answer["pid"] == pid.number
 
 
 async def test_a_process_that_is_busy_is_reported_as_slow() -> None:
