@@ -95,12 +95,16 @@ bench-peers: $(PEERS)   ## Measure beside other frameworks, and write that part 
 growth: $(DEV)  ## Measure how cost grows with the work, and write that part of docs/performance.md
 	$(BIN)/python -m benchmarks.grow --page docs/performance $(ARGS)
 
+profile: $(PEERS)	## Show where the time of the hot paths goes; BEFORE=COMMIT shows where it went before, too
+	.venv-peers/bin/python -m benchmarks.profiling --page docs/performance $(if $(BEFORE),--before $(BEFORE)) $(ARGS)
+
 performance: bench-page bench-peers growth      ## Measure all that docs/performance.md shows
 
 performance-page: $(DEV)        ## Write docs/performance.md anew from the figures beside it, without measuring
 	$(BIN)/python -m benchmarks --from docs/performance/goals.json --page docs/performance
 	$(BIN)/python -m benchmarks.compare --from docs/performance/peers.json --page docs/performance
 	$(BIN)/python -m benchmarks.grow --from docs/performance/growth.json --page docs/performance
+	$(BIN)/python -m benchmarks.profiling --from docs/performance/profiles.json --page docs/performance
 
 soak: $(DEV)    ## Everything at once for MINUTES=10, with crashes and kills
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)

@@ -1,7 +1,7 @@
 """What the documentation says about figures, made from what a run has kept: tables, drawings, what is lost and what is missed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from .plot import Dot, dots
 from .reasons import GOALS, GROWTH, LOSSES, why
 
-__all__ = ["Group", "Shown", "goals", "growth", "peers", "publish"]
+__all__ = ["Group", "Shown", "goals", "growth", "peers", "profiles", "publish"]
 
 _DEARER = 1.05
 """What costs more than this many times as much as a peer is a loss, not noise."""
@@ -115,7 +115,7 @@ GROUPS = (
 
 def publish(kind: str, content: Content, directory: Path) -> list[Path]:
     """Write the page ``kind`` with its drawings, and beside it the figures that it was made from."""
-    made = {"peers": peers, "goals": goals, "growth": growth}[kind](content)
+    made = {"peers": peers, "goals": goals, "growth": growth, "profiles": profiles}[kind](content)
     kept = {**content, "cases": {name: _without_rounds(case) for name, case in content["cases"].items()}}
     made[f"{kind}.json"] = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
@@ -276,3 +276,37 @@ def growth(content: Content) -> dict[str, str]:
         "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×", rows, ("10×", "100×"), ends
     )
     return {"growth.md": "\n".join([*page, ""]), "growth.svg": drawing}
+
+
+# -- profiles ----------------------------------------------------------------------------------------------------------
+
+_WORTH_A_ROW = 0.03
+"""The share of a path that a function must take, before or now, to be named."""
+
+
+def profiles(content: Content) -> dict[str, str]:
+    """Where the time of the hot paths goes, function by function, and where it went before."""
+    page = [_written_by("profile"), _about(content), ""]
+    for title, taken in content["cases"].items():
+        labels = [label for label in ("before", "now") if label in taken]
+        named = dict.fromkeys(place for label in ("now", *labels) for place in taken[label]["shares"])
+        worth = [
+            place for place in named if any(taken[label]["shares"].get(place, 0.0) >= _WORTH_A_ROW for label in labels)
+        ]
+        page += [f"| {title}, µs | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
+        page += [_profile_row("**all of it**", [taken[label]["cost"] for label in labels])]
+        page += [_profile_row(place, [_own_time(taken[label], [place]) for label in labels]) for place in worth]
+        page += [_profile_row("all others", [_own_time(taken[label], named.keys() - worth) for label in labels]), ""]
+    return {"profiles.md": "\n".join(page)}
+
+
+def _own_time(profile: Content, places: Iterable[str]) -> float:
+    shares: Mapping[str, float] = profile["shares"]
+    return float(profile["cost"]) * sum(shares.get(place, 0.0) for place in places)
+
+
+def _profile_row(place: str, costs: Sequence[float]) -> str:
+    cells = " | ".join(f"{cost:.2g}" if cost else "" for cost in costs)
+    function, _, where = place.partition(" (")
+    name = f"`{function}` in {where.rstrip(')')}" if where else place
+    return f"| {name} | {cells} |"

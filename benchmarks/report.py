@@ -13,7 +13,7 @@ from typing import Any
 
 from .harness import Case, Figures, Measurements, Row, evaluate, spread
 
-__all__ = ["save", "table"]
+__all__ = ["machine", "save", "table"]
 
 _COLUMNS = ("floor", "trio", "pykka")
 _NOISY = 0.10
@@ -76,12 +76,7 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / time.strftime("%Y-%m-%d-%H%M%S.json")
     content = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count(),
-        "load": os.getloadavg(),
-        "versions": {name: version(name) for name in packages},
+        **machine(packages),
         "cases": {
             case.name: {
                 "about": case.about,
@@ -94,6 +89,18 @@ def save(
     }
     path.write_text(json.dumps(content, indent=1))
     return path
+
+
+def machine(packages: Sequence[str]) -> dict[str, Any]:
+    """When and on what something was measured."""
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "load": os.getloadavg(),
+        "versions": {name: version(name) for name in packages},
+    }
 
 
 def _summary(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
     assert unexplained == []
 
 
-@pytest.mark.parametrize("kind", ["peers", "growth", "goals"])
+@pytest.mark.parametrize("kind", ["peers", "growth", "goals", "profiles"])
 def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str, tmp_path: Path) -> None:
     content = json.loads((DOCUMENTED / f"{kind}.json").read_text())
 
