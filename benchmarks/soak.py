@@ -184,7 +184,12 @@ class Soak:
             self.books.note("published")
 
     async def crash(self, chance: random.Random) -> None:
-        self.node.send(chance.choice([*self.world.mortals, "customer"]), "crash", priority=Priority.HIGH)
+        to = chance.choice([*self.world.mortals, "customer"])
+        # What it drops is counted, and must be letters only: it is not told to crash twice.
+        if to == "dropping":
+            await self._asked(lambda: self.node.call(to, "crash", timeout=0.2))
+        else:
+            self.node.send(to, "crash", priority=Priority.HIGH)
 
     async def kill(self, chance: random.Random) -> None:
         self.node.kill(chance.choice(self.world.mortals))

@@ -157,6 +157,14 @@ class Worker(Actor):
         return request
 
 
+class Spill(Worker):
+    """Gets what others had no room or no time for, and is not there to be crashed by it."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if message != "crash":
+            await super().handle_message(message, sender)
+
+
 class Threaded(Actor):
     """The same in a thread, where it may block."""
 
@@ -416,7 +424,7 @@ class World:
         node, books = self.node, self.books
         await node.spawn(Clerk, books, name="clerk")
         await node.spawn(Quick, name="bystander")
-        await node.spawn(Worker, books, name="spill")
+        await node.spawn(Spill, books, name="spill")
         await node.spawn(Paper, name="paper")
         await node.spawn(Reader, books, name="reader")
         quick = Backoff(0.005, 0.05, 2.0)

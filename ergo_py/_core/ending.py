@@ -381,5 +381,5 @@ def _hand_on(process: "Process", seat: Seat, lane: Lane, envelope: Envelope, rea
             return
     elif caller is not None:
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-    if kind <= EVENT and seat.fate is Fate.DROP:
+    elif kind <= EVENT:
         seat.dropped += 1

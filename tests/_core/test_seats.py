@@ -321,7 +321,7 @@ async def test_dropped_messages_are_counted_and_calls_are_answered() -> None:
         assert heard == []
         assert isinstance(outcome[0], TargetDownError)
         assert node.dead_letters() == []
-        assert info_of(tree, "held").dropped == 3
+        assert info_of(tree, "held").dropped == 2
 
 
 async def test_redirected_messages_and_calls_go_to_the_other_process() -> None:
