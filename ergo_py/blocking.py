@@ -85,7 +85,7 @@ class OwnedNode(BlockingNode):
     def _ask_to_stop(self) -> None:
         try:
             self._node.stop_soon()
-        except NodeStoppedError:
+        except NodeStoppedError:  # it has stopped, and that is what is wanted
             pass
 
     def _is_over(self, seconds: float) -> bool:

@@ -209,7 +209,7 @@ class DispatchedProcess(Process):
                 return
             try:
                 following = main.popleft()
-            except IndexError:
+            except IndexError:  # nothing waits
                 return
             if following[0] != MESSAGE:
                 main.appendleft(following)

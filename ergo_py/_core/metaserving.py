@@ -159,7 +159,7 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
             meta.router.bridge.post(box.admit_waiters)
         try:
             following = main.popleft()
-        except IndexError:
+        except IndexError:  # nothing waits
             return
         name = _CALLBACK.get(following[0], "")
         if name not in callbacks.defined or name in callbacks.asynchronous:

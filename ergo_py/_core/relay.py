@@ -48,6 +48,7 @@ class Relay:
         except BaseException:
             if not self._abandoned:
                 raise
+            # What one that was given up has to say concerns nobody any more.
             return
         finally:
             self.finished = True

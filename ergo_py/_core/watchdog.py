@@ -54,7 +54,7 @@ class Watchdog:
             self.asked = asked = perf_counter()
             try:
                 self._bridge.post(self._alive.set)
-            except NodeStoppedError:
+            except NodeStoppedError:  # there is nothing left to watch
                 return
             if self._alive.wait(self._threshold):
                 self.asked = None

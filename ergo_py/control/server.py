@@ -344,7 +344,7 @@ class Server:
     def _cancel(self, pending: _Pending) -> None:
         try:
             self._bridge.post(pending.scope.cancel)
-        except NodeStoppedError:
+        except NodeStoppedError:  # all that was being done has ended with it
             return
 
     def _look_after_loop(self) -> None:

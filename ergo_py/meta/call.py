@@ -256,7 +256,7 @@ class _Worker(MetaProcess):
     def _post(self, function: Callable[..., object], *args: Any) -> None:
         try:
             self._meta.router.bridge.post(function, *args)
-        except NodeStoppedError:
+        except NodeStoppedError:  # it was left behind, and nobody waits for it
             return
 
 

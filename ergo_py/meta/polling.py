@@ -78,7 +78,7 @@ class Poller:
             while (epoll := self._epoll) is not None:
                 try:
                     await wait_readable(epoll)
-                except trio.ClosedResourceError:
+                except trio.ClosedResourceError:  # by close(): the node is ending
                     return
                 for fd, _ in epoll.poll(0, _AT_ONCE):
                     watch = self._watches.get(fd)

@@ -89,7 +89,7 @@ class Signals(MetaProcess):
         """Runs anywhere, in the middle of the scheduler too: so only what a thread might do."""
         try:
             self._meta.router.bridge.post(self._note, number)
-        except NodeStoppedError:
+        except NodeStoppedError:  # the handlers are about to be given back
             return
 
     def _note(self, number: int) -> None:

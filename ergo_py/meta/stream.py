@@ -289,6 +289,7 @@ class Stream(StreamReader):
                     notify_closing(sock)
                 sock.close()
         except OSError:
+            # The other side was gone first. A close that complains has closed nevertheless.
             pass
 
     # -- looking inside ----------------------------------------------------------------------------------------------

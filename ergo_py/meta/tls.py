@@ -199,7 +199,7 @@ class Secure:
                     if not some:
                         return b"".join(clear), True
                     clear.append(some)
-            except ssl.SSLWantReadError:
+            except ssl.SSLWantReadError:  # the rest of a record is still on its way
                 pass
             except ssl.SSLZeroReturnError:
                 return b"".join(clear), True

@@ -82,7 +82,7 @@ class Tree:
         try:
             with os.scandir(path) as entries:
                 names = [entry.path for entry in entries]
-        except OSError:
+        except OSError:  # gone meanwhile, or not ours to look into: then nothing is in it
             return
         for name in names:
             yield from self._found(name)
@@ -92,7 +92,7 @@ def _mark(path: str) -> _Mark | None:
     """By what a change of a file is seen; of a directory only that it is another one, since it changes with each thing in it."""
     try:
         status = os.lstat(path)
-    except OSError:
+    except OSError:  # gone; what was there is told as deleted
         return None
     if stat.S_ISDIR(status.st_mode):
         return (status.st_ino,)

@@ -133,7 +133,7 @@ class UDPSocket(EitherReader):
                 # What is there already is taken along.
                 for _ in range(_BATCH - 1):
                     read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - what comes before a failure is kept
-            except BlockingIOError:
+            except BlockingIOError:  # that was all
                 pass
             except OSError as error:
                 failed = error
@@ -165,7 +165,7 @@ class UDPSocket(EitherReader):
                 for _ in range(min(_BATCH, room)):
                     read.append(receive(most))  # noqa: PERF401 - as above
                 there_is_more = True
-            except BlockingIOError:
+            except BlockingIOError:  # that was all
                 pass
             except OSError as error:
                 failed = error

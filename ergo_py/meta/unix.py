@@ -184,7 +184,7 @@ def _peer(sock: socket.socket) -> str:
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError:  # nothing is there, so nothing of ours is either
         return None
     return status.st_dev, status.st_ino
 

@@ -91,7 +91,7 @@ class Writer:
         if not self._queue:
             try:
                 sent = self._send(data, _DONT_WAIT)
-            except BlockingIOError:
+            except BlockingIOError:  # no room: all of it waits
                 pass
             self.written += sent
             if sent == len(data):
@@ -140,7 +140,7 @@ class Writer:
         queue = self._queue
         try:
             sent = self._socket.sendmsg(list(islice(queue, _PIECES)), (), _DONT_WAIT)
-        except BlockingIOError:
+        except BlockingIOError:  # no room after all; it is waited for once more
             return
         self.last = monotonic()
         self.written += sent

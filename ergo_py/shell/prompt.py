@@ -181,7 +181,7 @@ class Prompt:
             return line.rstrip("\n") if line else None
         try:
             return input(prompt)
-        except EOFError:
+        except EOFError:  # Ctrl-D
             return None
 
     def _prepare_terminal(self) -> None:
@@ -213,7 +213,7 @@ def _save_history(history: Path) -> None:
         # What is typed may be secret.
         history.touch(mode=0o600)
         readline.write_history_file(history)
-    except OSError:
+    except OSError:  # a prompt without a past is still a prompt
         return
 
 

@@ -141,7 +141,7 @@ def _program(pid: int) -> str | None:
             words = file.read().split(b"\0")
         with open(f"/proc/{pid}/comm") as file:
             name = file.read().strip()
-    except OSError:
+    except OSError:  # it has just ended
         return None
     return b" ".join(words).decode(errors="replace").strip() or name
 
@@ -167,7 +167,7 @@ def _cpu(clock: int) -> int | None:
         return None
     try:
         return time.clock_gettime_ns(clock)
-    except OSError:
+    except OSError:  # it has ended
         return None
 
 
