@@ -558,9 +558,13 @@ PROGRAM = """
     from ergo_py import run
 
     async def main(node):
+        read, write = os.pipe()
         if os.fork() == 0:
+            # The copy has let go of the socket before it comes here, and not before it is given its turn.
+            os.write(write, b"!")
             time.sleep(60)
             os._exit(0)
+        os.read(read, 1)
         print("up", flush=True)
         await trio.sleep_forever()
 
