@@ -38,6 +38,7 @@ class _Due:
     """What a timer brings. One that was cancelled after it fired is known by not being the machine's any more."""
 
     timeout: Timeout
+    at: float
 
 
 _STATE: Final = "the state's"
@@ -138,8 +139,8 @@ class StateMachine(Actor):
         """The state, for how long, what was postponed and which timeouts run."""
         now = self._process.kernel.clock.now()
         told = {"state": self.state_name, "for": f"{now - self._since:.3f} s", "postponed": str(self._postponed())}
-        for key, (_, timer) in list(self._timers.items()):
-            told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {timer.deadline - now:.3f} s"
+        for key, (due, _) in list(self._timers.items()):
+            told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {due.at - now:.3f} s"
         return told
 
     # -- the work ----------------------------------------------------------------------------------------------------
@@ -278,15 +279,13 @@ class StateMachine(Actor):
         self._cancel(key)
         if seconds is None:
             return
-        process.router.bridge.run(self._arm, key, seconds, _Due(timeout))
+        due = _Due(timeout, process.kernel.clock.now() + seconds)
+        process.router.bridge.run(self._arm, key, seconds, due)
 
     def _arm(self, key: Key, seconds: float, due: _Due) -> None:
         process = self._process
         clock = process.kernel.clock
         timer = Timer(clock.timers, process, None, due, Priority.NORMAL, 0.0)
-        if process.timers is None:
-            process.timers = set()
-        process.timers.add(timer)
         self._timers[key] = (due, timer)
         clock.arm_timer(timer, seconds)
 

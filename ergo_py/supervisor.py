@@ -493,9 +493,6 @@ class Supervisor(Actor):
         clock = process.kernel.clock
         # To nobody by name: it comes back as a signal, which no full mailbox refuses.
         self._timer = timer = Timer(clock.timers, process, None, None, None, 0.0)
-        if process.timers is None:
-            process.timers = set()
-        process.timers.add(timer)
         clock.arm_timer(timer, max(0.0, at - trio.current_time()))
 
     def _end(self, reason: Reason) -> None:

@@ -40,7 +40,7 @@ from .requests import Caller
 from .serving import check_plain
 from .shared import watch_writes
 from .states import MetaOperation, MetaState, Operation, check_meta_allowed, check_meta_transition
-from .timers import Timer
+from .timers import Owned
 from .unblocking import Resources
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Meta:
         self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
         self.reason: Reason | None = None
         self.deferred: set[Caller] | None = None
-        self.timers: set[Timer] | None = None
+        self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
         self.requests: dict[int, RequestCaller] = {}
         inherited: Mapping[str, object] = owner.env

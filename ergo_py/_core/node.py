@@ -25,7 +25,7 @@ from .publishing import BLOCKED
 from .reasons import Reason, Shutdown
 from .requests import Caller
 from .snapshots import describe_living, event_info, meta_info, node_info, process_info
-from .timers import Timer
+from .timers import Owned, Timer
 from .verbs import (
     arm_timer,
     check_caller,
@@ -435,7 +435,7 @@ class _NodeTimers:
         self.router = kernel.router
         self.id = kernel.pid
         self.priority = Priority.NORMAL
-        self.timers: set[Timer] | None = None
+        self.timers: Owned | None = None
 
     def allow(self, _operation: object) -> None:
         """A node may always arm a timer."""

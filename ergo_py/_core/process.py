@@ -56,7 +56,7 @@ from .states import (
     check_allowed,
     check_transition,
 )
-from .timers import Timer
+from .timers import Owned
 from .watching import remember_messages
 
 __all__ = ["Process", "caller_in"]
@@ -165,7 +165,7 @@ class Process:
         self.owned: dict[object, Any] | None = None
         self.aliases: dict[Alias, None] | None = None
         self.events: list[EventName] | None = None
-        self.timers: set[Timer] | None = None
+        self.timers: Owned | None = None
         self.deferred: set[Caller] | None = None
         self.postponed: deque[Envelope] | None = None
         """What its behaviour has put aside, to be served before what waits."""

@@ -37,9 +37,6 @@ def arm_timer(
     clock = process.kernel.clock
     chosen = process.priority if priority is None else check_priority(priority)
     timer = Timer(clock.timers, process, to, message, chosen, period)
-    if process.timers is None:
-        process.timers = set()
-    process.timers.add(timer)
     clock.arm_timer(timer, delay)
     return timer
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import PID, CallTimeoutError, MailboxFullError, Overflow, Priority, Why
 from ergo_py._core.clock import Clock
 from ergo_py._core.requests import Caller
-from ergo_py._core.timers import Timer
+from ergo_py._core.timers import Owned, Timer
 from tests.support import Puppet, Recorder, running_node
 
 SENDER = PID("test@localhost", 1, 0)
@@ -35,12 +35,13 @@ class Fired:
     def __init__(self) -> None:
         self.log: list[tuple[str, float]] = []
         self.clock = Clock(self.fire, lambda function: function())
+        self.timers: Owned | None = None
 
     def fire(self, timer: Timer) -> None:
         self.log.append((timer.message, trio.current_time()))
 
     def arm(self, label: str, delay: float, period: float = 0.0) -> Timer:
-        timer = Timer(self.clock.timers, None, "to", label, Priority.NORMAL, period)
+        timer = Timer(self.clock.timers, self, "to", label, Priority.NORMAL, period)
         self.clock.arm_timer(timer, delay)
         return timer
 
