@@ -161,8 +161,11 @@ class Spill(Worker):
     """Gets what others had no room or no time for, and is not there to be crashed by it."""
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        if message != "crash":
+        if isinstance(message.message if isinstance(message, Diverted) else message, Letter):
             await super().handle_message(message, sender)
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        return request
 
 
 class Threaded(Actor):
