@@ -430,7 +430,9 @@ class Supervisor(Actor):
         if after is not None:
             if process.kernel.log.wants("info"):
                 process.log.info("child started again", child=child.name, pid=str(started.id), after=str(after))
-            process.kernel.publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
+            publishing = process.kernel.publishing
+            if RESTARTED in publishing.heard:
+                publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
         return True, self._plan.started(child.name, started.id, trio.current_time())
 
     def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:

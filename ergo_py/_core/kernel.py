@@ -32,6 +32,7 @@ from .seats import Seat
 from .timers import Timer
 
 if TYPE_CHECKING:
+    from .metalife import Meta
     from .process import Process
 
 __all__ = ["Kernel"]
@@ -258,11 +259,11 @@ class Kernel:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
 
-    def note_crash(self, crashed: Ended) -> None:
+    def note_crash(self, one: "Process | Meta", reason: Reason) -> None:
         """Count a process or meta-process that ended with an exception."""
         self.crashed += 1
         if self.on_crash is not None:
-            self.on_crash(crashed)
+            self.on_crash(Ended(one.id, one.name, one.callbacks.behaviour, reason))
 
     def escalate(self, process: "Process", reason: Reason) -> None:
         """Do what the node was told to do when a supervisor of its own gives up."""

@@ -498,7 +498,7 @@ class Meta:
     def failed(self, callback: str, error: BaseException) -> Reason:
         """Account for an exception that left a callback, and tell the caller it was serving."""
         reason = Crashed(error)
-        self.kernel.note_crash(Ended(self.id, None, self.callbacks.behaviour, reason))
+        self.kernel.note_crash(self, reason)
         _, _, ref, payload = self.handling or (0, None, None, None)
         is_message = self.handling is not None and callback != "start"
         self.kernel.obituaries.note_crash(self, callback, type(payload).__qualname__ if is_message else None)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
@@ -72,8 +72,8 @@ class Obituaries:
     __slots__ = ("_failed", "_others", "_sites")
 
     def __init__(self, capacity: int) -> None:
-        self._failed: deque[Obituary] = deque(maxlen=capacity)
-        # Most processes end well and nobody asks: so only the facts are kept, and put together when they are read.
+        # Mostly nobody asks: so only the facts are kept, and put together when they are read.
+        self._failed: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._others: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._sites: dict[PID | Alias, tuple[str, str | None]] = {}
 
@@ -89,38 +89,24 @@ class Obituaries:
         if type(reason) in _WELL:
             self._others.append(facts)
             return
-        site = self._sites.pop(one.id, None)
-        callback, message_type = _site(one) if site is None else site
-        box = one.mailbox
-        seat: Any = getattr(one, "seat", None)
-        supervisor = getattr(seat, "supervisor", None) and seat.supervisor.behaviour
-        self._failed.append(
-            Obituary(
-                *facts,
-                callback=callback,
-                message_type=message_type,
-                waiting=tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING)),
-                left=len(box),
-                recent=_recent(one),
-                restarts=0 if supervisor is None else supervisor.restarts_of(seat.name),
-            )
-        )
+        site = self._sites.pop(one.id, None) or _site(one)
+        left = len(one.mailbox)
+        waiting = _waiting(one.mailbox) if left else ()
+        self._failed.append((*facts, *site, waiting, left, _recent(one), _restarts(one)))
 
     def reason_of(self, one: object) -> Reason | None:
         """Why a process or meta-process ended, by its PID or alias; None if it is not among those remembered."""
-        for obituary in reversed(self._failed):
-            if obituary.pid == one:
-                return obituary.reason
-        return next((facts[3] for facts in reversed(self._others) if facts[0] == one), None)
+        both = chain(reversed(self._failed), reversed(self._others))
+        return next((facts[3] for facts in both if facts[0] == one), None)
 
     def failed(self, count: int | None = None) -> list[Obituary]:
         """The last ones that failed, newest last."""
-        return _last(list(self._failed), count)
+        return _last([Obituary(*facts) for facts in self._failed], count)
 
     def all(self, count: int | None = None) -> list[Obituary]:
         """The last ones of both kinds, newest last."""
-        others = [Obituary(*facts) for facts in self._others]
-        return _last(sorted([*self._failed, *others], key=lambda one: one.at), count)
+        both = [Obituary(*facts) for facts in chain(self._failed, self._others)]
+        return _last(sorted(both, key=lambda one: one.at), count)
 
 
 def _site(one: Any) -> tuple[str | None, str | None]:
@@ -134,6 +120,16 @@ def _site(one: Any) -> tuple[str | None, str | None]:
 def _recent(one: Any) -> tuple[str, ...]:
     watch = one.kernel.watches.get(one.id)
     return () if watch is None or watch.recent is None else tuple(watch.recent)
+
+
+def _restarts(one: Any) -> int:
+    seat: Any = getattr(one, "seat", None)
+    supervisor = getattr(seat, "supervisor", None) and seat.supervisor.behaviour
+    return 0 if supervisor is None else supervisor.restarts_of(seat.name)
+
+
+def _waiting(box: Mailbox) -> tuple[str, ...]:
+    return tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING))
 
 
 def _payloads(box: Mailbox) -> Iterator[object]:

@@ -22,7 +22,6 @@ from .errors import (
     TooManyProcessesError,
 )
 from .ids import PID, Alias, EventName
-from .info import Ended
 from .kernel import Kernel
 from .mailbox import (
     EXIT,
@@ -477,7 +476,7 @@ class Process:
             if isinstance(ref, Caller):
                 ref.settle(None, CallFailedError(ref.to, ref.request, reason))
             return None
-        self.kernel.note_crash(Ended(self.id, self.name, self.callbacks.behaviour, reason))
+        self.kernel.note_crash(self, reason)
         self.kernel.obituaries.note_crash(self, kind_name(kind), type(payload).__qualname__)
         if isinstance(ref, Caller):
             # Its caller learns at once; the other ones when terminate has run.

@@ -190,6 +190,11 @@ _Link = tuple[BaseException, _Frames, str]
 
 def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
     """Take the frames off an exception and everything it refers to; keep file, line and function of what is printed."""
+    if error.__context__ is None and error.__cause__ is None and not isinstance(error, BaseExceptionGroup):
+        # Most refer to nothing, and need no search.
+        frames = _frames_of(error.__traceback__)
+        _let_go(error)
+        return ((error, frames, ""),)
     chain: list[_Link] = []
     seen: set[int] = set()
     hidden: list[BaseException | None] = []
