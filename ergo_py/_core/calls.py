@@ -70,6 +70,11 @@ class Calls:
         waiter = None
         if callee.answers_at_once():
             callee.answer_now(caller, request)
+        elif callee.open and not callee.splits and not priority:
+            # As _post_call() does for most, without the layers in between.
+            caller.callee = callee
+            callee.mailbox.main.append((CALL, sender, caller, request))
+            callee.wake()
         else:
             waiter = self._post_call(callee, caller, priority)
         if caller.settled:

@@ -373,14 +373,20 @@ class Process:
         """Note that the process waits in a call."""
         self.waiting = caller
         if self.state is not STOPPING:
-            # Not by way of the table: no state in which calls are allowed is without this change.
-            self._note(WAIT_RESPONSE)
+            # Not by way of the table: no state in which calls are allowed is without this change. And spelled out, as in
+            # end_wait, which also shortens the history: every call pays for both.
+            self.state = WAIT_RESPONSE
+            self.history += (WAIT_RESPONSE, perf_counter())
 
     def end_wait(self) -> None:
         """Note that it no longer does."""
         self.waiting = None
         if self.state is WAIT_RESPONSE:
-            self._note(INIT if self.task is _NOT_YET else RUNNING)
+            self.state = state = INIT if self.task is _NOT_YET else RUNNING
+            history = self.history
+            history += (state, perf_counter())
+            if len(history) > _HISTORY:
+                del history[: _HISTORY // 2]
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         """Wait in a callback that blocks a thread. Only processes that have one do that."""

@@ -150,7 +150,7 @@ class Deadlines:
                 queue.popleft()
                 if queue and queue[0][1].settled:
                     queue.popleft()
-            if len(queue) >= self._sweep_at.get(timeout, self.SWEEP):
+            if len(queue) >= self.SWEEP and len(queue) >= self._sweep_at.get(timeout, self.SWEEP):
                 self._sweep(timeout, queue)
         queue.append((deadline, caller))
 
