@@ -58,6 +58,7 @@ def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
+    blocks = True
     __slots__ = ("_behaviour", "_hop", "_waiting", "crew", "hopping", "hurries")
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:

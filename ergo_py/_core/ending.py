@@ -163,9 +163,10 @@ async def abandon(process: "Process") -> None:
     ended = Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
     process.kernel.abandoned.append(ended)
     process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
-    relay, task = process._relay, process.task
+    task = process.task
     process.reason = process.reason or Shutdown()
-    if relay is not None and isinstance(task, Task):
+    if process.callbacks.any_async and isinstance(task, Task):
+        relay = process.guard(task)
         relay.abandon()
         with trio.CancelScope(shield=True):
             await checkpoint()

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import trio
 from trio.lowlevel import Task, current_task, enable_ki_protection
@@ -68,6 +68,8 @@ _HISTORY: Final = 16
 class Process:
     """The kernel's side of a process; its behaviour is the user's side. Everything here happens on the loop's thread."""
 
+    blocks: ClassVar = False
+    """Whether callbacks may be in a thread, and so refuse to be cancelled at first."""
     __slots__ = (
         "_ending",
         "_gone",
@@ -276,9 +278,7 @@ class Process:
             kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
         if kernel.publishing.heard:
             kernel.publishing.announce(PROCESS_STARTED, process.id)
-        kernel.nursery.start_soon(
-            process.run_guarded if process.callbacks.any_async else process.run, name=callbacks.behaviour
-        )
+        kernel.nursery.start_soon(process.run_guarded if cls.blocks else process.run, name=callbacks.behaviour)
         if router.pause_is_due():
             await router.turn()
         return process
@@ -319,9 +319,16 @@ class Process:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def run_guarded(self) -> None:
-        """The whole life of the task, if callbacks can wait for anything, and so refuse to end."""
+        """The whole life of the task, with a relay from the beginning."""
         self._relay = Relay()
         await self._relay.run(self.run())
+
+    def guard(self, task: Task) -> Relay:
+        """Have a relay, the way to leave behind a callback that can wait for anything, and so refuse to end."""
+        if self._relay is None:
+            self._relay = Relay()
+            self._relay.take_over(task)
+        return self._relay
 
     async def run(self) -> None:
         """The whole life of the task."""

@@ -6,13 +6,22 @@ for it for ever. The relay passes each trap through, so that between two of them
 
 import ctypes
 import types
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
 from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule
 
 __all__ = ["Relay", "frames_of"]
+
+
+class _Sleep:
+    """What is known of a sleep that began before the relay was there."""
+
+    __slots__ = ("abort_func",)
+
+    def __init__(self, abort_func: Any) -> None:
+        self.abort_func = abort_func
 
 
 class Relay:
@@ -25,19 +34,37 @@ class Relay:
         self._trap: Any = None
         self.finished = False
 
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Be the body of the present task."""
+        return self._pass(current_task(), coroutine, has_begun=False)
+
+    def take_over(self, task: Task) -> None:
+        """Come between trio and the coroutine of a task in the middle of its life, so that a life without need of it costs nothing.
+
+        trio asks a task for its ``coro`` whenever it wakes it; one that is awake already has been asked, and is told.
+        """
+        self._trap = _Sleep(task._abort_func)
+        passing: Any = self._pass(task, task.coro, has_begun=True)
+        passing.send(None)
+        task.coro = passing
+        if task._next_send_fn is not None:
+            task._next_send_fn = getattr(passing, task._next_send_fn.__name__)
+
     @enable_ki_protection
     @types.coroutine
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-        """Be the task's body."""
-        task = current_task()
+    def _pass(self, task: Task, coroutine: Coroutine[Any, Any, Any], has_begun: bool) -> Generator[Any, Any, None]:
         step: Any = coroutine.send
         answer: Any = None
         try:
             # Out of a nursery of its own it is not taken even when abandoned: trio would find its stack of nurseries broken.
-            while not self._abandoned or task.child_nurseries:
-                self._trap = step(answer)
-                if self._abandoned and not task.child_nurseries:
-                    break
+            while has_begun or not self._abandoned or task.child_nurseries:
+                if has_begun:
+                    # Its last step was made without us.
+                    has_begun = False
+                else:
+                    self._trap = step(answer)
+                    if self._abandoned and not task.child_nurseries:
+                        break
                 try:
                     answer = yield self._trap
                     step = coroutine.send
@@ -97,7 +124,7 @@ def frames_of(task: Task) -> list[FrameType]:
     while (frame := _frame(part)) is not None:
         frames.append(frame)
         part = _awaited(part)
-        if part is None and frame.f_code is Relay.run.__code__:
+        if part is None and frame.f_code is Relay._pass.__code__:
             part = frame.f_locals["coroutine"]
     return frames
 

@@ -12,7 +12,7 @@ import trio
 from trio.lowlevel import Abort, Task, current_task, wait_task_rescheduled
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py._core.relay import Relay
+from ergo_py._core.relay import Relay, frames_of
 
 
 class Relayed:
@@ -360,3 +360,149 @@ async def test_one_whose_sleep_wants_to_know_why_it_is_ended_is_told() -> None:
 
     assert aborted
     assert [str(error) for error in told] == ["abandoned"]
+
+
+# -- taken over in the middle of its life --------------------------------------------------------------------------------
+
+
+class Surprised:
+    """A task that knows of no relay until one takes it over."""
+
+    def __init__(self, body: Coroutine[Any, Any, None]) -> None:
+        self.relay = Relay()
+        self.body = body
+        self.task: Task | None = None
+
+    async def run(self) -> None:
+        self.task = current_task()
+        await self.body
+
+    def take_over(self) -> Task:
+        assert self.task is not None
+        self.relay.take_over(self.task)
+        return self.task
+
+
+async def test_a_coroutine_that_is_taken_over_goes_on_as_before(autojump_clock: MockClock) -> None:
+    steps: list[Any] = []
+
+    async def body() -> None:
+        await trio.sleep(1)
+        steps.append(trio.current_time())
+        with trio.move_on_after(1) as scope:
+            await trio.sleep_forever()
+        steps.append(scope.cancelled_caught)
+
+    surprised = Surprised(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(surprised.run)
+        await wait_all_tasks_blocked()
+
+        task = surprised.take_over()
+        names = [frame.f_code.co_name for frame in frames_of(task)]
+
+    assert steps == [1, True]
+    assert surprised.relay.finished
+    assert names[1:3] == ["run", "body"]
+
+
+async def test_a_cancellation_reaches_a_coroutine_that_was_taken_over(autojump_clock: MockClock) -> None:
+    order: list[str] = []
+
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            order.append("cleaned up")
+
+    surprised = Surprised(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(surprised.run)
+        await wait_all_tasks_blocked()
+        surprised.take_over()
+
+        nursery.cancel_scope.cancel()
+
+    assert order == ["cleaned up"]
+
+
+async def test_a_sleep_that_began_before_it_was_taken_over_can_be_cut_off(autojump_clock: MockClock) -> None:
+    steps: list[str] = []
+    release = trio.Event()
+
+    async def body() -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                await release.wait()
+            steps.append("went on")
+        finally:
+            steps.append("cleaned up")
+
+    surprised = Surprised(body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(surprised.run)
+        await wait_all_tasks_blocked()
+        task = surprised.take_over()
+        surprised.relay.abandon()
+
+        cut = surprised.relay.abort(task)
+        release.set()
+
+    assert cut is True
+    assert steps == ["cleaned up"]
+
+
+async def test_one_that_was_awake_when_it_was_taken_over_ends_at_its_next_step() -> None:
+    woken = trio.Event()
+    steps: list[str] = []
+
+    async def body() -> None:
+        await woken.wait()
+        steps.append("went on")
+
+    surprised = Surprised(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(surprised.run)
+            await wait_all_tasks_blocked()
+            woken.set()
+            task = surprised.take_over()
+            surprised.relay.abandon()
+
+            cut = surprised.relay.abort(task)
+
+    assert cut is True
+    assert surprised.relay.finished
+    assert steps == []
+
+
+class AfterFirstStep(trio.abc.Instrument):
+    """Takes a task over in the very moment in which it has made its first step."""
+
+    def __init__(self, surprised: Surprised) -> None:
+        self.surprised = surprised
+
+    def after_task_step(self, task: Task) -> None:
+        if task is self.surprised.task:
+            trio.lowlevel.remove_instrument(self)
+            self.surprised.take_over()
+
+
+async def test_what_trio_is_about_to_throw_reaches_a_coroutine_that_is_taken_over() -> None:
+    caught: list[str] = []
+
+    async def body() -> None:
+        try:
+            await Foreign()
+        except TypeError:
+            caught.append("refused")
+
+    surprised = Surprised(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            trio.lowlevel.add_instrument(AfterFirstStep(surprised))
+
+            nursery.start_soon(surprised.run)
+
+    assert caught == ["refused"]
+    assert surprised.relay.finished
