@@ -83,8 +83,10 @@ Operation = StartChild | StopChild | RestartChild | AddChild | RemoveChild | Ena
 
 # -- what is to be done ----------------------------------------------------------------------------------------------
 
+# Made for each event and performed at once: frozen ones would cost twice as much.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Start:
     """Start a child. ``after`` is why its predecessor ended, if it had one."""
 
@@ -92,7 +94,7 @@ class Start:
     after: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stop:
     """Ask a child to end. ``returns`` says whether it is to be started again."""
 
@@ -101,7 +103,7 @@ class Stop:
     drain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gone:
     """Let everybody know that a child does not come back by itself."""
 
@@ -109,7 +111,7 @@ class Gone:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Removed:
     """Forget a child."""
 
@@ -117,7 +119,7 @@ class Removed:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """Tell whoever asked for an operation that it is done, or why it failed."""
 
@@ -126,14 +128,14 @@ class Answer:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wake:
     """Come back at this time."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class End:
     """End the supervisor, with this reason."""
 

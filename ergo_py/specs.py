@@ -83,7 +83,7 @@ class RestartPolicy(Enum):
 
     def wants(self, reason: Reason) -> bool:
         """Say whether a child with this policy comes back after it ended like this."""
-        return self is RestartPolicy.PERMANENT or (self is RestartPolicy.TRANSIENT and is_failure(reason))
+        return self is PERMANENT or (self is TRANSIENT and is_failure(reason))
 
 
 PERMANENT: Final = RestartPolicy.PERMANENT

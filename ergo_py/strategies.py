@@ -51,6 +51,13 @@ _HISTORY: Final = 50
 
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 
+# Those that every restart reads: on CPython 3.11 reading a member of an enumeration is slow.
+_BACKING_OFF: Final = Phase.BACKING_OFF
+_PENDING: Final = Phase.PENDING
+_RUNNING: Final = Phase.RUNNING
+_STARTING: Final = Phase.STARTING
+_STOPPING: Final = Phase.STOPPING
+
 
 class Child:
     """A child, as its supervisor knows it."""
@@ -83,7 +90,7 @@ class Child:
         self.spec = spec
         self.position = position
         self.args = args
-        self.phase = Phase.PENDING
+        self.phase = _PENDING
         self.pid: Any = None
         self.last_pid: Any = None
         self.reason: Reason | None = None
@@ -111,7 +118,7 @@ class Child:
     @property
     def is_waiting(self) -> bool:
         """It will be started, when it is its turn and its time."""
-        return self.wanted and self.phase in (Phase.PENDING, Phase.BACKING_OFF)
+        return self.wanted and self.phase in (_PENDING, _BACKING_OFF)
 
     def __repr__(self) -> str:
         return f"<Child {self.name!r} {self.phase.value}>"
@@ -188,7 +195,7 @@ class Supervision:
         if self.ended or child is None or child.name != name:
             return []
         self._starting = None
-        child.phase = Phase.RUNNING
+        child.phase = _RUNNING
         child.pid = child.last_pid = pid
         child.started_at = now
         child.restarts += child.starts > 0
@@ -233,14 +240,14 @@ class Supervision:
         backoff = child.spec.backoff
         if backoff is not None and backoff.is_healthy(now - child.started_at):
             child.tries = 0
-        if child.phase is Phase.STOPPING:
+        if child.phase is _STOPPING:
             self._leave_cycle(child)
             self._stopped(child, reason, now)
         elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
             # It was going to be stopped with its siblings and has ended before: it comes back with them if it may.
             self._leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
-                child.phase = Phase.PENDING
+                child.phase = _PENDING
                 self._wait(child, now)
             else:
                 self._finish(child, reason)
@@ -268,7 +275,7 @@ class Supervision:
             case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
                 template = self.spec.children[0]
                 child = self._make(f"{template.name}-{next(self._positions)}", template, args)
-                self._start_for(child, asker, now, or_back_to=Phase.PENDING)
+                self._start_for(child, asker, now, or_back_to=_PENDING)
             case StartChild(name, args):
                 self._ask_start(self._free(name), args, asker, now)
             case RestartChild(name):
@@ -311,7 +318,7 @@ class Supervision:
 
     def _free(self, name: Any) -> Child:
         child = self.find(name)
-        if child.asker is not None or child.phase is Phase.STARTING:
+        if child.asker is not None or child.phase is _STARTING:
             raise ChildBusyError(child.name, child.phase.value)
         return child
 
@@ -326,30 +333,30 @@ class Supervision:
         self._refuse_simple("add_child")
         if spec.name in self.children:
             raise ChildExistsError(spec.name)
-        self._start_for(self._make(spec.name, spec), asker, now, or_back_to=Phase.PENDING)
+        self._start_for(self._make(spec.name, spec), asker, now, or_back_to=_PENDING)
 
     def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any, now: float) -> None:
         if args:
             raise BadInputError(
                 f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
             )
-        if child.phase is Phase.RUNNING:
+        if child.phase is _RUNNING:
             raise ChildRunningError(child.name, child.pid)
-        if child.phase is Phase.STOPPING:
+        if child.phase is _STOPPING:
             raise ChildBusyError(child.name, child.phase.value)
         if child.phase is Phase.DISABLED:
             raise ChildDisabledError(child.name)
         self._start_for(child, asker, now, or_back_to=None if child.is_waiting else child.phase)
 
     def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
-        if child.phase is not Phase.RUNNING:
+        if child.phase is not _RUNNING:
             self._ask_start(child, (), asker, now)
             return
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.asker = asker
         child.wanted = True
-        child.leaves_as = Phase.PENDING
-        child.phase = Phase.STOPPING
+        child.leaves_as = _PENDING
+        child.phase = _STOPPING
         self._actions.append(Stop(child.name, returns=True))
 
     def _ask_enable(self, child: Child, asker: Any, now: float) -> None:
@@ -361,18 +368,18 @@ class Supervision:
         self._start_for(child, asker, now, or_back_to=Phase.DISABLED)
 
     def _ask_stop(self, child: Child, asker: Any) -> None:
-        if child.phase not in (Phase.RUNNING, Phase.STOPPING) and not child.is_waiting:
+        if child.phase not in (_RUNNING, _STOPPING) and not child.is_waiting:
             raise ChildNotRunningError(child.name, child.phase.value)
         self._take_down(child, asker, Phase.COMPLETED)
 
     def _take_down(self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False) -> None:
         child.wanted = False
         child.leaves_as = leaves_as
-        if child.phase is Phase.RUNNING:
+        if child.phase is _RUNNING:
             child.asker = asker
-            child.phase = Phase.STOPPING
+            child.phase = _STOPPING
             self._actions.append(Stop(child.name, returns=False, drain=drain))
-        elif child.phase is Phase.STOPPING:
+        elif child.phase is _STOPPING:
             child.asker = asker
         else:
             child.asker = asker
@@ -382,7 +389,7 @@ class Supervision:
         child.asker = asker
         child.before = or_back_to
         child.wanted = True
-        child.phase = Phase.PENDING
+        child.phase = _PENDING
         child.due = now
         self._asked.append(child)
 
@@ -390,7 +397,7 @@ class Supervision:
 
     def _stopped(self, child: Child, reason: Reason, now: float) -> None:
         if child.wanted:
-            child.phase = Phase.PENDING
+            child.phase = _PENDING
             if child.asker is not None:
                 self._asked.append(child)
             else:
@@ -407,13 +414,17 @@ class Supervision:
             self._actions.append(Gone(child.name, reason))
 
     def _ended_by_itself(self, child: Child, reason: Reason, decision: Decision | None, now: float) -> None:
-        failed = is_failure(reason)
-        if failed and decision is Decision.ESCALATE:
-            self._end(reason)
-        elif (failed and decision is Decision.STOP) or not child.spec.restart.wants(reason):
-            self._finish(child, reason)
-        else:
+        if decision is not None and is_failure(reason):
+            if decision is Decision.ESCALATE:
+                self._end(reason)
+                return
+            if decision is Decision.STOP:
+                self._finish(child, reason)
+                return
+        if child.spec.restart.wants(reason):
             self._restart(child, reason, now)
+        else:
+            self._finish(child, reason)
 
     def _finish(self, child: Child, reason: Reason) -> None:
         """A child has ended for good."""
@@ -452,7 +463,7 @@ class Supervision:
         delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
         child.tries += 1
         child.wanted = True
-        child.phase = Phase.BACKING_OFF if delay > 0 else Phase.PENDING
+        child.phase = _BACKING_OFF if delay > 0 else _PENDING
         self.history.append((now, child.name, reason, delay))
         if not self._is_group:
             if delay > 0 or self._starting is not None or self._asked or self._queue:
@@ -464,7 +475,7 @@ class Supervision:
             return
         self._wait(child, now + delay)
         for sibling in self._siblings(child):
-            if sibling.phase in (Phase.RUNNING, Phase.STARTING) and not sibling.cycles:
+            if sibling.phase in (_RUNNING, _STARTING) and not sibling.cycles:
                 sibling.cycles = True
                 sibling.wanted = sibling.spec.restart is not RestartPolicy.TEMPORARY
                 sibling.leaves_as = Phase.COMPLETED
@@ -528,17 +539,17 @@ class Supervision:
 
     def _begin(self, child: Child) -> None:
         self._starting = child
-        child.phase = Phase.STARTING
+        child.phase = _STARTING
         self._actions.append(Start(child.name, child.reason if child.starts else None))
 
     def _next_stop(self) -> None:
         while self._stopping is None and self._stops:
             child = self._stops[0][2]
-            if child.cycles and child.phase is Phase.STARTING:
+            if child.cycles and child.phase is _STARTING:
                 return
             heappop(self._stops)
-            if child.cycles and child.phase is Phase.RUNNING:
-                child.phase = Phase.STOPPING
+            if child.cycles and child.phase is _RUNNING:
+                child.phase = _STOPPING
                 self._stopping = child
                 self._actions.append(Stop(child.name, returns=child.wanted))
 

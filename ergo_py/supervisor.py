@@ -317,7 +317,7 @@ class Supervisor(Actor):
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
         """Take what the kernel sends: the end of a child, the timer of a back-off, an operation."""
-        now = trio.current_time()
+        now = self._process.kernel.clock.now()
         if isinstance(payload, tuple):
             seat, reason = payload
             actions = self._plan.exited(seat.name, sender, reason, seat.decision, now)
@@ -433,7 +433,7 @@ class Supervisor(Actor):
             publishing = process.kernel.publishing
             if RESTARTED in publishing.heard:
                 publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
-        return True, self._plan.started(child.name, started.id, trio.current_time())
+        return True, self._plan.started(child.name, started.id, process.kernel.clock.now())
 
     def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
         process = self._process

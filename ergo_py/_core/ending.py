@@ -269,10 +269,13 @@ def _release(process: "Process") -> None:
         router.registry.free_name(name)
     for alias in aliases:
         router.registry.drop_alias(alias)
-    for timer in tuple(process.timers or ()):
-        timer.cancel()
-    kernel.remove_logger(process.id)
-    kernel.forget_watcher(process.id)
+    if process.timers:
+        for timer in tuple(process.timers):
+            timer.cancel()
+    if kernel.log.watched:
+        kernel.remove_logger(process.id)
+    if kernel.relations:
+        kernel.forget_watcher(process.id)
     del router.processes[process.id]
     if kernel.watches:
         kernel.stop_watching(process.id)
@@ -285,11 +288,12 @@ def _release(process: "Process") -> None:
     process.behaviour = process._scope = process._ending = process.waiting = None
     process.peer = NOBODY
     # Only now are the others told.
-    kernel.tell_all(process.id, reason)
-    if name is not None:
-        kernel.tell_all(Name(name, router.node), reason)
-    for alias in aliases:
-        kernel.tell_all(alias, reason)
+    if kernel.relations:
+        kernel.tell_all(process.id, reason)
+        if name is not None:
+            kernel.tell_all(Name(name, router.node), reason)
+        for alias in aliases:
+            kernel.tell_all(alias, reason)
     for event in process.events or ():
         kernel.end_event(event, reason)
     if kernel.observer is not None and lived:
@@ -354,18 +358,19 @@ def _answer(process: "Process", reason: Reason) -> None:
     if process.postponed:
         process.main.extendleft(reversed(process.postponed))
         process.postponed = None
-    for caller in tuple(process.deferred or ()):
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+    if process.deferred:
+        for caller in tuple(process.deferred):
+            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     if process.seat is not None and process.seat.fate is not Fate.DEAD_LETTER:
         for lane, envelope in process.mailbox.leave():
             _hand_on(process, process.seat, lane, envelope, reason)
         return
-    for envelope in process.mailbox.drain():
-        if isinstance(envelope[2], Caller):
-            caller = envelope[2]
+    while (left := process.mailbox.pop()) is not None:
+        if isinstance(left[2], Caller):
+            caller = left[2]
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         else:
-            process.router.bury(envelope, process.id, Why.UNHANDLED_AT_EXIT, process)
+            process.router.bury(left, process.id, Why.UNHANDLED_AT_EXIT, process)
 
 
 def _hand_on(process: "Process", seat: Seat, lane: Lane, envelope: Envelope, reason: Reason) -> None:

@@ -10,6 +10,7 @@ import trio
 from trio.lowlevel import current_task
 
 from .behaviour import Behaviour, behaviour_of
+from .bridge import get_ident
 from .dispatching import process_type
 from .errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Alias, EventName, Target
@@ -405,7 +406,7 @@ class Node(Looking):
     def _here(self, verb: str) -> None:
         if self._router.stopped:
             raise NodeStoppedError(self.name)
-        if not self._router.bridge.on_loop():
+        if get_ident() != self._router.loop_thread:
             raise NotAllowedError(
                 f"node.{verb} belongs on the node's own loop, and this is another thread; use send or call_from_thread"
             )

@@ -205,9 +205,6 @@ class Process:
     def enter(self, state: State) -> None:
         """Change state, if the table knows the change, and note when."""
         check_transition(self.state, state)
-        self._note(state)
-
-    def _note(self, state: State) -> None:
         self.state = state
         history = self.history
         history += (state, perf_counter())
@@ -336,9 +333,10 @@ class Process:
         # What it ends with if a kill is all that leaves the scope.
         reason: Reason | None = _KILLED
         try:
-            if not self.callbacks.greets and not len(self.mailbox):
+            box = self.mailbox
+            if not (self.callbacks.greets or box.main or box.ahead or box.log):
                 # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
-                await park_unless(task, self.mailbox.main)
+                await park_unless(task, box.main)
                 if self.state is TERMINATED:
                     return
             if self.callbacks.any_async:
@@ -536,7 +534,8 @@ class Process:
         self.accepting = self.open = False
         if self.seat is not None:
             self.seat.vacate(self.id)
-        self.mailbox.refuse_waiters()
+        if self.mailbox.waiters:
+            self.mailbox.refuse_waiters()
 
     async def shut(self, _reason: Reason) -> None:
         """Stop it on behalf of its owner, in bounded time."""

@@ -44,6 +44,10 @@ class Relations:
     def __len__(self) -> int:
         return sum(map(len, self._by_watcher.values()))
 
+    def __bool__(self) -> bool:
+        # Every process that ends asks, and on many nodes there are none.
+        return bool(self._by_watcher or self._by_target)
+
     def add(self, watcher: PID, target: Watched, kind: Kind) -> Relation:
         """Make a relation.
 
