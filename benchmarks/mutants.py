@@ -1,28 +1,34 @@
 """``python -m benchmarks.mutants``: break the code in small ways, one at a time, and say which breaks no test notices.
 
-A mutant is one module with one change: a comparison turned round, a number off by one, a statement left out. Its tests run in a
-forked copy of this program, in which everything but ``ergo_py`` is imported already, and stop at the first that fails. A mutant
-that no test fails for has survived: either a test is missing, or the change makes no difference, and ``mutants.toml`` says why.
+All tests of a module are collected once. Each mutant is then put into a forked copy of this program, where they run until the
+first that fails: the quick ones first, and before them those that have noticed most mutants so far. A mutant that no test fails
+for has survived: either a test is missing, or the change makes no difference, and ``mutants.toml`` says why.
 """
 
 import argparse
-import ast
-import importlib
+import gc
 import importlib.abc
 import importlib.machinery
 import os
 import random
+import select
 import signal
+import subprocess
 import sys
 import time
 import tomllib
-import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, Final
 
-__all__ = ["Mutant", "mutants_of"]
+import pytest
+import trio
+
+from .mutation import Mutant, mutants_of
+
+__all__ = ["Explained", "Mutant", "explained", "mutants_of"]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPLAINED = Path(__file__).with_suffix(".toml")
@@ -56,164 +62,65 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_meta.py",
     ),
 }
-"""The modules that are broken, and the tests that should notice, those that know most about it first."""
+"""The modules that are broken, and the tests that should notice."""
+
+_PYTEST: Final = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov")
+_PATIENCE: Final = 20.0
+"""Seconds that any test may take, beside ten times what it takes with the module as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One change of one module."""
-
-    module: str
-    line: int
-    before: str
-    after: str
-    source: str
-    """The whole module with the change in it."""
-
-    @property
-    def change(self) -> str:
-        """What is changed, whatever the number of the line."""
-        return f"{self.before} -> {self.after}"
-
-    def __str__(self) -> str:
-        return f"{self.module}:{self.line}: {self.change}"
+# -- putting one in its place ----------------------------------------------------------------------------------------------
 
 
-# -- making them -----------------------------------------------------------------------------------------------------------
+def install(module: str, original: str, changed: str) -> bool:
+    """Give the functions of a module that is imported already the code that they have in another version of it.
 
-_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-}
-
-
-def mutants_of(module: str, source: str) -> list[Mutant]:
-    """Every mutant of a module."""
-    tree, made = ast.parse(source), []
-    found = [(one, text) for one in _mutable(tree) for text in _changes(one)]
-    for node, changed in (*found, *_tests(tree)):
-        begin, end = _span(source, node)
-        # An expression keeps its meaning in brackets; a statement must not have any.
-        text = changed if isinstance(node, ast.stmt) else f"({changed})"
-        before = " ".join(source[begin:end].split())
-        made.append(Mutant(module, node.lineno, before, changed, source[:begin] + text + source[end:]))
-    return made
+    Returns False if that cannot be done: then the module has to be imported anew.
+    """
+    path = str(ROOT / module)
+    pairs = zip(_codes(compile(original, path, "exec")), _codes(compile(changed, path, "exec")), strict=True)
+    # Where nothing is changed, the code stays: there are those who know it by its identity.
+    new = {(old.co_qualname, old.co_firstlineno): code for old, code in pairs if _does(old) != _does(code)}
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__code__.co_filename == path:
+            place = function.__code__.co_qualname, function.__code__.co_firstlineno
+            if place in new:
+                try:
+                    function.__code__ = new[place]
+                except ValueError:  # one that no longer uses a variable around it
+                    return False
+                if original.splitlines()[place[1] - 1].strip() == "@enable_ki_protection":
+                    # It is the code that is protected, and this one is new.
+                    trio.lowlevel.enable_ki_protection(function)
+    return True
 
 
-def _mutable(tree: ast.AST) -> Iterator[Any]:
-    """The nodes that do something when the program runs: no annotations, documentation, names of slots or exports."""
-    for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, ast.AST) or _says_nothing(child):
-                continue
-            yield child
-            yield from _mutable(child)
+def _does(code: CodeType) -> tuple[Any, ...]:
+    """What a function does, wherever its lines are."""
+    inside = [_does(one) if isinstance(one, CodeType) else (type(one), one) for one in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, inside
 
 
-def _says_nothing(node: ast.AST) -> bool:
-    match node:
-        case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
-            return True
-        case ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
-            return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return True
-        case ast.Call(func=ast.Name(id="cast" | "TypeVar" | "TypeVarTuple" | "ParamSpec")):
-            return True
-    return False
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The functions and methods of a module, without those inside them."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            if "<locals>" not in one.co_qualname:
+                yield one
+            if not one.co_flags & 0x02:  # the body of a class
+                yield from _codes(one)
 
 
-def _changes(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARED:
-            yield ast.unparse(ast.Compare(left, [_COMPARED[type(operator)]()], [right]))
-        case ast.BoolOp(op=operator, values=values):
-            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
-            yield ast.unparse(ast.BoolOp(other, values))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield ast.unparse(operand)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _COMPUTED and not _is_text(
-            left, right
-        ):
-            yield ast.unparse(ast.BinOp(left, _COMPUTED[type(operator)](), right))
-        case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in _COMPUTED:
-            yield ast.unparse(ast.AugAssign(target, _COMPUTED[type(operator)](), value))
-            yield "pass"
-        case ast.Constant(value=bool() as value):
-            yield repr(not value)
-        case ast.Constant(value=int() | float() as value):
-            yield repr(value + 1)
-        case ast.Return(value=value) if value is not None and not _is_none(value):
-            yield "return None"
-        case ast.Expr(value=ast.Call() | ast.Await()):
-            yield "pass"
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
-            yield "pass"
-        case ast.Delete() | ast.Raise():
-            yield "pass"
-        case ast.Break():
-            yield "continue"
-        case ast.Continue():
-            yield "break"
-
-
-def _tests(tree: ast.AST) -> Iterator[tuple[Any, str]]:
-    """What is tested as it is, by being something or nothing: it has no operator that could be turned round."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If | ast.While | ast.IfExp) and not _says_nothing(node):
-            for part in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
-                if isinstance(part, ast.Name | ast.Attribute | ast.Call):
-                    yield part, f"not {ast.unparse(part)}"
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
-
-
-def _is_text(*operands: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
-        for one in operands
-    )
-
-
-def _span(source: str, node: Any) -> tuple[int, int]:
-    lines = source.splitlines(keepends=True)
-
-    def at(line: int, column: int) -> int:
-        # Columns are counted in bytes of UTF-8.
-        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
-
-    return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)
-
-
-# -- trying them -----------------------------------------------------------------------------------------------------------
-
-
-class _Broken(importlib.abc.SourceLoader):
-    """Loads the mutant in the place of the module."""
+class _Broken(importlib.abc.SourceLoader, importlib.abc.MetaPathFinder):
+    """Imports the mutant in the place of the module."""
 
     def __init__(self, mutant: Mutant) -> None:
+        self._name = mutant.module.removesuffix(".py").replace("/", ".")
         self._path = str(ROOT / mutant.module)
         self._source = mutant.source.encode()
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(fullname, self, origin=self._path) if fullname == self._name else None
 
     def get_filename(self, fullname: str) -> str:
         return self._path
@@ -224,147 +131,216 @@ class _Broken(importlib.abc.SourceLoader):
         return self._source
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, mutant: Mutant) -> None:
-        self._name = mutant.module.removesuffix(".py").replace("/", ".")
-        self._mutant = mutant
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, _Broken(self._mutant), origin=str(ROOT / self._mutant.module))
+# -- trying them -----------------------------------------------------------------------------------------------------------
 
 
-def is_killed(mutant: Mutant, limits: Mapping[str, float]) -> bool:
-    """Whether a test fails with a mutant, or a file of tests takes longer than it may."""
-    return any(fails(mutant, tests, limit) for tests, limit in limits.items())
+class Trials:
+    """Collects the tests of one module, as a plug-in of pytest, and tries mutants instead of running them."""
 
+    def __init__(self, module: str, mutants: Sequence[Mutant], until: float, output: int) -> None:
+        self._module = module
+        self._source = (ROOT / module).read_text()
+        self._mutants = mutants
+        self._until = until
+        self._output = output
+        self._took: dict[int, float] = {}
+        self._kills: Counter[int] = Counter()
+        self._pipe = -1
+        self.killed: list[Mutant] = []
+        self.survived: list[Mutant] = []
 
-def fails(mutant: Mutant, tests: str, limit: float) -> bool:
-    """Run a file of tests with a mutant, in a copy of this program that cannot outlive its time."""
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        status = 2
-        try:
-            with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), 1)
-                os.dup2(nowhere.fileno(), 2)
-            status = _run(mutant, tests)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(min(status, 2))
-    deadline = time.monotonic() + limit
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    try:
-        # Whatever its tests have started is in the group that it leads.
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    if not ended:
-        os.waitpid(pid, 0)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """In a copy: the first failure ends it."""
+        if report.failed:
+            os.write(self._pipe, b"failed\n")
+            os._exit(1)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try the module as it is, and then each mutant."""
+        if session.testsfailed:
+            raise pytest.UsageError(f"the tests of {self._module} cannot be collected")
+        as_it_is = Mutant(self._module, 0, "module", "nothing", self._source, True)
+        failed = self._try(session, as_it_is, range(len(session.items)))
+        if failed is not None:
+            raise pytest.UsageError(f"{session.items[failed].nodeid} fails with {self._module} as it is")
+        for mutant in self._mutants:
+            if time.monotonic() > self._until:
+                break
+            if self._is_killed(session, mutant):
+                self.killed.append(mutant)
+            else:
+                self.survived.append(mutant)
+                self.say(f"survived: {mutant}")
         return True
-    return status != 0
+
+    def say(self, text: str) -> None:
+        """Print a line, past what catches the output of tests."""
+        os.write(self._output, f"{text}\n".encode())
+
+    def _is_killed(self, session: pytest.Session, mutant: Mutant) -> bool:
+        if not mutant.is_inside:
+            return _fails_when_imported(mutant, 10 * sum(self._took.values()) + 3 * _PATIENCE)
+        order = sorted(self._took, key=lambda one: (-self._kills[one], self._took[one]))
+        failed = self._try(session, mutant, order)
+        if failed == -1:
+            return _fails_when_imported(mutant, 10 * sum(self._took.values()) + 3 * _PATIENCE)
+        if failed is not None:
+            self._kills[failed] += 1
+        return failed is not None
+
+    def _try(self, session: pytest.Session, mutant: Mutant, order: Sequence[int]) -> int | None:
+        """Which test fails with a mutant, or takes too long; -1 if it cannot be put in place like this."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 2
+            try:
+                os.setsid()
+                self._pipe = writing
+                status = self._run(session, mutant, order)
+            finally:
+                os._exit(status)
+        os.close(writing)
+        try:
+            return self._follow(reading, mutant.line == 0)
+        finally:
+            os.close(reading)
+            try:
+                # Whatever its tests have started is in the group that it leads.
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            os.waitpid(pid, 0)
+
+    def _run(self, session: pytest.Session, mutant: Mutant, order: Sequence[int]) -> int:
+        if not install(mutant.module, self._source, mutant.source):
+            os.write(self._pipe, b"impossible\n")
+            return 2
+        items = [session.items[one] for one in order]
+        for number, item, following in zip(order, items, [*items[1:], None], strict=True):
+            os.write(self._pipe, f"{number}\n".encode())
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        os.write(self._pipe, b"passed\n")
+        return 0
+
+    def _follow(self, reading: int, is_first: bool) -> int | None:
+        current, begun, rest = -1, time.monotonic(), b""
+        while True:
+            limit = 120.0 if is_first else _PATIENCE + 10 * self._took.get(current, 0.0)
+            ready, _, _ = select.select([reading], [], [], limit)
+            text = os.read(reading, 4096) if ready else b""
+            *lines, rest = (rest + text).split(b"\n")
+            for line in lines:
+                if line == b"impossible":
+                    return -1
+                now = time.monotonic()
+                if is_first and current >= 0:
+                    self._took[current] = now - begun
+                if line == b"failed":
+                    return current
+                if line == b"passed":
+                    return None
+                current, begun = int(line), now
+            if not text:
+                # It takes too long, or has left without a word.
+                return max(current, 0)
 
 
-def _run(mutant: Mutant, tests: str) -> int:
-    import pytest
-
-    os.chdir(ROOT)
-    os.environ["HYPOTHESIS_PROFILE"] = "fast"
-    sys.path.insert(0, str(ROOT))
-    sys.meta_path.insert(0, _Finder(mutant))
-    # Hypothesis is imported already, and has no assertions that should be rewritten.
-    options = [
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        "-q",
-        "-x",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cov",
-    ]
-    return int(pytest.main([*options, tests]))
+def _fails_when_imported(mutant: Mutant, limit: float) -> bool:
+    """Run the tests with a mutant that is imported as such, in a program of its own."""
+    command = [sys.executable, "-m", "benchmarks.mutants", mutant.module, "--only", mutant.name]
+    try:
+        ran = subprocess.run(
+            command, cwd=ROOT, timeout=limit, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return ran.returncode != 0
 
 
-def _import_the_rest() -> None:
-    """Import what all tests need, except what is to be broken."""
-    for name in ("_pytest.assertion.rewrite", "hypothesis.stateful", "outcome", "structlog", "trio.testing"):
-        importlib.import_module(name)
-    if any(name.partition(".")[0] == "ergo_py" for name in sys.modules):
-        raise RuntimeError("ergo_py is imported already: a mutant would not be seen")
+def _run_imported(mutant: Mutant) -> int:
+    sys.meta_path.insert(0, _Broken(mutant))
+    return int(pytest.main([*_PYTEST, *TESTS[mutant.module]]))
 
 
 # -- the program -----------------------------------------------------------------------------------------------------------
 
 
-def explained() -> dict[tuple[str, str], str]:
-    """The mutants that may survive, each with its reason."""
-    known = tomllib.loads(EXPLAINED.read_text()) if EXPLAINED.exists() else {}
-    return {(module, change): why for module, these in known.items() for change, why in these.items()}
+class Explained:
+    """What ``mutants.toml`` says about one module."""
+
+    def __init__(self, table: dict[str, Any]) -> None:
+        self.tried: int = table.get("tried", 0)
+        self.killed: int = table.get("killed", 0)
+        self.survived: dict[str, str] = table.get("survived", {})
+        """The mutants that may survive, each with the reason."""
+
+
+def explained() -> dict[str, Explained]:
+    """What is known about each module."""
+    known = tomllib.loads(EXPLAINED.read_text())
+    return {module: Explained(known.get(module, {})) for module in TESTS}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="files to break (default: all that are listed here)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="when to stop (default: 60)")
+    parser.add_argument("--minutes", type=float, default=120.0, help="when to stop (default: 120)")
     parser.add_argument("--sample", type=int, help="how many mutants of each module to try (default: all)")
     parser.add_argument("--lines", help="only those that begin in these lines, such as 100-120")
     parser.add_argument("--seed", type=int, default=0, help="which ones a sample holds, and in which order they come")
+    parser.add_argument("--only", help="the name of one mutant; the tests then say what they notice")
     chosen = parser.parse_args(arguments)
     unknown = [module for module in chosen.modules if module not in TESTS]
     if unknown:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(TESTS)}")
-    _import_the_rest()
-    known, deadline, survivors = explained(), time.monotonic() + 60 * chosen.minutes, 0
-    for module in chosen.modules or TESTS:
-        survivors += _try_all(module, chosen, known, deadline)
-    return 1 if survivors else 0
+    os.chdir(ROOT)
+    os.environ["HYPOTHESIS_PROFILE"] = "fast"
+    modules = chosen.modules or list(TESTS)
+    if chosen.only:
+        [mutant] = [one for module in modules for one in _made(module, chosen) if one.name == chosen.only]
+        return _run_imported(mutant)
+    until = time.monotonic() + 60 * chosen.minutes
+    return max(_in_a_copy(module, chosen, until) for module in modules)
 
 
-def _try_all(module: str, chosen: argparse.Namespace, known: dict[tuple[str, str], str], deadline: float) -> int:
-    source = (ROOT / module).read_text()
-    began, limits = time.monotonic(), {}
-    for tests in TESTS[module]:
-        start = time.monotonic()
-        if fails(Mutant(module, 0, "", "", source), tests, 600.0):
-            raise SystemExit(f"{tests}: fails with {module} as it is")
-        limits[tests] = 10.0 + 4 * (time.monotonic() - start)
-    made = mutants_of(module, source)
+def _made(module: str, chosen: argparse.Namespace) -> list[Mutant]:
+    made = mutants_of(module, (ROOT / module).read_text())
     if chosen.lines:
         first, _, last = chosen.lines.partition("-")
         made = [mutant for mutant in made if int(first) <= mutant.line <= int(last or first)]
     random.Random(chosen.seed).shuffle(made)
-    made = made[: chosen.sample]
-    tried = killed = excused = 0
-    survivors = []
-    for mutant in made:
-        if time.monotonic() > deadline:
-            break
-        tried += 1
-        if (module, mutant.change) in known:
-            excused += 1
-        elif is_killed(mutant, limits):
-            killed += 1
-        else:
-            survivors.append(mutant)
-            print(f"survived: {mutant}", flush=True)
-    print(
-        f"{module}: {tried} of {len(made)} mutants tried, {killed} killed, {excused} explained,"
-        f" {len(survivors)} survived ({time.monotonic() - began:.0f} s)",
-        flush=True,
+    return made[: chosen.sample]
+
+
+def _in_a_copy(module: str, chosen: argparse.Namespace, until: float) -> int:
+    """Try the mutants of one module in a program that has imported nothing for another one."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = 2
+    try:
+        status = _try_all(module, chosen, until)
+    finally:
+        os._exit(status)
+
+
+def _try_all(module: str, chosen: argparse.Namespace, until: float) -> int:
+    known, made, began = explained()[module].survived, _made(module, chosen), time.monotonic()
+    output = os.dup(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    trials = Trials(module, [one for one in made if one.name not in known], until, output)
+    status = pytest.main([*_PYTEST, *TESTS[module]], plugins=[trials])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        trials.say(f"{module}: the tests could not be run")
+        return 2
+    tried = len(trials.killed) + len(trials.survived)
+    trials.say(
+        f"{module}: {tried} of {len(made)} mutants tried, {len(trials.killed)} killed, {len(trials.survived)} survived,"
+        f" {len(made) - len(trials._mutants)} explained ({time.monotonic() - began:.0f} s)"
     )
-    return len(survivors)
+    return 1 if trials.survived else 0
 
 
 if __name__ == "__main__":

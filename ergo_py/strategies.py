@@ -271,18 +271,18 @@ class Supervision:
         """
         match operation:
             case AddChild(spec):
-                self._add(spec, asker, now)
+                self._add(spec, asker)
             case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
                 template = self.spec.children[0]
                 child = self._make(f"{template.name}-{next(self._positions)}", template, args)
-                self._start_for(child, asker, now, or_back_to=_PENDING)
+                self._start_for(child, asker, or_back_to=_PENDING)
             case StartChild(name, args):
-                self._ask_start(self._free(name), args, asker, now)
+                self._ask_start(self._free(name), args, asker)
             case RestartChild(name):
                 self._ask_restart(self._free(name), asker, now)
             case EnableChild(name):
                 self._refuse_simple("enable_child")
-                self._ask_enable(self._free(name), asker, now)
+                self._ask_enable(self._free(name), asker)
             case StopChild(name):
                 self._ask_stop(self._free(name), asker)
             case DisableChild(name):
@@ -329,13 +329,13 @@ class Supervision:
                 "use start_child, stop_child and remove_child"
             )
 
-    def _add(self, spec: ChildSpec, asker: Any, now: float) -> None:
+    def _add(self, spec: ChildSpec, asker: Any) -> None:
         self._refuse_simple("add_child")
         if spec.name in self.children:
             raise ChildExistsError(spec.name)
-        self._start_for(self._make(spec.name, spec), asker, now, or_back_to=_PENDING)
+        self._start_for(self._make(spec.name, spec), asker, or_back_to=_PENDING)
 
-    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any, now: float) -> None:
+    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
         if args:
             raise BadInputError(
                 f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
@@ -346,11 +346,11 @@ class Supervision:
             raise ChildBusyError(child.name, child.phase.value)
         if child.phase is Phase.DISABLED:
             raise ChildDisabledError(child.name)
-        self._start_for(child, asker, now, or_back_to=None if child.is_waiting else child.phase)
+        self._start_for(child, asker, or_back_to=None if child.is_waiting else child.phase)
 
     def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
         if child.phase is not _RUNNING:
-            self._ask_start(child, (), asker, now)
+            self._ask_start(child, (), asker)
             return
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.asker = asker
@@ -359,13 +359,13 @@ class Supervision:
         child.phase = _STOPPING
         self._actions.append(Stop(child.name, returns=True))
 
-    def _ask_enable(self, child: Child, asker: Any, now: float) -> None:
+    def _ask_enable(self, child: Child, asker: Any) -> None:
         if child.phase is not Phase.DISABLED:
             raise ChildEnabledError(child.name)
         child.tries = 0
         if child.window is not None:
             child.window.times.clear()
-        self._start_for(child, asker, now, or_back_to=Phase.DISABLED)
+        self._start_for(child, asker, or_back_to=Phase.DISABLED)
 
     def _ask_stop(self, child: Child, asker: Any) -> None:
         if child.phase not in (_RUNNING, _STOPPING) and not child.is_waiting:
@@ -385,12 +385,11 @@ class Supervision:
             child.asker = asker
             self._leave(child, child.reason or Shutdown())
 
-    def _start_for(self, child: Child, asker: Any, now: float, or_back_to: Phase | None) -> None:
+    def _start_for(self, child: Child, asker: Any, or_back_to: Phase | None) -> None:
         child.asker = asker
         child.before = or_back_to
         child.wanted = True
         child.phase = _PENDING
-        child.due = now
         self._asked.append(child)
 
     # -- ends --------------------------------------------------------------------------------------------------------
@@ -465,14 +464,6 @@ class Supervision:
         child.wanted = True
         child.phase = _BACKING_OFF if delay > 0 else _PENDING
         self.history.append((now, child.name, reason, delay))
-        if not self._is_group:
-            if delay > 0 or self._starting is not None or self._asked or self._queue:
-                self._wait(child, now + delay)
-            else:
-                # Nobody else waits for anything: no need to stand in line.
-                child.due = now
-                self._begin(child)
-            return
         self._wait(child, now + delay)
         for sibling in self._siblings(child):
             if sibling.phase in (_RUNNING, _STARTING) and not sibling.cycles:
@@ -483,7 +474,9 @@ class Supervision:
                 heappush(self._stops, (-sibling.position, next(self._tickets), sibling))
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those that are started anew with a child, in a group."""
+        """Those that are started anew with a child."""
+        if not self._is_group:
+            return ()
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
             return [one for one in self.children.values() if one is not child]
         return [one for one in self.children.values() if one.position > child.position]
@@ -562,18 +555,16 @@ class Supervision:
             heappop(queue)
         if not queue:
             self._is_new = False
-            self._hold = 0.0
             return None
         if self._cycling:
             return None
         child = queue[0][3]
         due = child.due if self.spec.strategy is not Strategy.ALL_FOR_ONE else self._group_due(now)
         if due > now:
-            if self._wake is None or self._wake != due:
+            if self._wake != due:
                 self._wake = due
                 self._actions.append(Wake(due))
             return None
-        heappop(queue)
         return child
 
     def _group_due(self, now: float) -> float:

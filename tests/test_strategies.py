@@ -513,8 +513,8 @@ class StrategyMachine(RuleBasedStateMachine):
             assert type(self.ended) is type(self.model.ended)
             assert isinstance(self.ended, Shutdown) or self.ended == self.model.ended
             return
-        assert [(kid.name, kid.phase, kid.pid) for kid in self.model.kids] == [
-            (kid.name, kid.phase, kid.pid) for kid in self.real.children.values()
+        assert [(kid.name, kid.phase, kid.pid, kid.wanted) for kid in self.model.kids] == [
+            (kid.name, kid.phase, kid.pid, kid.wanted) for kid in self.real.children.values()
         ]
         assert self.answers == self.model.answers
         assert self.starting == (self.model.starting.name if self.model.starting else None)

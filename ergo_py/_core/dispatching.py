@@ -224,8 +224,14 @@ class DispatchedProcess(Process):
         while (envelope := next((one for one in box.urgent if one[0] == INSPECT), None)) is not None:
             box.urgent.remove(envelope)
             box.ahead = bool(box.urgent or box.system)
+            try:
+                await handle_inspect(self, envelope[2], envelope[3])
+            except BaseException:
+                # Cancelled in the middle: whoever asked is told when the rest of the mailbox is answered.
+                box.urgent.appendleft(envelope)
+                box.ahead = True
+                raise
             self.handled += 1
-            await handle_inspect(self, envelope[2], envelope[3])
 
 
 class _InThread:

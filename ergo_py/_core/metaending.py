@@ -179,9 +179,12 @@ async def _terminate(meta: "Meta") -> None:
     last.start(meta.kernel.nursery, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
     with _step(meta):
         await last.gone.wait()
-    while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
+    if not meta.has_last_word:
         # A busy machine has not come to it yet. It has its last word in any case; what is bounded is how long that takes.
-        await trio.sleep(_AGAIN)
+        while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
+            await trio.sleep(_AGAIN)
+        with _step(meta):
+            await last.gone.wait()
     if last.gone.is_set():
         return
     meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)

@@ -139,10 +139,9 @@ class NodeContext(Generic[N]):
                 kernel.clock.stop()
                 kernel.lingering.stop()
         except BaseException as failure:
-            # An error that leaves a system task takes the whole run down; the one who opened the node should get it.
+            # An error that leaves a system task takes the whole run down; the one who opened the node should get it. It may be
+            # the cancellation with which the run ends: nothing follows here that would have to be cancelled.
             self._failure = failure
-            if isinstance(failure, trio.Cancelled):
-                raise
         finally:
             self._ready.set()
             self._down.set()

@@ -28,6 +28,7 @@ from ergo_py import (
     InitTimeoutError,
     Killed,
     MetaProcess,
+    Node,
     Normal,
     NotAllowedError,
     Pinned,
@@ -998,3 +999,95 @@ async def test_a_message_whose_callback_never_began_is_not_lost_with_its_process
         gate.set()
 
         assert node.info().dead_letters == {Why.UNHANDLED_AT_EXIT: 1}
+
+
+class Inspecting(Actor):
+    """Blocks in a thread, and is asked about itself meanwhile, for as long as a test likes."""
+
+    def __init__(self, block: Callable[["Inspecting"], object], asked: trio.Event) -> None:
+        self.block = block
+        self.asked = asked
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.block(self)
+
+    async def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.asked.set()
+        await trio.sleep_forever()
+        raise AssertionError("nothing wakes it")
+
+
+async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_told() -> None:
+    gate, asked = Gate(), trio.Event()
+    refused: list[Exception] = []
+
+    def wait(me: Inspecting) -> None:
+        gate()
+        try:
+            me.wait_for(for_ever())
+        except NotAllowedError as error:
+            refused.append(error)
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Inspecting, wait, asked, dispatcher=PINNED)
+        process = node._router.processes[pid]
+        node.send(pid, "block")
+        await gate.wait_reached()
+        nursery.start_soon(inspect_in_vain, node, pid)
+        await asked.wait()
+        gate.opened.set()
+        # Its task answers somebody else, and has not come to what the callback waits for.
+        await eventually(lambda: process._hop.errand is not None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+        node.kill(pid)
+        await node.wait_ended(pid)
+        await eventually(lambda: bool(refused))
+
+    assert "was left behind in its thread" in str(refused[0])
+
+
+async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_not_left_behind() -> None:
+    gate, asked = Gate(), trio.Event()
+
+    async with running_node() as node, trio.open_nursery() as nursery:
+        pid = await node.spawn(Inspecting, gate, asked, dispatcher=PINNED)
+        process = node._router.processes[pid]
+        node.send(pid, "block")
+        await gate.wait_reached()
+        nursery.start_soon(inspect_in_vain, node, pid)
+        await asked.wait()
+        gate.opened.set()
+        await eventually(lambda: process.job.outcome is not None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        assert node.info().threads_abandoned == 0
+        assert node.info().dead_letters == {}
+
+
+async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_left_behind_is_refused() -> None:
+    gate = Gate()
+
+    class Blocked(Doer):
+        def init(self) -> None:
+            hops.append(self._process._hop)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            gate()
+
+    hops: list[Any] = []
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Blocked, dispatcher=PINNED, init_timeout=0.05)
+        errand = dispatching._Errand(for_ever())
+
+        # As it comes through the bridge if it was posted a moment before.
+        hops[0].take(errand)
+        gate.opened.set()
+
+        with pytest.raises(NotAllowedError, match="was left behind in its thread"):
+            errand.parker.value.unwrap()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+async def inspect_in_vain(node: Node, pid: PID) -> None:
+    with pytest.raises(TargetDownError):
+        await node.inspect(pid, timeout=60)

@@ -15,7 +15,18 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py import Actor, Custom, Killed, MetaProcess, NotAllowedError, Published, Reason, Shutdown, open_node
+from ergo_py import (
+    Actor,
+    Custom,
+    Killed,
+    MetaProcess,
+    MetaState,
+    NotAllowedError,
+    Published,
+    Reason,
+    Shutdown,
+    open_node,
+)
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
 from tests.support import Failed, Puppet
 
@@ -507,6 +518,38 @@ async def test_a_terminate_that_takes_too_long_is_cut_off() -> None:
 
         assert cancelled == [True]
         assert len(kept.of("terminate was cut off")) == 1
+
+
+async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_same() -> None:
+    class LastInThread(InThread):
+        def terminate(self, reason: Reason) -> None:
+            super().terminate(reason)
+            # Whatever it takes, it is not yet over when somebody looks.
+            late.set()
+            assert seen.wait(HELD)
+
+    late, seen = threading.Event(), threading.Event()
+    async with owning() as owned:
+        workers, meta = owned.node._kernel.workers, LastInThread()
+        alias = await owned.spawn(meta, stop_timeout=HELD)
+        kept, ending = keep_log(meta), meta._meta
+        workers.total_tokens = 1
+        await workers.acquire_on_behalf_of(owned)
+        owned.node.send_exit(alias, "done")
+        await owned.until(lambda: ending.state is MetaState.TERMINATED and ending.step is not None)
+
+        ending.step.cancel()
+        await owned.until(lambda: ending.step is None)
+        begun = ending.has_last_word
+        workers.release_on_behalf_of(owned)
+        await owned.until(lambda: late.is_set() and ending.step is not None)
+        seen.set()
+        await owned.ended(alias)
+
+        assert not begun
+        assert meta.notes[-1] == ("terminate", Custom("done"))
+        assert kept.lines == []
+        assert owned.node.info().threads_abandoned == 0
 
 
 async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:

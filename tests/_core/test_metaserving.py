@@ -32,6 +32,7 @@ from ergo_py import (
     UnhandledCallError,
     Why,
 )
+from ergo_py._core.mailbox import FENCE, Lane
 from ergo_py._core.metaserving import wait_in_callback
 from ergo_py._core.observing import Delivered
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
@@ -643,3 +644,26 @@ async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -
 
         assert meta.passed == []
         assert Delivered(alias, owned.node.pid, "word") in seen
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]) -> None:
+    served: list[list[Any]] = []
+
+    class Fence:
+        """Somebody who waits until a receiver has come so far."""
+
+        def settle(self, value: object, error: object) -> None:
+            assert (value, error) == (None, None)
+            served.append([message for message, _ in meta.heard])
+
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+        for number in range(3):
+            owned.node.send(alias, number)
+        owned.node._router.signal(meta._meta, Lane.MAIN, (FENCE, owned.node.pid, Fence(), None))
+        owned.node.send(alias, "behind it")
+        await owned.until(lambda: len(meta.heard) == 4)
+
+        assert served == [[0, 1, 2]]

@@ -1,6 +1,7 @@
 """Sleeping and waking below trio's own primitives: these tests say at once if a release of trio no longer bears it."""
 
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -143,15 +144,21 @@ async def test_a_task_is_woken_by_its_own_mark_only(autojump_clock: MockClock) -
     assert order == [False, True, False, "woken"]
 
 
-@pytest.mark.parametrize("mark", [None, "a mark"], ids=["park", "park_as"])
-async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(autojump_clock: MockClock, mark: Any) -> None:
+@pytest.mark.parametrize(
+    "sleep, mark",
+    [(park, PARKED), (lambda task: park_unless(task, []), PARKED), (lambda task: park_as(task, "a mark"), "a mark")],
+    ids=["park", "park_unless", "park_as"],
+)
+async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(
+    autojump_clock: MockClock, sleep: Callable[[Task], Awaitable[None]], mark: Any
+) -> None:
     caught: list[str] = []
     tasks: list[Task] = []
 
     async def wait() -> None:
         tasks.append(current_task())
         try:
-            await (park(tasks[0]) if mark is None else park_as(tasks[0], mark))
+            await sleep(tasks[0])
         except trio.Cancelled:
             caught.append("cancelled")
             raise
@@ -159,13 +166,15 @@ async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(autojump_cl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
+        asleep = tasks[0].custom_sleep_data
 
         nursery.cancel_scope.cancel()
         # trio has rescheduled it, so nobody else may.
         cleared = tasks[0].custom_sleep_data
         wake(tasks[0])
-        woken = wake_with(tasks[0], mark or object())
+        woken = wake_with(tasks[0], mark)
 
+    assert asleep == mark
     assert caught == ["cancelled"]
     assert cleared is None
     assert woken is False

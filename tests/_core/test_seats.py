@@ -592,3 +592,36 @@ def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
 
     assert told == [Killed()]
     assert not seat.line
+
+
+def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> None:
+    told: list[Reason] = []
+
+    class Ending:
+        """A supervisor that takes no messages any more, with a process below it."""
+
+        accepting = False
+        seat = None
+
+    class Below:
+        parent = Ending()
+        seat = None
+
+    class Claimant:
+        waiter = Below()
+
+        def admit(self, pid: PID, /) -> None:
+            raise AssertionError("nobody comes")
+
+        def refuse(self, reason: Reason, /) -> None:
+            told.append(reason)
+
+    outer, inner = Seat("a supervisor"), Seat("its child")
+    outer.inner["its child"] = inner
+    inner.supervisor = Claimant.waiter.parent
+    inner.line[Claimant()] = None
+
+    outer.turn_away(Killed())
+
+    assert told == [Killed()]
+    assert not inner.line

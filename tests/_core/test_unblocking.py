@@ -573,5 +573,25 @@ def test_a_program_that_is_gone_and_stuck_at_once_holds_nobody_up() -> None:
     assert 0 < program.waited < 60
 
 
+def test_a_socket_that_was_closed_before_the_stop_is_left_alone() -> None:
+    resources = Resources(complain)
+    sock = Shut()
+    resources.add(sock, None)
+    sock.close()
+
+    resources.unblock()
+
+    assert sock.shut == 0
+
+
+class Shut(socket.socket):
+    """Counts how often it was shut down."""
+
+    shut = 0
+
+    def shutdown(self, how: int) -> None:
+        self.shut += 1
+
+
 def complain(what: str, error: BaseException) -> None:
     raise AssertionError(what) from error
