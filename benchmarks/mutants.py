@@ -111,16 +111,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
                 yield from _codes(one)
 
 
-class _Broken(importlib.abc.SourceLoader, importlib.abc.MetaPathFinder):
-    """Imports the mutant in the place of the module."""
+class _Broken(importlib.abc.SourceLoader):
+    """Loads the mutant in the place of the module."""
 
     def __init__(self, mutant: Mutant) -> None:
-        self._name = mutant.module.removesuffix(".py").replace("/", ".")
         self._path = str(ROOT / mutant.module)
         self._source = mutant.source.encode()
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(fullname, self, origin=self._path) if fullname == self._name else None
 
     def get_filename(self, fullname: str) -> str:
         return self._path
@@ -129,6 +125,17 @@ class _Broken(importlib.abc.SourceLoader, importlib.abc.MetaPathFinder):
         if path != self._path:
             raise OSError("no byte code is kept")
         return self._source
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = mutant.module.removesuffix(".py").replace("/", ".")
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Broken(self._mutant), origin=str(ROOT / self._mutant.module))
 
 
 # -- trying them -----------------------------------------------------------------------------------------------------------
@@ -259,7 +266,7 @@ def _fails_when_imported(mutant: Mutant, limit: float) -> bool:
 
 
 def _run_imported(mutant: Mutant) -> int:
-    sys.meta_path.insert(0, _Broken(mutant))
+    sys.meta_path.insert(0, _Finder(mutant))
     return int(pytest.main([*_PYTEST, *TESTS[mutant.module]]))
 
 

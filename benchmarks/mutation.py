@@ -77,10 +77,11 @@ def _place(tree: ast.AST, node: Any) -> tuple[str, bool]:
     """The names around a node, and whether it is in the body of a function."""
     names, is_inside = [], False
     for outer in ast.walk(tree):
-        if isinstance(outer, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and outer is not node:
-            if outer.body[0].lineno <= node.lineno <= (outer.end_lineno or 0):
-                names.append(outer.name)
-                is_inside = is_inside or not isinstance(outer, ast.ClassDef)
+        match outer:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                if outer is not node and outer.body[0].lineno <= node.lineno <= (outer.end_lineno or 0):
+                    names.append(outer.name)
+                    is_inside = is_inside or not isinstance(outer, ast.ClassDef)
     return ".".join(names) or "module", is_inside
 
 

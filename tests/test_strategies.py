@@ -593,9 +593,9 @@ def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_ea
 # -- what comes too late ---------------------------------------------------------------------------------------------
 
 
-def begun(*children: ChildSpec, intensity: int = 5) -> Supervision:
+def begun(*children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE) -> Supervision:
     """A plan whose children all run, each with its name as PID."""
-    plan = Supervision(SupervisorSpec(list(children), intensity=intensity), lambda: 0.0)
+    plan = Supervision(SupervisorSpec(list(children), strategy, intensity=intensity), lambda: 0.0)
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
@@ -654,3 +654,48 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
         plan.find(nobody)
     with pytest.raises(BadInputError, match="no arguments"):
         plan.ask(StartChild("a", (1,)), "asker", 1.0)
+
+
+# -- who is next -----------------------------------------------------------------------------------------------------
+
+
+def test_one_that_waits_anew_does_not_keep_the_place_that_it_had_in_line() -> None:
+    plan = begun(
+        ChildSpec("a", Worker, backoff=Backoff(10.0, 40.0)), ChildSpec("b", Worker, backoff=Backoff(15.0, 15.0))
+    )
+    plan.exited("a", "a", Killed(), None, 0.0)
+    asked = plan.ask(StartChild("a"), "asker", 1.0)
+    plan.start_failed("a", OSError(), Killed(), None, 1.0)
+
+    waits = plan.exited("b", "b", Killed(), None, 1.0)
+    starts = plan.woken(16.0)
+
+    assert asked == [Start("a", Killed())]
+    assert waits == [Wake(16.0)]
+    assert starts == [Start("b", Killed())]
+
+
+def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -> None:
+    plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), strategy=ALL_FOR_ONE)
+    plan.exited("b", "b", Killed(), None, 1.0)
+    plan.exited("a", "a", Shutdown(), None, 1.0)
+    plan.started("a", "a2", 1.0)
+    plan.exited("a", "a2", Killed(), None, 2.0)
+
+    actions = plan.start_failed("b", OSError(), Killed(), None, 2.0)
+
+    assert actions == [Start("a", Killed())]
+
+
+def test_one_that_is_taken_away_while_it_is_down_is_gone_for_the_reason_it_ended_of() -> None:
+    plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("b", Worker))
+    plan.exited("a", "a", Killed(), None, 1.0)
+    fresh = Supervision(SupervisorSpec([ChildSpec("a", Worker), ChildSpec("b", Worker)]), lambda: 0.0)
+    fresh.begin(0.0)
+
+    stopped = plan.ask(StopChild("a"), "asker", 2.0)
+    removed = fresh.ask(RemoveChild("b"), "asker", 1.0)
+
+    assert stopped == [Answer("asker", "a"), Gone("a", Killed())]
+    # It never had a process.
+    assert removed == [Answer("asker", None), Removed("b", Shutdown())]

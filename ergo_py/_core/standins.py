@@ -84,10 +84,8 @@ class Standin:
     def __init__(self, process: "Process", watch: Watch) -> None:
         self._real = real = watch.real
         for name, parameters in CALLBACKS.items():
-            function = getattr(real, name, None)
-            if function is not None:
-                wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
-                setattr(self, name, wrap(_Teller(process, watch, name, parameters), function))
+            wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
+            setattr(self, name, wrap(_Teller(process, watch, name, parameters), getattr(real, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)

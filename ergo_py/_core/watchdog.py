@@ -121,8 +121,7 @@ def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, str | N
     while frame is not None:
         if frame.f_code in _IN_CALLBACK:
             names = frame.f_locals
-            found = names.get("process") or names.get("meta") or names.get("self")
-            if isinstance(found, Process | Meta):
-                return found, "start" if frame.f_code is metareading._read_in_task.__code__ else None
+            found: Process | Meta = names.get("process") or names.get("meta") or names["self"]
+            return found, "start" if frame.f_code is metareading._read_in_task.__code__ else None
         frame = frame.f_back
     return None, None

@@ -45,7 +45,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core import bridge as bridge_module
-from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells
+from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, thread_names
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
 from tests.support import Puppet, Recorder, open_descriptors, running_node
 
@@ -1604,3 +1604,21 @@ async def test_what_is_refused_is_not_kept() -> None:
         bridge.post(print, "late")
 
     assert bridge.pending == 0
+
+
+def test_threads_are_known_by_their_names() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        begun.set()
+        over.wait(PATIENCE)
+
+    thread = ReaderThread("ergo-test-names-1", stay)
+    thread.start()
+    begun.wait(PATIENCE)
+
+    names = thread_names()
+    over.set()
+
+    assert names[thread.ident] == "ergo-test-names-1"
+    assert names[threading.get_ident()] == threading.current_thread().name

@@ -538,6 +538,7 @@ async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_
         owned.node.send_exit(alias, "done")
         await owned.until(lambda: ending.state is MetaState.TERMINATED and ending.step is not None)
 
+        assert ending.step is not None
         ending.step.cancel()
         await owned.until(lambda: ending.step is None)
         begun = ending.has_last_word

@@ -781,3 +781,15 @@ async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait()
 
         assert outbox.looks == 4
         assert not outbox.reader_waits
+
+
+async def test_what_the_handler_sends_to_somebody_else_does_not_wait_behind_the_reader() -> None:
+    async with outbox_alone(deque()) as (outbox, owned):
+        other = await owned.node.spawn(Recorder)
+        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+
+        queued = await in_thread(lambda: outbox.follow(other, "of the handler", Priority.NORMAL))
+
+        assert not queued
+        assert [message for _, message, _ in outbox._queue] == ["of the reader"]
+        outbox._queue.clear()

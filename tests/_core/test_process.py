@@ -32,6 +32,7 @@ from ergo_py import (
     TooManyProcessesError,
     Why,
 )
+from ergo_py._core.bridge import Bridge
 from tests.support import Failed, Puppet, Recorder, Witness, running_node
 
 
@@ -968,3 +969,26 @@ async def test_a_kill_of_one_whose_init_has_failed_changes_nothing_while_its_chi
         go.set()
 
     assert still_there
+
+
+async def test_a_thread_that_could_not_wake_a_process_does_not_keep_the_next_one_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Any] = []
+
+    def refuse(*_job: Any) -> None:
+        raise MemoryError
+
+    async with running_node(limit=30) as node:
+        pid = await node.spawn(Recorder, heard)
+        await wait_all_tasks_blocked()
+        with monkeypatch.context() as patched:
+            patched.setattr(Bridge, "post", refuse)
+            with pytest.raises(MemoryError):
+                await trio.to_thread.run_sync(node.send, pid, "first")
+
+        await trio.to_thread.run_sync(node.send, pid, "second")
+        while len(heard) < 2:  # noqa: ASYNC110 - it has no event that could be waited for
+            await trio.sleep(0.001)
+
+        assert heard == ["first", "second"]

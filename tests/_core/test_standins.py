@@ -1,12 +1,14 @@
 """Standing in for a behaviour: every verb that sends is told of, in any thread, and nothing of it stays."""
 
+import threading
 from typing import Any
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node
+from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node, NotAllowedError
 from ergo_py._core.standins import TOLD_VERBS
+from tests.dispatched import Gate
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -163,3 +165,81 @@ async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockCl
 
             assert [entry.callback async for entry in trace] == ["handle_call", "reply", "send", "terminate"]
         assert node._kernel.watches == {}
+
+
+async def test_who_only_counts_callbacks_is_not_told_what_is_sent(autojump_clock: MockClock) -> None:
+    class Counting:
+        """Somebody who does not want to know about sending."""
+
+        hears_sending = False
+        callbacks: list[str] = []
+
+        def note(self, callback: str, *_facts: object) -> None:
+            self.callbacks.append(callback)
+
+        def note_sent(self, verb: str, to: object, message: object) -> None:
+            raise AssertionError("it did not ask for that")
+
+        def over(self) -> None:
+            pass
+
+    async with running_node() as node:
+        sink, pid = await node.spawn(Recorder), await node.spawn(Puppet)
+        async with node.trace(pid, limit=2) as trace:
+            counting = Counting()
+            node._kernel.watches[pid].observers.append(counting)
+            node.send(pid, lambda me: me.send(sink, 1))
+            entries = [entry.callback async for entry in trace]
+            node._kernel.watches[pid].observers.remove(counting)
+
+        assert entries == ["send", "handle_message"]
+        assert counting.callbacks == ["handle_message"]
+
+
+async def test_a_callback_that_was_left_behind_while_it_was_traced_stays_silent() -> None:
+    gate, refused = Gate(), threading.Event()
+    terminating, untraced = trio.Event(), trio.Event()
+
+    class Stuck(Actor):
+        def pre_stop(self, reason: Any) -> None:
+            gate()
+            try:
+                self.send(self.parent, "after all")
+            except NotAllowedError:
+                refused.set()
+
+        async def terminate(self, reason: Any) -> None:
+            terminating.set()
+            await untraced.wait()
+
+    async with running_node() as node:
+        pid = await node.spawn(Stuck, dispatcher=PINNED, terminate_timeout=30)
+        process = node._find(pid)
+        async with node.trace(pid):
+            node.send_exit(pid, "over")
+            await gate.wait_reached()
+            # Its time is over.
+            assert process._ending is not None
+            process._ending.cancel()
+            await terminating.wait()
+        untraced.set()
+        await node.wait_ended(pid)
+        gate.opened.set()
+
+        assert await trio.to_thread.run_sync(refused.wait, 20)
+
+
+async def test_a_thread_that_has_sent_when_the_node_stops_tells_nobody() -> None:
+    class Sending(Recorder):
+        def send(self, *_message: Any, **_options: Any) -> bool:
+            """As if the node had been there until this very moment."""
+            return True
+
+    async with running_node() as node:
+        pid = await node.spawn(Sending)
+        async with node.trace(pid):
+            send = node._find(pid).behaviour.send
+
+    sent = await trio.to_thread.run_sync(send, pid, "just in time")
+
+    assert sent

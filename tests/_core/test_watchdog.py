@@ -405,3 +405,37 @@ async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
     watchdog._thread.join(20)
 
     assert not watchdog._thread.is_alive()
+
+
+def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_counts() -> None:
+    reports: list[BlockedReport] = []
+    enough = threading.Event()
+
+    class LastMoment:
+        """A loop that shows its sign of life when the watchdog has just given up waiting for it."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+            self.sign: Callable[[], None] | None = None
+            self.thread = threading.get_ident()
+
+        @property
+        def loop_thread(self) -> int:
+            if self.sign is not None:
+                self.sign()
+                self.sign = None
+            return self.thread
+
+        def post(self, sign: Callable[[], None]) -> None:
+            self.sign = sign
+            self.asked += 1
+            if self.asked == 3:
+                enough.set()
+
+    bridge: Any = LastMoment()
+    watchdog = Watchdog(bridge, 0.01, reports.append)
+    asked_again = enough.wait(PATIENCE)
+    watchdog.stop()
+
+    assert asked_again
+    assert reports == []
