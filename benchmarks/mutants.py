@@ -18,7 +18,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -28,10 +28,12 @@ import trio
 
 from .mutation import Mutant, mutants_of
 
-__all__ = ["Explained", "Mutant", "explained", "mutants_of"]
+__all__ = ["Explained", "explained", "install", "page"]
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPLAINED = Path(__file__).with_suffix(".toml")
+PAGE = ROOT / "docs" / "design.md"
+BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "ergo_py/_core/mailbox.py": (
@@ -289,6 +291,18 @@ def explained() -> dict[str, Explained]:
     return {module: Explained(known.get(module, {})) for module in TESTS}
 
 
+def page(known: Mapping[str, Explained]) -> str:
+    """What ``docs/design.md`` shows of that."""
+    rows = ["| module | mutants | a test notices | no test notices |", "|---|---:|---:|---:|"]
+    rows += [f"| `{name}` | {one.tried} | {one.killed} | {len(one.survived)} |" for name, one in known.items()]
+    rows += ["", "| in | what is changed, and no test notices | because |", "|---|---|---|"]
+    for name, one in known.items():
+        for mutant, why in one.survived.items():
+            where, _, change = mutant.replace("|", "\\|").partition(": ")
+            rows.append(f"| `{Path(name).stem}.{where}` | `{change}` | {why} |")
+    return "\n".join(rows)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="files to break (default: all that are listed here)")
@@ -297,10 +311,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lines", help="only those that begin in these lines, such as 100-120")
     parser.add_argument("--seed", type=int, default=0, help="which ones a sample holds, and in which order they come")
     parser.add_argument("--only", help="the name of one mutant; the tests then say what they notice")
+    parser.add_argument("--page", action="store_true", help="only write what is known into docs/design.md")
     chosen = parser.parse_args(arguments)
     unknown = [module for module in chosen.modules if module not in TESTS]
     if unknown:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(TESTS)}")
+    if chosen.page:
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{page(explained())}\n\n{END}{after}")
+        return 0
     os.chdir(ROOT)
     os.environ["HYPOTHESIS_PROFILE"] = "fast"
     modules = chosen.modules or list(TESTS)

@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 __all__ = ["Mutant", "mutants_of"]
@@ -33,6 +34,8 @@ class Mutant:
         return f"{self.module}:{self.line}: {self.name}"
 
 
+_Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -59,12 +62,15 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     """Every mutant of a module."""
     tree, made = ast.parse(source), []
     found = [(one, text) for one in _mutable(tree) for text in _changes(one)]
+    scopes = [one for one in ast.walk(tree) if isinstance(one, _Scope)]
+    lines = source.splitlines(keepends=True)
+    offsets = [0, *accumulate(map(len, lines))]
     seen: Counter[tuple[str, str]] = Counter()
     for node, changed in (*found, *_tests(tree)):
-        begin, end = _span(source, node)
+        begin, end = _span(lines, offsets, node)
         # An expression keeps its meaning in brackets; a statement must not have any.
         text = changed if isinstance(node, ast.stmt) else f"({changed})"
-        where, is_inside = _place(tree, node)
+        where, is_inside = _place(scopes, node)
         change = f"{' '.join(source[begin:end].split())} -> {changed}"
         seen[where, change] += 1
         if seen[where, change] > 1:
@@ -73,16 +79,11 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     return made
 
 
-def _place(tree: ast.AST, node: Any) -> tuple[str, bool]:
+def _place(scopes: list[_Scope], node: Any) -> tuple[str, bool]:
     """The names around a node, and whether it is in the body of a function."""
-    names, is_inside = [], False
-    for outer in ast.walk(tree):
-        match outer:
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                if outer is not node and outer.body[0].lineno <= node.lineno <= (outer.end_lineno or 0):
-                    names.append(outer.name)
-                    is_inside = is_inside or not isinstance(outer, ast.ClassDef)
-    return ".".join(names) or "module", is_inside
+    around = [one for one in scopes if one is not node and one.body[0].lineno <= node.lineno <= (one.end_lineno or 0)]
+    is_inside = any(not isinstance(one, ast.ClassDef) for one in around)
+    return ".".join(one.name for one in around) or "module", is_inside
 
 
 def _mutable(tree: ast.AST) -> Iterator[Any]:
@@ -166,11 +167,9 @@ def _is_text(*operands: ast.expr) -> bool:
     )
 
 
-def _span(source: str, node: Any) -> tuple[int, int]:
-    lines = source.splitlines(keepends=True)
-
+def _span(lines: list[str], offsets: list[int], node: Any) -> tuple[int, int]:
     def at(line: int, column: int) -> int:
         # Columns are counted in bytes of UTF-8.
-        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+        return offsets[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)

@@ -500,7 +500,6 @@ class Supervision:
         return child
 
     def _remove(self, child: Child, reason: Reason) -> None:
-        child.wanted = False
         self.children.pop(child.name, None)
         self._actions.append(Removed(child.name, reason))
 

@@ -699,3 +699,37 @@ def test_one_that_is_taken_away_while_it_is_down_is_gone_for_the_reason_it_ended
     assert stopped == [Answer("asker", "a"), Gone("a", Killed())]
     # It never had a process.
     assert removed == [Answer("asker", None), Removed("b", Shutdown())]
+
+
+def test_one_that_is_asked_to_stop_while_its_siblings_are_stopped_is_stopped_once() -> None:
+    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
+    together = plan.exited("a", "a", Killed(), None, 1.0)
+
+    asked = plan.ask(StopChild("b"), "asker", 1.0)
+    then = plan.exited("c", "c", Shutdown(), None, 1.0)
+
+    assert together == [Stop("c", returns=True)]
+    assert asked == [Stop("b", returns=False)]
+    assert then == []
+
+
+def test_one_that_came_back_before_its_siblings_is_not_stopped_with_them_any_more() -> None:
+    plan = begun(*(ChildSpec(name, Worker) for name in "abc"), strategy=ALL_FOR_ONE)
+    plan.exited("a", "a", Killed(), None, 1.0)
+    plan.exited("b", "b", Killed(), None, 1.0)
+    plan.ask(StartChild("b"), "asker", 1.0)
+    plan.started("b", "b2", 1.0)
+
+    actions = plan.exited("c", "c", Shutdown(), None, 1.0)
+
+    assert actions == [Start("a", Killed())]
+    assert plan.find("b").phase is P.RUNNING
+
+
+def test_the_next_start_is_told_why_the_last_one_failed() -> None:
+    plan = begun(ChildSpec("a", Worker))
+    plan.exited("a", "a", Killed(), None, 1.0)
+
+    actions = plan.start_failed("a", OSError(), Custom("no room"), None, 1.0)
+
+    assert actions == [Start("a", Custom("no room"))]

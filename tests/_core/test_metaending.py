@@ -375,12 +375,16 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
     with theirs:
         async with owning() as owned:
             meta = Duplex()
-            alias = await owned.spawn(meta, stop_timeout=0.1)
+            alias = await owned.spawn(meta, stop_timeout=HELD)
+            ending = meta._meta
             owned.node.send(alias, pour)
-            with trio.fail_after(5):
-                await owned.until(lambda: owned.node.metas() == [])
+            await owned.until(ending.reader_gone.is_set)
+            await wait_all_tasks_blocked()
+            # The reader has returned by itself, so the handler is first given its time, which is over now.
+            assert ending.step is not None
+            ending.step.cancel()
+            await owned.ended(alias)
 
-            # The reader had returned by itself, so the handler was first given its time.
             assert len(failed) == 1
             assert owned.node.info().threads_abandoned == 0
 
