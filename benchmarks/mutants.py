@@ -180,6 +180,8 @@ class Trials:
             else:
                 self.survived.append(mutant)
                 self.say(f"survived: {mutant}")
+            if (tried := len(self.killed) + len(self.survived)) % 50 == 0:
+                self.say(f"{self._module}: {tried} of {len(self._mutants)} tried")
         return True
 
     def say(self, text: str) -> None:
@@ -322,7 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.write_text(f"{before}{BEGIN}\n\n{page(explained())}\n\n{END}{after}")
         return 0
     os.chdir(ROOT)
-    os.environ["HYPOTHESIS_PROFILE"] = "fast"
+    os.environ["HYPOTHESIS_PROFILE"] = "unshrunk"
     modules = chosen.modules or list(TESTS)
     if chosen.only:
         [mutant] = [one for module in modules for one in _made(module, chosen) if one.name == chosen.only]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # The same examples each time, and no database: a run says the same as the one before, its coverage included. What is new is looked
 # for by the thorough profile. No deadline: the machine may be busy.
@@ -22,6 +22,8 @@ settings.register_profile(
 settings.register_profile(
     "thorough", settings.get_profile("fast"), max_examples=2_000, stateful_step_count=100, derandomize=False
 )
+# For those who only want to know that a test fails.
+settings.register_profile("unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 THREAD_GRACE = 2.0
