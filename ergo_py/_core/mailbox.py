@@ -168,10 +168,12 @@ search; an OrderedDict, because finding the first key of a dict takes the longer
 
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
+_LAST_PLACES: Final = 16
+"""How many places of a bounded lane threads take one after the other, so that they do not run past the bound together."""
 
 
 class Mailbox:
-    """Four lanes with one order of service. Only the loop's own thread touches it."""
+    """Four lanes with one order of service. Only the loop's own thread touches it, but for appends to MAIN and promises."""
 
     __slots__ = (
         "_bounded",
@@ -295,6 +297,24 @@ class Mailbox:
             while queue:
                 yield lane, queue.popleft()
 
+    def has_plenty(self) -> bool:
+        """Say whether any thread may append to MAIN just so: nobody is overtaken by that, and the bound is far away.
+
+        Between this look and the append other threads may append, too, one each. There are enough places left for that; they are
+        given out one at a time, under a lock.
+        """
+        return len(self.main) + _LAST_PLACES < self.limit and not self.waiters and not self.inbound
+
+    def take_in(self, envelope: Envelope) -> bool:
+        """Put a user message into MAIN, from any thread, under the bridge's lock. False if there is no room or it would overtake.
+
+        The very last place is left to those on the loop, who look for room first and take it then.
+        """
+        if self.waiters or self.inbound or len(self.main) + 1 >= self.limit:
+            return False
+        self.main.append(envelope)
+        return True
+
     def promise(self, lane: Lane) -> bool:
         """Keep a place for a message that is on its way, if there is room. Under the bridge's lock."""
         if not self.has_room(lane):
@@ -305,9 +325,11 @@ class Mailbox:
         return True
 
     def redeem(self, lane: Lane) -> None:
-        """Give a kept place back: its message has come. Under the bridge's lock."""
-        if self.inbound is not None:
+        """Give a kept place back: its message is in the lane. Under the bridge's lock."""
+        if self.inbound:
             self.inbound[lane] -= 1
+            if not self.inbound[lane]:
+                del self.inbound[lane]
 
     def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
         """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told then.

@@ -463,6 +463,8 @@ class Meta:
         """Its mailbox is always asked."""
         return False
 
+    measured = open
+
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in its sender's turn, if the behaviour can and the handler could be served nothing before it.
 

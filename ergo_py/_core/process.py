@@ -30,6 +30,7 @@ from .mailbox import (
     URGENT_LANE,
     Envelope,
     Mailbox,
+    Overflow,
     kind_name,
 )
 from .observing import Spawned
@@ -93,6 +94,7 @@ class Process:
         "kernel",
         "mailbox",
         "main",
+        "measured",
         "name",
         "open",
         "options",
@@ -129,10 +131,13 @@ class Process:
         self.mailbox = Mailbox(options.mailbox_size or 0, options.overflow)
         self.main = self.mailbox.main
         self.accepting = True
-        self.open = not options.mailbox_size and kernel.observer is None and not callbacks.supervises
+        is_plain = kernel.observer is None and not callbacks.supervises
+        self.open = is_plain and not options.mailbox_size
         """Accepting, and with nothing to look at before an append, which any thread may do: what every send tests first. Once it
         is False it stays so, or what a thread has sent on the longer way would be overtaken.
         """
+        self.measured = is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
+        """Accepting, and with nothing but the bound to look at before an append."""
         self.peer: Any = NOBODY
         """To whom it has last sent: most send to the same one again, and need not look for it."""
         self.stirred = False
@@ -531,7 +536,7 @@ class Process:
 
     def refuse(self) -> None:
         """Take no more user messages."""
-        self.accepting = self.open = False
+        self.accepting = self.open = self.measured = False
         if self.seat is not None:
             self.seat.vacate(self.id)
         if self.mailbox.waiters:

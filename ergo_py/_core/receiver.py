@@ -36,11 +36,16 @@ class Receiver(Protocol):
         """Accepting, and with nothing to look at before an append to its main lane: as nearly all are, nearly always."""
         ...
 
+    @property
+    def measured(self) -> bool:
+        """Accepting, and with nothing but the bound to look at before an append."""
+        ...
+
     def wake(self) -> None:
         """Have it look at its mailbox."""
 
     def stir(self) -> None:
-        """The same, from any thread, for one that is ``open``."""
+        """The same, from any thread, for one that is ``open`` or ``measured``."""
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""

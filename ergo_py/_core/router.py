@@ -110,7 +110,7 @@ class Router:
         self.loop_thread = 0
         self.stopped = True
         for process in self.processes.values():
-            process.accepting = process.open = False
+            process.accepting = process.open = process.measured = False
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Router:
         """
         if type(to) is PID and not priority:
             process = self.processes.get(to)
-            if process is not None and process.open:
+            if process is not None and (process.open or (process.measured and process.mailbox.has_plenty())):
                 # In any thread: an append is one step, and the receiver looks again after it has marked itself as asleep.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
@@ -325,20 +325,24 @@ class Router:
     ) -> bool:
         # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
         self.bridge.check_open()
-        if receiver is not None and receiver.open and not priority:
-            # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
-            return self.post(receiver, to, MAIN_LANE, (self._kind(receiver, to), sender, to, message))
         if receiver is None or not receiver.accepting:
             self.bridge.post(self._send, sender, to, message, priority)
             return False
+        envelope = (self._kind(receiver, to), sender, to, message)
+        if receiver.open and not priority:
+            # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
+            return self.post(receiver, to, MAIN_LANE, envelope)
         box = receiver.mailbox
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
             self.bridge.post(self.arrive, sender, to, message, priority)
             return True
         lane = LANES[priority]
-        envelope = (self._kind(receiver, to), sender, to, message)
         with self.bridge.lock:
-            fits = box.promise(lane)
+            is_in = receiver.measured and lane is MAIN_LANE and box.take_in(envelope)
+            fits = is_in or box.promise(lane)
+        if is_in:
+            receiver.stir()
+            return True
         if fits:
             self.bridge.post(self.arrive_promised, receiver, lane, envelope)
             return True
@@ -349,10 +353,14 @@ class Router:
 
     def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Put a message for which a place was promised."""
+        accepted = receiver.accepting
         with self.bridge.lock:
+            # Given back when the message is in it: what is sent after it goes straight in as soon as nothing is on its way.
+            if accepted:
+                receiver.mailbox.push(lane, envelope)
             receiver.mailbox.redeem(lane)
-        if receiver.accepting:
-            self.signal(receiver, lane, envelope)
+        if accepted:
+            receiver.wake()
         else:
             self.bury(envelope, envelope[2], Why.STOPPING, receiver)
 

@@ -505,7 +505,8 @@ async def test_a_thread_s_messages_keep_their_order_inside_each_priority(by: str
         assert collection.numbers_of(priority) == list(range(600))
 
 
-async def test_no_message_is_left_with_a_process_that_sleeps(switching_fast: None) -> None:
+@pytest.mark.parametrize("size", [None, 1, 2, 20])
+async def test_no_message_is_left_with_a_process_that_sleeps(size: int | None, switching_fast: None) -> None:
     lost: list[tuple[int, int]] = []
 
     class Acknowledging(Actor):
@@ -513,7 +514,7 @@ async def test_no_message_is_left_with_a_process_that_sleeps(switching_fast: Non
             message.set()
 
     async with running_node() as node:
-        pids = [await node.spawn(Acknowledging) for _ in range(3)]
+        pids = [await node.spawn(Acknowledging, mailbox_size=size, overflow=Overflow.WAIT) for _ in range(3)]
 
         def one_at_a_time(thread: int) -> None:
             for number in range(300):
@@ -696,7 +697,8 @@ def test_who_has_seen_room_where_senders_wait_is_not_refused_because_a_thread_wa
     assert next_verdict is Verdict.REFUSED
 
 
-async def test_threads_wait_for_room_and_lose_neither_message_nor_order(switching_fast: None) -> None:
+@pytest.mark.parametrize("bound", [1, 2, BOUND, 18, 40])
+async def test_threads_wait_for_room_and_lose_neither_message_nor_order(bound: int, switching_fast: None) -> None:
     collection = Collection(4 * 200)
     deepest = 0
 
@@ -707,7 +709,7 @@ async def test_threads_wait_for_room_and_lose_neither_message_nor_order(switchin
             super().handle_message(message, sender)
 
     async with running_node() as node:
-        pid = await node.spawn(Watching, collection, mailbox_size=BOUND, overflow=Overflow.WAIT)
+        pid = await node.spawn(Watching, collection, mailbox_size=bound, overflow=Overflow.WAIT)
 
         def flood(thread: int) -> None:
             for number in range(200):
@@ -719,7 +721,7 @@ async def test_threads_wait_for_room_and_lose_neither_message_nor_order(switchin
 
     for thread in range(4):
         assert collection.numbers_of(thread) == list(range(200))
-    assert deepest <= BOUND
+    assert deepest <= bound
     assert not info.dead_letters
 
 
@@ -1263,10 +1265,14 @@ class Echo(Actor):
     def handle_call(self, request, caller):
         return request
 
+bounded = []
+
 def child(node, pid):
     verbs = {
         "send": lambda: node.send(pid, 1),
         "high": lambda: node.send(pid, 1, priority=Priority.HIGH),
+        "bounded": lambda: node.send("bounded", 1),
+        "bounded pid": lambda: node.send(bounded[0], 1),
         "name": lambda: node.send("nobody", 1),
         "info": node.info,
         "kill": lambda: node.kill(pid),
@@ -1291,6 +1297,7 @@ def fork(node, pid):
 async def main():
     async with open_node(watchdog=None) as node:
         pid = await node.spawn(Echo)
+        bounded.append(await node.spawn(Echo, name="bounded", mailbox_size=100))
         where = sys.argv[1]
         if where == "loop":
             status = fork(node, pid)
@@ -1323,7 +1330,7 @@ def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -
         check=False,
     )
 
-    verbs = ["send", "high", "name", "info", "kill", "stop", "thread"]
+    verbs = ["send", "high", "bounded", "bounded pid", "name", "info", "kill", "stop", "thread"]
     assert done.stderr == ""
     assert done.stdout == "".join(f"{verb} refused, " for verb in verbs) + "0 undisturbed\n"
 

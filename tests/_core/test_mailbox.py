@@ -68,7 +68,7 @@ class MailboxMachine(RuleBasedStateMachine):
         self.dropped = 0
         self.numbers = count()
 
-    @initialize(limit=st.integers(0, 3), overflow=st.sampled_from([*Overflow, Divert("spill", "tag")]))
+    @initialize(limit=st.sampled_from([0, 1, 2, 3, 18]), overflow=st.sampled_from([*Overflow, Divert("spill", "tag")]))
     def begin(self, limit: int, overflow: Overflow | Divert) -> None:
         self.box = Mailbox(limit, overflow)
 
@@ -139,8 +139,19 @@ class MailboxMachine(RuleBasedStateMachine):
         self.promised[lane] -= 1
         self.lanes[lane].append(envelope)
 
-        self.box.redeem(lane)
         self.box.push(lane, envelope)
+        self.box.redeem(lane)
+
+    @precondition(lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT))
+    @rule(kind=user_kinds)
+    def a_thread_puts_a_message(self, kind: int) -> None:
+        envelope = self.envelope(kind)
+        overtakes = any(self.waiting.values()) or any(self.promised.values())
+        fits = not overtakes and len(self.lanes[Lane.MAIN]) < self.box.limit - 1
+        if fits:
+            self.lanes[Lane.MAIN].append(envelope)
+
+        assert self.box.take_in(envelope) is fits
 
     @rule(lane=st.sampled_from([Lane.URGENT, Lane.SYSTEM]), kind=st.sampled_from(SIGNAL_KINDS))
     def the_kernel_signals(self, lane: Lane, kind: int) -> None:
@@ -357,6 +368,38 @@ def test_a_place_that_was_promised_is_taken_until_its_message_has_come() -> None
     assert not box.has_room(Lane.MAIN)
     box.redeem(Lane.MAIN)
     assert box.has_room(Lane.MAIN)
+
+
+def test_threads_take_the_last_places_one_at_a_time_and_leave_the_very_last_to_the_loop() -> None:
+    box = Mailbox(20, Overflow.WAIT)
+
+    free = 0
+    while box.has_plenty():
+        box.push(Lane.MAIN, (MESSAGE, "thread", None, free))
+        free += 1
+    one_at_a_time = 0
+    while box.take_in((MESSAGE, "thread", None, free + one_at_a_time)):
+        one_at_a_time += 1
+
+    assert (free, one_at_a_time) == (4, 15)
+    assert box.has_room(Lane.MAIN)
+    assert [envelope[3] for envelope in box.main] == list(range(19))
+
+
+@pytest.mark.parametrize("lane", [Lane.MAIN, Lane.SYSTEM])
+def test_a_thread_goes_past_nobody_who_waits_and_nothing_that_is_on_its_way(lane: Lane) -> None:
+    waited_for, promised = Mailbox(20, Overflow.WAIT), Mailbox(20, Overflow.WAIT)
+    waiter = FakeWaiter((MESSAGE, "first", None, 1), depth=1)
+
+    waited_for.wait_for_room(lane, waiter.envelope, waiter, waiter.depth)
+    promised.promise(lane)
+    before = [(box.has_plenty(), box.take_in((MESSAGE, "second", None, 2))) for box in (waited_for, promised)]
+    waited_for.stop_waiting(lane, waiter)
+    promised.redeem(lane)
+    after = [(box.has_plenty(), box.take_in((MESSAGE, "second", None, 2))) for box in (waited_for, promised)]
+
+    assert before == [(False, False)] * 2
+    assert after == [(True, True)] * 2
 
 
 def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_was_promised_it() -> None:

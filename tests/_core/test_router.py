@@ -34,7 +34,7 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.mailbox import MESSAGE, Lane
+from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox
 from ergo_py._core.router import _ThreadWaiter
 from tests.support import Puppet, Recorder, running_node
 
@@ -251,10 +251,22 @@ async def test_messages_of_one_sender_at_one_priority_arrive_in_sending_order(
         assert heard == list(range(1_000))
 
 
-async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent_them() -> None:
+BOUNDS: dict[str, dict[str, Any]] = {
+    "unbounded": {},
+    "bounded by one": {"mailbox_size": 1, "overflow": Overflow.WAIT},
+    "bounded closely": {"mailbox_size": 4, "overflow": Overflow.WAIT},
+    "bounded": {"mailbox_size": 40, "overflow": Overflow.WAIT},
+    "never full": {"mailbox_size": 5000},
+}
+"""Ways for a thread: straight into the mailbox, under a lock, by way of the bridge, and after having waited."""
+bounds = pytest.mark.parametrize("options", BOUNDS.values(), ids=BOUNDS)
+
+
+@bounds
+async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent_them(options: dict[str, Any]) -> None:
     heard: list[tuple[int, int]] = []
-    async with running_node(limit=20) as node:
-        pid = await node.spawn(Recorder, heard)
+    async with running_node(limit=60) as node:
+        pid = await node.spawn(Recorder, heard, **options)
 
         def send_many(thread: int) -> None:
             for number in range(500):
@@ -263,17 +275,20 @@ async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent
         async with trio.open_nursery() as nursery:
             for thread in range(4):
                 nursery.start_soon(trio.to_thread.run_sync, send_many, thread)
-        await wait_all_tasks_blocked(0.01)
+        await node.call(pid, "all?")
 
         assert len(heard) == 2_000
         for thread in range(4):
             assert [number for who, number in heard if who == thread] == list(range(500))
 
 
-async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_overtake_itself() -> None:
+@bounds
+async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_overtake_itself(
+    options: dict[str, Any],
+) -> None:
     heard: list[Any] = []
-    async with running_node() as node:
-        pid = await node.spawn(Recorder, heard, name="ada")
+    async with running_node(limit=60) as node:
+        pid = await node.spawn(Recorder, heard, name="ada", **options)
 
         def send_many() -> None:
             for number in range(0, 1000, 2):
@@ -286,10 +301,11 @@ async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_over
         assert heard == list(range(1000))
 
 
-async def test_threads_that_send_to_a_sleeper_wake_the_loop_once() -> None:
+@pytest.mark.parametrize("options", [{}, {"mailbox_size": 101}, {"mailbox_size": 101, "overflow": Overflow.WAIT}])
+async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[str, Any]) -> None:
     heard: list[Any] = []
     async with running_node() as node:
-        pid = await node.spawn(Recorder, heard)
+        pid = await node.spawn(Recorder, heard, **options)
         await wait_all_tasks_blocked()
 
         thread = threading.Thread(target=lambda: [node.send(pid, number) for number in range(100)])
@@ -321,10 +337,61 @@ async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_let
         assert not process.main
 
 
-async def test_a_call_does_not_overtake_what_a_thread_has_just_sent() -> None:
+@pytest.mark.parametrize("name", [None, "ada"])
+@pytest.mark.parametrize("size", [2, 100])
+async def test_a_thread_that_saw_a_bounded_process_just_before_its_end_leaves_a_dead_letter(
+    size: int, name: str | None
+) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, name=name, mailbox_size=size, overflow=Overflow.WAIT)
+        process = node._router.processes[pid]
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        # As if the thread had looked for the receiver, and lost the processor for a moment.
+        process.accepting = process.measured = True
+        node._router.processes[pid] = process
+        if name is not None:
+            node._router.registry.take_name(name, process)
+        sent = await trio.to_thread.run_sync(node.send, name or pid, "late")
+        del node._router.processes[pid]
+        node._router.bridge.catch_up()
+
+        assert sent is True
+        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [(pid, "str")]
+        assert not process.main
+
+
+async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it() -> None:
+    heard: list[Any] = []
+    sent_meanwhile: list[bool] = []
+
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard, mailbox_size=3)
+        box = node._router.processes[pid].mailbox
+
+        class Hurried(Mailbox):
+            __slots__ = ()
+
+            def redeem(self, lane: Lane) -> None:
+                super().redeem(lane)
+                # What a thread sends at this moment, which is the first one in which it may go straight in.
+                sent_meanwhile.append(self.take_in((MESSAGE, node.pid, None, "second")))
+
+        box.promise(Lane.MAIN)
+        box.__class__ = Hurried
+        node._router.arrive_promised(node._router.processes[pid], Lane.MAIN, (MESSAGE, node.pid, None, "first"))
+        await node.call(pid, "all?")
+
+    assert sent_meanwhile == [True]
+    assert heard == ["first", "second"]
+
+
+@pytest.mark.parametrize("options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}])
+async def test_a_call_does_not_overtake_what_a_thread_has_just_sent(options: dict[str, Any]) -> None:
     heard: list[Any] = []
     async with running_node() as node:
-        pid = await node.spawn(Recorder, heard)
+        pid = await node.spawn(Recorder, heard, **options)
         await wait_all_tasks_blocked()
 
         thread = threading.Thread(target=node.send, args=(pid, "first"))
@@ -1150,7 +1217,7 @@ async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(a
             await trio.sleep(3)
 
     async with running_node() as node:
-        bounded, unbounded = await node.spawn(Slow, heard, mailbox_size=9), await node.spawn(Slow, heard)
+        bounded, unbounded = await node.spawn(Slow, heard, mailbox_size=90), await node.spawn(Slow, heard)
         for pid in (bounded, unbounded):
             node.send_exit(pid, Normal())
         await wait_all_tasks_blocked()
