@@ -56,6 +56,8 @@ class Goal:
     name: str
     most: float
     of: str = ""
+    is_dream: bool = False
+    """Beyond what is to be reached: where two limits are named for the same work, the harder one."""
 
 
 @dataclass(frozen=True)

@@ -234,16 +234,23 @@ def goals(content: Content) -> dict[str, str]:
         for goal in figures["goals"]
     ]
     rows.sort(key=lambda row: _rank(row[3]["name"]))
-    met = sum(goal["met"] for *_, goal in rows)
-    page = [_written_by("bench-page"), _about(content), "", f"{met} of {len(rows)} goals are met in this run.", ""]
-    page += ["| goal | work | at most | here | | if not, why |", "|---|---|---|---|---|---|"]
-    for case, unit, line, goal in rows:
-        of = f"× {goal['of']}" if goal["of"] else _unit(unit, line)
-        reason = "" if goal["met"] else why(GOALS, case, line, goal["of"])
-        mark = "met" if goal["met"] else "**not met**"
-        cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.3g} {of}", f"{goal['is']:.3g}", mark, reason]
-        page.append("| " + " | ".join(cells) + " |")
-    return {"goals.md": "\n".join([*page, ""])}
+    page = [_written_by("bench-page"), _about(content), ""]
+    for heading, dreams in (("To be reached", False), ("Dreams", True)):
+        some = [row for row in rows if row[3]["dream"] is dreams]
+        met = sum(goal["met"] for *_, goal in some)
+        page += [f"### {heading}", "", f"{met} of {len(some)} are met in this run.", ""]
+        page += ["| goal | work | at most | here | | if not, why |", "|---|---|---|---|---|---|"]
+        page += [_goal_row(*row) for row in some]
+        page += [""]
+    return {"goals.md": "\n".join(page)}
+
+
+def _goal_row(case: str, unit: str, line: str, goal: Content) -> str:
+    of = f"× {goal['of']}" if goal["of"] else _unit(unit, line)
+    reason = "" if goal["met"] else why(GOALS, case, line, goal["of"])
+    mark = "met" if goal["met"] else "**not met**"
+    cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.3g} {of}", f"{goal['is']:.3g}", mark, reason]
+    return "| " + " | ".join(cells) + " |"
 
 
 def _rank(name: str) -> tuple[int, int, str]:

@@ -25,7 +25,7 @@ def table(cases: Sequence[Case], measured: Measurements) -> str:
 
 
 def _lines(cases: Sequence[Case], measured: Measurements) -> Iterator[str]:
-    met = missed = 0
+    verdicts: list[tuple[bool, bool]] = []
     noise: list[float] = []
     for case in cases:
         rounds = measured[case.name]
@@ -35,15 +35,16 @@ def _lines(cases: Sequence[Case], measured: Measurements) -> Iterator[str]:
         yield f"{case.name}: {case.about}"
         yield f"{'':30}{'here':>10}" + "".join(f"{f'x {name}':>9}" for name in _COLUMNS) + f"{'spread':>8}  goals"
         for row in evaluate(case, rounds):
-            met += sum(reached for _, _, reached in row.verdicts)
-            missed += sum(not reached for _, _, reached in row.verdicts)
+            verdicts += [(goal.is_dream, reached) for goal, _, reached in row.verdicts]
             yield _line(case, row)
         yield (
             f"  {case.reference} itself: {median(reference):.2f} {case.unit}, "
             f"interquartile range {spread(reference):.0%} of {len(reference)} rounds"
         )
     yield ""
-    yield f"goals met: {met}, not met: {missed}"
+    for what, dreams in (("goals", False), ("dreams", True)):
+        some = [reached for is_dream, reached in verdicts if is_dream is dreams]
+        yield f"{what} met: {sum(some)} of {len(some)}"
     loud = sum(value > _NOISY for value in noise)
     yield (
         f"noise: the references vary by {max(noise, default=0):.0%} at most; "
@@ -54,7 +55,8 @@ def _lines(cases: Sequence[Case], measured: Measurements) -> Iterator[str]:
 def _line(case: Case, row: Row) -> str:
     ratios = "".join(f"{row.ratios[name]:9.2f}" if name in row.ratios else f"{'':9}" for name in _COLUMNS)
     goals = "; ".join(
-        f"{goal.name} <= {goal.most:.3g}{f' {goal.of}' if goal.of else f' {case.unit}'.rstrip()} "
+        ("dream: " if goal.is_dream else "")
+        + f"{goal.name} <= {goal.most:.3g}{f' {goal.of}' if goal.of else f' {case.unit}'.rstrip()} "
         + ("met" if reached else "NOT MET")
         + ("" if goal.of in _COLUMNS or not goal.of else f" ({is_:.2f})")
         for goal, is_, reached in row.verdicts
@@ -111,7 +113,14 @@ def _summary(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, A
             "ratios": {name: ratio for name, ratio in row.ratios.items() if isfinite(ratio)},
             "spreads": {name: ratio for name, ratio in row.spreads.items() if isfinite(ratio)},
             "goals": [
-                {"name": goal.name, "most": goal.most, "of": goal.of, "is": is_, "met": reached}
+                {
+                    "name": goal.name,
+                    "most": goal.most,
+                    "of": goal.of,
+                    "dream": goal.is_dream,
+                    "is": is_,
+                    "met": reached,
+                }
                 for goal, is_, reached in row.verdicts
             ],
         }

@@ -42,7 +42,13 @@ def made_up(ours: list[float], reference: list[float]) -> tuple[Case, list[dict[
         size=1,
         least=1,
         variants={"ergo": lambda _: {}, "trio": lambda _: {}},
-        lines=[Line("line", "ergo", goals=(Goal("near", 0.5, "trio"), Goal("far", 0.1, "trio"), Goal("cheap", 9.0)))],
+        lines=[
+            Line(
+                "line",
+                "ergo",
+                goals=(Goal("near", 0.5, "trio"), Goal("far", 0.1, "trio", is_dream=True), Goal("cheap", 9.0)),
+            )
+        ],
     )
     rounds: list[dict[str, Figures]] = [
         {"ergo": {"cpu": x}, "trio": {"cpu": y}} for x, y in zip(ours, reference, strict=True)
@@ -102,8 +108,9 @@ def test_the_table_says_of_each_goal_whether_it_is_met_and_how_noisy_the_referen
     text = table([case], {"made up": rounds})
 
     assert "near <= 0.5 trio met" in text
-    assert "far <= 0.1 trio met" in text
-    assert "goals met: 3, not met: 0" in text
+    assert "dream: far <= 0.1 trio met" in text
+    assert "goals met: 2 of 2" in text
+    assert "dreams met: 1 of 1" in text
     assert "interquartile range 20%" in text
 
 

@@ -215,7 +215,12 @@ def _variants(pairs: int) -> dict[str, Variant]:
     }
 
 
-_REACH = (Goal("reach", 1 / 0.45, "floor"), Goal("reach", 1 / 8, "pykka"), Goal("reach", 1.0, "asyncio"))
+# Harder than G1 and G2.
+_REACH = (
+    Goal("reach", 1 / 0.45, "floor", is_dream=True),
+    Goal("reach", 1 / 8, "pykka", is_dream=True),
+    Goal("reach", 1.0, "asyncio", is_dream=True),
+)
 
 
 def _case(pairs: int, plain: Sequence[Goal] = (), asynchronous: Sequence[Goal] = ()) -> Case:

@@ -122,8 +122,13 @@ CASES = [
         least=100,
         variants={**APART, "step": _step},
         lines=[
-            Line("arm", "ergo", figure="arm cpu", goals=(Goal("reach", 3.0), Goal("G14", 6.0, "step"))),
-            Line("cancel", "ergo", figure="cancel cpu", goals=(Goal("reach", 3.0), Goal("G14", 4.0, "step"))),
+            Line("arm", "ergo", figure="arm cpu", goals=(Goal("reach", 3.0), Goal("G14", 6.0, "step", is_dream=True))),
+            Line(
+                "cancel",
+                "ergo",
+                figure="cancel cpu",
+                goals=(Goal("reach", 3.0), Goal("G14", 4.0, "step", is_dream=True)),
+            ),
         ],
     ),
     Case(
