@@ -7,8 +7,9 @@ ARGS   ?=
 MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
-# One more than there are cores: most tests wait for a thread, a socket or a program of their own. `make test WORKERS=` shows what they print.
-WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# One more than there are cores: most tests wait for a thread, a socket or a program of their own. Whoever has none left takes some
+# from the others. `make test WORKERS=` shows what they print.
+WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -18,6 +19,8 @@ PEERS := .venv-peers/.installed
 CODE  = $(wildcard ergo_py pytest_ergo_py.py tests examples benchmarks)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Many tests start programs, and each would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: $(shell sed -nE 's/^([a-z][a-z-]*):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 .DEFAULT_GOAL := help
@@ -50,10 +53,18 @@ lint: $(DEV) contracts  ## Lint, and check which module imports which
 contracts: $(DEV)
 	$(BIN)/lint-imports --no-cache
 
-types: $(DEV)   ## Check types with mypy (strict) and basedpyright
+types: mypy pyright     ## Check types with mypy (strict) and basedpyright
+
+mypy: $(DEV)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/mypy --config-file= --strict --python-version 3.11 examples/tutorial
+
+pyright: $(DEV)
 	$(BIN)/basedpyright $(CODE)
+
+# What pytest makes of the assertions is kept beside the tests; without it each of the processes that run them makes it for itself.
+prepared: $(DEV)
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # what is wrong is said by the tests
 
 test: $(DEV)    ## Run the tests; ARGS="tests/_core -k mailbox" selects
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) $(ARGS)
@@ -119,7 +130,7 @@ docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 
 check: fmt-check lint   ## Everything that must hold
-	$(MAKE) --jobs=2 types docs
+	$(MAKE) --jobs=2 pyright mypy docs prepared
 	$(MAKE) coverage
 
 demo: $(RUN)    ## Run the demonstration program

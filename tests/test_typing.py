@@ -30,12 +30,13 @@ def test_make_types_hands_the_tests_to_both_checkers() -> None:
     makefile = (ROOT / "Makefile").read_text()
 
     code = re.search(r"^CODE\s*=\s*\$\(wildcard (.*)\)$", makefile, re.MULTILINE)
-    recipe = re.search(r"^types:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    recipes = dict(re.findall(r"^(mypy|pyright):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
 
     assert code
     assert "tests" in code[1].split()
-    assert recipe
-    assert {"$(BIN)/mypy $(CODE)", "$(BIN)/basedpyright $(CODE)"} <= {line.strip() for line in recipe[1].splitlines()}
+    assert re.search(r"^types: mypy pyright\b", makefile, re.MULTILINE)
+    assert "\t$(BIN)/mypy $(CODE)\n" in recipes["mypy"]
+    assert "\t$(BIN)/basedpyright $(CODE)\n" in recipes["pyright"]
 
 
 def test_no_setting_leaves_the_cases_out_or_lets_a_needless_ignore_pass() -> None:
