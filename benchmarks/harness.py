@@ -124,6 +124,7 @@ def measure(
     size: Callable[[Case], int],
     tell: Callable[[str], None],
     choose: random.Random | None = None,
+    warm_up: bool = True,
 ) -> Measurements:
     """Measure every case in every round, as far as the case takes part in so many."""
     choose = choose or random.Random()
@@ -134,7 +135,7 @@ def measure(
         for case in cases:
             if number <= _share(case, rounds):
                 tell(f"round {number} of {rounds}: {case.name}")
-                done[case.name].append(_round(case, size(case), choose, warm_up=number == 1))
+                done[case.name].append(_round(case, size(case), choose, warm_up and number == 1))
     return done
 
 

@@ -1,5 +1,6 @@
 """What holds for every test: which Hypothesis profile is used, and that no thread is left behind."""
 
+import gc
 import os
 import threading
 import time
@@ -25,6 +26,13 @@ settings.register_profile(
 # For those who only want to know that a test fails.
 settings.register_profile("unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_collection_finish() -> None:
+    # What was imported and collected stays until the end, and every gc.collect() of a test would look at all of it.
+    gc.collect()
+    gc.freeze()
+
 
 THREAD_GRACE = 2.0
 """How long, in seconds, the threads of a test may take to end after it."""

@@ -10,7 +10,10 @@ import trio
 
 from ergo_py import Actor, Caller, Node, Reason, open_node
 
-__all__ = ["Failed", "Puppet", "Recorder", "Stubborn", "Witness", "open_descriptors", "running_node"]
+__all__ = ["THOROUGH", "Failed", "Puppet", "Recorder", "Stubborn", "Witness", "open_descriptors", "running_node"]
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+"""Whether a test may take its time: ``make test-deep``. How often something is tried depends on it, and never what."""
 
 
 class Failed(Exception):

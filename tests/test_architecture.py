@@ -1,7 +1,7 @@
 """The rules of the house that neither ruff nor import-linter can express."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,9 +23,16 @@ PURE = [
 ]
 
 
-def nodes(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+OF_INTEREST = ast.Import | ast.ImportFrom | ast.Await | ast.AsyncFor | ast.AsyncWith
+
+
+@cache
+def nodes(path: Path) -> list[tuple[str, ast.AST]]:
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, OF_INTEREST)
+    ]
 
 
 def absolute_imports(node: ast.AST) -> list[str]:

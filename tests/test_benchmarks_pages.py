@@ -3,13 +3,13 @@
 import json
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import compare, peers
+from benchmarks import compare, harness, peers
 from benchmarks import growing as growing_package
 from benchmarks.harness import Case, Goal, Line, discover, evaluate, measure
 from benchmarks.joining import guarded, join
@@ -21,6 +21,11 @@ from benchmarks.report import save
 
 DOCUMENTED = Path(__file__).parents[1] / "docs" / "performance"
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(autouse=True)
+def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
 
 
 def package_of_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> ModuleType:

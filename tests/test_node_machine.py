@@ -73,6 +73,7 @@ from ergo_py import (
 )
 from ergo_py._core.crews import Job
 from ergo_py._core.dispatching import DispatchedProcess
+from tests.support import THOROUGH
 
 NODE = "machine@localhost"
 NAMES = ("a", "b", "c")
@@ -1567,7 +1568,7 @@ EVERY_VERB = [
 ]
 
 
-@settings(max_examples=5 * settings().max_examples)
+@settings(max_examples=(5 if THOROUGH else 2) * settings().max_examples)
 @given(programs)
 @example(ANSWERED_AND_ASKED)
 @example(SPAWNER_CANCELLED)

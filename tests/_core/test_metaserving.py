@@ -1,6 +1,5 @@
 """How a handler serves: every message once and in order, each callback where its colour says, and nobody forgotten."""
 
-import os
 import random
 import sys
 import threading
@@ -36,9 +35,8 @@ from ergo_py._core.mailbox import FENCE, Lane
 from ergo_py._core.metaserving import wait_in_callback
 from ergo_py._core.observing import Delivered
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
-from tests.support import Failed, Puppet, Recorder
+from tests.support import THOROUGH, Failed, Puppet, Recorder
 
-DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 PATIENCE = 20.0
 """Seconds after which something is lost. Only a failing test takes that long."""
 
@@ -492,8 +490,8 @@ RECEIVERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
 async def test_every_single_message_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
-    count, threads = (100_000, 4) if DEEP else (1000, 4)
-    async with owning(limit=3000 if DEEP else 60) as owned:
+    count, threads = (100_000, 4) if THOROUGH else (500, 4)
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
         if RECEIVERS[receiver] is None:
             target: PID | Alias = await owned.node.spawn(Acknowledges)
         else:
@@ -514,8 +512,8 @@ async def test_every_single_message_wakes_its_receiver(receiver: str, switching_
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
 async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
-    count = 100_000 if DEEP else 1000
-    async with owning(limit=3000 if DEEP else 60) as owned:
+    count = 100_000 if THOROUGH else 500
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
         if RECEIVERS[receiver] is None:
             target: PID | Alias = await owned.node.spawn(Acknowledges)
         else:
@@ -539,9 +537,9 @@ async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str
 async def test_of_a_flood_none_is_lost_none_comes_twice_and_each_sender_is_in_order(
     colour: type[Any] | None, switching_fast: None
 ) -> None:
-    count = 400_000 if DEEP else 3_000
+    count = 400_000 if THOROUGH else 1_500
     heard: list[Any] = []
-    async with owning(limit=3000 if DEEP else 60) as owned:
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
         if colour is None:
             target: PID | Alias = await owned.node.spawn(Recorder, heard)
         else:

@@ -1,6 +1,5 @@
 """Delivery: who is meant by an address, what a full mailbox does, and where a message goes that has nowhere to go."""
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -36,9 +35,9 @@ from ergo_py import (
 )
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox
 from ergo_py._core.router import _ThreadWaiter
-from tests.support import Puppet, Recorder, running_node
+from tests.support import THOROUGH, Puppet, Recorder, running_node
 
-FLOOD = 1_000_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 200_000
+FLOOD = 1_000_000 if THOROUGH else 50_000
 LANES = pytest.mark.parametrize("priority", list(Priority), ids=["main", "system", "urgent"])
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.examples.programs import ROOT, promised
+from tests.support import THOROUGH
 
 COMMAND = [sys.executable, "-W", "error", "-m", "examples.demo"]
 
@@ -125,10 +126,7 @@ def on_a_terminal() -> Iterator[tuple["subprocess.Popen[bytes]", Screen]]:
         os.close(ours)
 
 
-@pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "thorough",
-    reason="it takes its time for people: make test-deep runs it",
-)
+@pytest.mark.skipif(not THOROUGH, reason="it takes its time for people: make test-deep runs it")
 def test_at_a_terminal_it_takes_its_time_and_serves_until_ctrl_c() -> None:
     with on_a_terminal() as (process, screen):
         screen.wait_for("Ctrl-C stops everything in order.")

@@ -15,10 +15,9 @@ import pytest
 
 from tests.examples.newcomer import Newcomer
 from tests.examples.programs import ROOT
+from tests.support import THOROUGH
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes minutes, and needs a package index"
-)
+pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a package index")
 
 
 def run(*command: object) -> str:

@@ -1,7 +1,6 @@
 """Thousands of connections at once. ``make test-deep`` takes the large numbers."""
 
 import gc
-import os
 import resource
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from ergo_py.meta.messages import TCPConnected
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until
-from tests.support import running_node
+from tests.support import THOROUGH, running_node
 
-DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-CROWD: dict[ReaderKind, int] = {"thread": 2_000, "task": 10_000} if DEEP else {"thread": 200, "task": 500}
+CROWD: dict[ReaderKind, int] = {"thread": 2_000, "task": 10_000} if THOROUGH else {"thread": 200, "task": 500}
 
 
 def resident() -> int:
