@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-THREAD_GRACE = 2.0
+THREAD_GRACE = 20.0
 """How long, in seconds, the threads of a test may take to end after it."""
 
 

@@ -43,6 +43,7 @@ class Ticks(MetaProcess):
 
     def start(self) -> None:
         while not self.stopping:
+            # What is looked at: to come back from a sleep it needs the interpreter, which the loop has.
             time.sleep(0.001)
             self.count += 1
             if self.count % 10 == 0:
@@ -101,6 +102,7 @@ async def test_worker_threads_get_through_as_well() -> None:
 
         def tick(_me: Any) -> None:
             for _ in range(ENOUGH):
+                # As above.
                 time.sleep(0.001)
             done.set()
 

@@ -86,6 +86,7 @@ def make_bridge(kind: type[Bridge] = Bridge) -> Bridge:
 
 
 def hesitate() -> None:
+    # Nothing is waited for: it lets the other threads come in between, at moments that nobody foresees.
     if random.random() < 0.4:
         time.sleep(random.random() * 0.001)
 
@@ -1416,6 +1417,7 @@ async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switc
                 bridge.post(int)
             except NodeStoppedError:
                 return number
+            # The loop is to fall asleep between two posts, so that the bell is rung for each.
             time.sleep(0.0001)
         return 0
 

@@ -1125,7 +1125,7 @@ async def test_a_thread_may_call_and_gets_what_a_task_would_get(way: Way) -> Non
     def reject(me: Any, caller: Caller) -> object:
         raise Reject(LookupError("no such key"))
 
-    async with running_node(inline_calls=way.inline_calls, limit=10) as node:
+    async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server, name="server")
 
         def ask() -> list[object]:
@@ -1154,7 +1154,7 @@ async def test_a_thread_may_call_and_gets_what_a_task_would_get(way: Way) -> Non
 
 
 async def test_a_thread_that_waits_for_an_answer_is_woken_by_its_callees_death() -> None:
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         server = await node.spawn(AsyncServer)
         entered = trio.Event()
 
@@ -1181,7 +1181,7 @@ async def test_a_thread_that_waits_for_an_answer_is_woken_by_its_callees_death()
 
 
 async def test_a_thread_that_gives_up_leaves_a_late_reply() -> None:
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         server = await asleep(node, PlainServer)
 
         def ask() -> float:
@@ -1258,7 +1258,7 @@ async def test_a_caller_in_a_loop_starves_nobody_and_sees_its_cancellation(way: 
             await trio.lowlevel.checkpoint()
             turns += 1
 
-    async with running_node(inline_calls=way.inline_calls, limit=20) as node:
+    async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
 
         async with trio.open_nursery() as nursery:

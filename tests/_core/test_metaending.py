@@ -108,7 +108,7 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
         await owned.until(lambda: owned.node.info().reader_threads == 0)
 
         assert (reason, meta.last) == (Custom("asked"), [Custom("asked")])
-        assert seconds < 4
+        assert seconds < 25
         assert line["thread"] == f"ergo-refuses-{alias.number}"
         assert "in hold_on" in line["exception"]
         # It still takes a place, as long as it is there.
@@ -191,7 +191,7 @@ async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
     began = time.perf_counter()
     async with owning(stop_timeout=0.2) as owned:
         for meta in metas:
-            await owned.spawn(meta, stop_timeout=5.0)
+            await owned.spawn(meta, stop_timeout=60.0)
         began = time.perf_counter()
     seconds = time.perf_counter() - began
     for meta in metas:
@@ -200,7 +200,7 @@ async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
 
     report = owned.node.exit_report
     assert report is not None
-    assert seconds < 4
+    assert seconds < 25
     assert [one.behaviour for one in report.abandoned].count("Refuses") == 20
     # Even so each has its last word, once, though a busy machine may come to it later.
     with trio.fail_after(20):
@@ -291,7 +291,7 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None
         kept = keep_log(meta)
         owned.node.send(alias, swallow)
         await wait_all_tasks_blocked()
-        with trio.fail_after(5):
+        with trio.fail_after(25):
             await owned.end(alias, "asked")
 
         assert meta.last == [Custom("asked")]
@@ -342,7 +342,7 @@ async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str)
             owned.node.send(alias, stick)
             await owned.until(inside.is_set)
             (owned.node.kill if end == "kill" else owned.node.send_exit)(alias)
-            with trio.fail_after(5):
+            with trio.fail_after(25):
                 await owned.ended(alias)
             still_open = ours.fileno() >= 0
             meta.let_go.set()
@@ -457,7 +457,7 @@ async def test_an_owner_that_is_killed_twice_takes_its_meta_processes_along() ->
         owned.node.kill(owned.owner)
         await wait_all_tasks_blocked()
         owned.node.kill(owned.owner)
-        with trio.fail_after(5):
+        with trio.fail_after(25):
             await owned.node.wait_ended(owned.owner)
         meta.let_go.set()
 

@@ -186,7 +186,7 @@ async def test_a_node_answers_deferred_calls(autojump_clock: MockClock) -> None:
 
 async def test_what_a_thread_may_ask_of_a_node() -> None:
     heard: list[Any] = []
-    async with running_node(limit=20) as node:
+    async with running_node() as node:
         pid = await node.spawn(Recorder, heard, name="receiver")
         victim = await node.spawn(Puppet)
         polite = await node.spawn(Puppet)
@@ -258,7 +258,7 @@ async def test_a_deferred_call_may_be_answered_by_a_thread() -> None:
             self.callers.append(caller)
             return NO_REPLY
 
-    async with running_node(limit=20) as node:
+    async with running_node() as node:
         callers: list[Caller] = []
         pid = await node.spawn(Keeping, callers)
         answers: list[Any] = []

@@ -73,7 +73,7 @@ async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_s
 async def test_a_node_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
 
-    async with running_node(limit=10, watchdog=0.5) as node:
+    async with running_node(watchdog=0.5) as node:
         await node.spawn(Puppet)
         during = set(threading.enumerate())
 
@@ -137,7 +137,7 @@ async def test_asking_a_node_to_stop_ends_its_body_quietly(stop: Callable[[Node]
     ends: list[Any] = []
     reached = False
 
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         await node.spawn(Witness, ends, name="stopper")
         result = stop(node)
         if result is not None and not isinstance(result, bool):
@@ -278,7 +278,7 @@ async def test_a_node_comes_down_although_a_process_waits_for_a_thread() -> None
 
     try:
         with trio.fail_after(20):
-            async with running_node(limit=10, stop_timeout=0.1) as node:
+            async with running_node(stop_timeout=0.1) as node:
                 pid = await node.spawn(Blocked, name="blocked")
                 node.send(pid, "begin")
                 await wait_all_tasks_blocked(0.01)

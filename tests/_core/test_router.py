@@ -471,7 +471,7 @@ async def test_a_changed_priority_holds_for_the_next_message_to_the_same_process
 
 async def test_a_thread_may_send_as_a_process() -> None:
     heard: list[Any] = []
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
         puppet = await node.spawn(Puppet)
 
@@ -911,7 +911,7 @@ async def test_send_wait_to_nobody_returns_false_at_once(autojump_clock: MockClo
 
 async def test_a_thread_waits_for_room_and_goes_on_in_order() -> None:
     heard: list[Any] = []
-    async with running_node(limit=20) as node:
+    async with running_node() as node:
         gate = trio.Event()
         pid = await busy(node, gate, heard, mailbox_size=2, overflow=Overflow.WAIT)
 
@@ -934,7 +934,7 @@ async def test_a_thread_waits_for_room_and_goes_on_in_order() -> None:
 
 
 async def test_a_thread_that_waits_for_room_is_let_go_by_the_receivers_death() -> None:
-    async with running_node(limit=20) as node:
+    async with running_node() as node:
         pid = await busy(node, trio.Event(), mailbox_size=1, overflow=Overflow.WAIT)
         node.send(pid, "queued")
         results: list[bool] = []
@@ -953,7 +953,7 @@ async def test_a_thread_that_waits_for_room_is_let_go_by_the_receivers_death() -
 
 
 async def test_a_thread_is_refused_by_a_full_mailbox_like_anybody_else() -> None:
-    async with running_node(limit=20) as node:
+    async with running_node() as node:
         gate = trio.Event()
         pid = await busy(node, gate, mailbox_size=1)
         node.send(pid, "queued")
@@ -1279,7 +1279,7 @@ async def test_a_flood_of_messages_to_a_dead_process_costs_no_memory(autojump_cl
 
 
 async def test_a_thread_that_sends_to_nobody_is_told_so() -> None:
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         sent = await trio.to_thread.run_sync(node.send, "nobody", 1)
         await wait_all_tasks_blocked(0.01)
 

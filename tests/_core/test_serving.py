@@ -182,7 +182,7 @@ async def test_a_process_with_many_messages_lets_others_run_after_a_burst(kind: 
         async def handle_message(self, message: Any, sender: Any) -> None:
             seen.append(turns.count)
 
-    async with running_node(burst=32, limit=20) as node, trio.open_nursery() as nursery:
+    async with running_node(burst=32) as node, trio.open_nursery() as nursery:
         pid = await node.spawn(Plain if kind == "plain" else Async)
         await wait_all_tasks_blocked()
         nursery.start_soon(turns.run)
@@ -208,7 +208,7 @@ async def test_a_process_with_slow_handlers_lets_others_run_after_a_slice_of_tim
             while time.perf_counter() < end:
                 pass
 
-    async with running_node(limit=20) as node, trio.open_nursery() as nursery:
+    async with running_node() as node, trio.open_nursery() as nursery:
         pid = await node.spawn(Slow)
         await wait_all_tasks_blocked()
         nursery.start_soon(turns.run)

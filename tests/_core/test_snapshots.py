@@ -193,7 +193,7 @@ async def test_a_snapshot_knows_of_no_call_that_is_over(autojump_clock: MockCloc
 
 
 async def test_running_time_grows_with_work_and_not_with_sleep() -> None:
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         server, pid = await node.spawn(Puppet), await node.spawn(Puppet)
 
         async def work(me: Puppet) -> None:
@@ -225,7 +225,7 @@ async def test_answering_on_the_spot_does_not_make_a_sleep_look_like_work() -> N
         def handle_call(self, request: Any, caller: Caller) -> object:
             return self.node.process_info(self.pid)
 
-    async with running_node(limit=10) as node:
+    async with running_node() as node:
         pid = await node.spawn(Looking)
         await wait_all_tasks_blocked()
         before = node.process_info(pid).running_time

@@ -248,7 +248,8 @@ async def test_a_query_in_progress_is_cancelled_by_the_stop(database_directory: 
 
     async with postgres(database_directory) as (owned, conninfo):
         calls = await owned.spawn(
-            BlockingCalls(factory=lambda: psycopg.connect(conninfo), interrupt=psycopg.Connection.cancel)
+            BlockingCalls(factory=lambda: psycopg.connect(conninfo), interrupt=psycopg.Connection.cancel),
+            stop_timeout=60,
         )
         ended: list[BaseException] = []
 
@@ -262,7 +263,7 @@ async def test_a_query_in_progress_is_cancelled_by_the_stop(database_directory: 
             nursery.start_soon(ask)
             await eventually(lambda: owned.node.meta_info(calls).messages_in == 1)
             await trio.sleep(0.1)
-            with trio.fail_after(4):
+            with trio.fail_after(25):
                 owned.node.send_exit(calls)
                 assert await owned.down() == Shutdown()
 

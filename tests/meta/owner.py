@@ -135,7 +135,7 @@ class Owned:
 
 
 @asynccontextmanager
-async def owning(*, limit: float = 30.0, **options: Any) -> AsyncIterator[Owned]:
+async def owning(*, limit: float = 60.0, **options: Any) -> AsyncIterator[Owned]:
     """A node with an owner on it."""
     sender, receiver = trio.open_memory_channel[Any](10_000_000)
     with sender, receiver:

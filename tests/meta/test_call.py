@@ -158,7 +158,7 @@ async def test_what_a_factory_raises_is_an_error_of_the_spawn_and_nothing_is_lef
         with pytest.raises(InitError, match="nobody there"):
             await owned.spawn(BlockingCalls(factory=make, threads=3))
 
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await eventually(lambda: owned.node.metas() == [] and made[0].closed_by == made[0].thread)
 
 

