@@ -4,7 +4,7 @@ To the kernel such a process is one whose callbacks all wait: each plain one is 
 and sleeps until it is done. So there is no second way in which a process is served, ended or supervised.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -99,7 +99,7 @@ class DispatchedProcess(Process):
         """The callback that is in a thread, or waits for one."""
         return None if self._hop is None else self._hop.job
 
-    async def _initialise(self, factory: Any, args: tuple[Any, ...]) -> None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Awaitable[None] | None:
         def make(*args: Any) -> _InThread:
             behaviour = factory(*args)
             behaviour._process = self
@@ -115,7 +115,7 @@ class DispatchedProcess(Process):
         if "init" in self.hopping and (ring := ring_of(self, crew.holder())):
             # Whoever waits for this init has the thread that it would run in.
             raise DeadlockError(self.id, None, ring, "give it another thread, or spawn it in an `async def` callback")
-        await super()._initialise(make, args)
+        return super()._initialise(make, args)
 
     def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
         if priority or self.priority:

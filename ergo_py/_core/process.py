@@ -1,7 +1,7 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -256,7 +256,12 @@ class Process:
         if spawner is not None:
             spawner.waiting = process
         try:
-            await process._initialise(factory, args)
+            waiting = process._initialise(factory, args)
+            if waiting is not None:
+                await waiting
+            if isinstance(process.reason, Killed) or process.state is TERMINATED:
+                raise SpawnError(f"{callbacks.behaviour} was killed during its init")
+            process.enter(SLEEP)
         except BaseException as error:
             await undo(process, error)
             if isinstance(error, SpawnError):
@@ -285,27 +290,25 @@ class Process:
             await router.turn()
         return process
 
-    async def _initialise(self, factory: Any, args: tuple[Any, ...]) -> None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Awaitable[None] | None:
+        """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
-        if "init" not in self.callbacks.defined:
-            pass
-        elif "init" in self.callbacks.asynchronous:
-            timeout = self.options.init_timeout
-            with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
-                self._scope = scope
-                await behaviour.init()
-            # Also if it swallowed the cancellation: what came too late has failed.
-            if scope.cancel_called:
-                if isinstance(self.reason, Killed):
-                    raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
-                raise InitTimeoutError(self.callbacks.behaviour, timeout)
-            self._scope = None
-        else:
+        if "init" in self.callbacks.asynchronous:
+            return self._wait_for_init()
+        if "init" in self.callbacks.defined:
             check_plain(self, "init", behaviour.init())
-        if isinstance(self.reason, Killed) or self.state is TERMINATED:
-            raise SpawnError(f"{self.callbacks.behaviour} was killed during its init")
-        self.enter(SLEEP)
+        return None
+
+    async def _wait_for_init(self) -> None:
+        timeout = self.options.init_timeout
+        with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
+            self._scope = scope
+            await self.behaviour.init()
+        # Also if it swallowed the cancellation: what came too late has failed.
+        if scope.cancel_called and not isinstance(self.reason, Killed):
+            raise InitTimeoutError(self.callbacks.behaviour, timeout)
+        self._scope = None
 
     def sit(self, seat: Seat) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
