@@ -112,7 +112,7 @@ class Child:
         """What it was when somebody asked for its start, if it goes back to that when the start fails."""
         self.leaves_as: Phase | None = None
         """What it becomes when it has been stopped; None if it is to be removed."""
-        self.ticket = 0
+        self.ticket: int
         """Which of its entries among those that wait for a start is the valid one."""
 
     @property

@@ -733,3 +733,19 @@ def test_the_next_start_is_told_why_the_last_one_failed() -> None:
     actions = plan.start_failed("a", OSError(), Custom("no room"), None, 1.0)
 
     assert actions == [Start("a", Custom("no room"))]
+
+
+def test_one_that_is_enabled_again_backs_off_as_if_it_had_never_failed() -> None:
+    plan = begun(ChildSpec("a", Worker, backoff=Backoff(1.0, 40.0), budget=Budget(1, 100.0)))
+    plan.exited("a", "a", Killed(), None, 0.0)
+    plan.woken(1.0)
+    plan.started("a", "a2", 1.0)
+    plan.exited("a", "a2", Killed(), None, 2.0)
+    disabled = plan.find("a").phase
+
+    plan.ask(EnableChild("a"), "asker", 3.0)
+    plan.started("a", "a3", 3.0)
+    actions = plan.exited("a", "a3", Killed(), None, 4.0)
+
+    assert disabled is P.DISABLED
+    assert actions == [Wake(5.0)]
