@@ -252,7 +252,6 @@ class Supervision:
             else:
                 self._finish(child, reason)
         else:
-            self._leave_cycle(child)
             self._ended_by_itself(child, reason, decision, now)
         return self._settle(now)
 

@@ -613,6 +613,19 @@ def test_a_start_that_nobody_waits_for_any_more_means_nothing() -> None:
     assert late == ([], [])
 
 
+def test_nothing_happens_after_the_end() -> None:
+    plan = begun(
+        ChildSpec("a", Worker), ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("c", Worker), intensity=1
+    )
+    plan.exited("b", "b", Killed(), None, 1.0)
+    ends = plan.exited("a", "a", Killed(), None, 1.0)
+
+    late = plan.exited("c", "c", Killed(), None, 2.0), plan.woken(11.0)
+
+    assert [type(action) for action in ends] == [End]
+    assert late == ([], [])
+
+
 def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> None:
     plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
     actions = plan.begin(0.0)
