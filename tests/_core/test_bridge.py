@@ -45,7 +45,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core import bridge as bridge_module
-from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, thread_names
+from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, thread_names, wait_in_slices
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
 from tests.support import Puppet, Recorder, open_descriptors, running_node
 
@@ -1631,3 +1631,18 @@ def test_threads_are_known_by_their_names() -> None:
 
     assert names[thread.ident] == "ergo-test-names-1"
     assert names[threading.get_ident()] == threading.current_thread().name
+
+
+def test_the_main_thread_comes_up_for_air_while_it_waits() -> None:
+    answers, asked = iter([False, False, True]), list[float]()
+
+    def wait(seconds: float) -> bool:
+        asked.append(seconds)
+        return next(answers)
+
+    came = wait_in_slices(wait, None)
+
+    assert came
+    # In the main thread, where tests run.
+    assert len(asked) == 3
+    assert 0 < max(asked) < 1

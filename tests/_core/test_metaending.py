@@ -27,6 +27,7 @@ from ergo_py import (
     Shutdown,
     open_node,
 )
+from ergo_py._core import metaending
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
 from tests.support import Failed, Puppet
 
@@ -298,6 +299,30 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None
         assert kept.of("handler did not end")[0]["callback"] == "handle_message"
         await wait_all_tasks_blocked()
         assert all("Unguarded" not in task.name for task in owned.node._kernel.nursery.child_tasks)
+
+
+async def test_a_kill_does_not_give_an_async_handler_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = trio.Event()
+
+    async def swallow(_me: Any) -> None:
+        begun.set()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(HELD)
+
+    monkeypatch.setattr(metaending, "_GRACE", 0.05)
+    async with owning() as owned:
+        meta = Unguarded()
+        alias = await owned.spawn(meta, stop_timeout=HELD)
+        kept = keep_log(meta)
+        owned.node.send(alias, swallow)
+        await begun.wait()
+
+        with trio.fail_after(HELD / 2):
+            owned.node.kill(alias)
+            await owned.ended(alias)
+
+        assert meta.last == [Killed()]
+        assert len(kept.of("handler did not end")) == 1
 
 
 class Unguarded(Refuses):

@@ -98,3 +98,22 @@ async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_ad
         assert waited == [False, False, True]
         with pytest.raises(TargetTypeError):
             await meta.send_wait(3, "message")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+async def test_waiting_for_room_that_is_cancelled_leaves_nobody_in_line() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        receiver = await owned.node.spawn(Recorder)
+        meta = InTask()
+        await owned.spawn(meta, backlog=1)
+        box = owned.node._find(receiver).mailbox
+        box.limit = -1  # as if it were full for ever
+        nursery.start_soon(meta._meta.wait_for_room, receiver)
+        await wait_all_tasks_blocked()
+        before = bool(box.waiters)
+
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await wait_all_tasks_blocked()
+
+        assert before
+        assert not box.waiters

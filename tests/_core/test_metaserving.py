@@ -665,3 +665,21 @@ async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]
         await owned.until(lambda: len(meta.heard) == 4)
 
         assert served == [[0, 1, 2]]
+
+
+async def test_a_handler_that_finds_nothing_lets_those_in_who_wait_for_room() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThread()
+        alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.WAIT)
+        box = meta._meta.mailbox
+        box.limit = -1  # as if its places were promised to others
+        nursery.start_soon(owned.ask_owner, lambda owner: owner.send_wait(alias, "let in"))
+        await wait_all_tasks_blocked()
+        waits = bool(box.waiters)
+
+        box.limit = 1
+        meta._meta.wake()
+        await owned.until(lambda: len(meta.heard) == 1)
+
+        assert waits
+        assert meta.heard == [("let in", owned.owner)]

@@ -793,3 +793,19 @@ async def test_what_the_handler_sends_to_somebody_else_does_not_wait_behind_the_
         assert not queued
         assert [message for _, message, _ in outbox._queue] == ["of the reader"]
         outbox._queue.clear()
+
+
+@pytest.mark.parametrize("queued", [False, True], ids=["keeps up", "is behind"])
+async def test_several_messages_at_once_come_after_what_was_sent_before(queued: bool) -> None:
+    heard: list[Any] = []
+    async with outbox_alone(deque()) as (outbox, owned):
+        receiver = await owned.node.spawn(Recorder, heard)
+        outbox.backlog = 10
+        if queued:
+            outbox._queue.append((receiver, "before", Priority.NORMAL))
+
+        await in_thread(lambda: outbox.put_many(receiver, ["one", "two"], Priority.NORMAL))
+        await owned.until(lambda: len(heard) == 2 + queued)
+
+        assert heard == ["before", "one", "two"][not queued :]
+        assert outbox.direct == (0 if queued else 2)

@@ -992,3 +992,16 @@ async def test_a_thread_that_could_not_wake_a_process_does_not_keep_the_next_one
             await trio.sleep(0.001)
 
         assert heard == ["first", "second"]
+
+
+async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = node._find(pid)
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        with trio.fail_after(1):
+            await process.wait_gone()
+
+        assert process.state is State.TERMINATED

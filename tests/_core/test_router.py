@@ -33,7 +33,7 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox
+from ergo_py._core.mailbox import MESSAGE, Envelope, Lane, Mailbox, Verdict
 from ergo_py._core.router import _ThreadWaiter
 from tests.support import THOROUGH, Puppet, Recorder, running_node
 
@@ -1334,3 +1334,40 @@ async def test_a_thread_that_begins_to_wait_for_one_who_has_ended_is_sent_away()
 
         assert waiter.parker.value is False
         assert node.info().dead_letters == {Why.STOPPING: 1}
+
+
+async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wait() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
+        # It found the mailbox full, and the loop comes to it when it is so no longer.
+        waiter = _ThreadWaiter(node._router, node._find(pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in"))
+
+        waiter.begin()
+        await wait_all_tasks_blocked()
+
+        assert waiter.parker.value is True
+        assert heard == ["in"]
+
+
+async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_dead_letter() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
+        process = node._find(pid)
+
+        class Taken(Mailbox):
+            """A thread takes the oldest when it was to be dropped."""
+
+            def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
+                process.mailbox = real
+                real.push(lane, envelope)
+                return Verdict.DISPLACED, None
+
+        real, process.mailbox = process.mailbox, Taken(1, Overflow.DROP_OLDEST)
+        sent = node.send(pid, "new")
+        await wait_all_tasks_blocked()
+
+        assert sent
+        assert heard == ["new"]
+        assert node.info().dead_letters == {}
