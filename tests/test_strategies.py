@@ -595,7 +595,7 @@ def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_ea
 
 def begun(*children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE) -> Supervision:
     """A plan whose children all run, each with its name as PID."""
-    plan = Supervision(SupervisorSpec(list(children), strategy, intensity=intensity), lambda: 0.0)
+    plan = Supervision(SupervisorSpec(list(children), strategy, intensity=intensity, period=5.0), lambda: 0.0)
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
@@ -624,6 +624,17 @@ def test_nothing_happens_after_the_end() -> None:
 
     assert [type(action) for action in ends] == [End]
     assert late == ([], [])
+
+
+@pytest.mark.parametrize("later, ends", [(5.0, True), (5.1, False)])
+def test_a_restart_counts_until_its_period_is_over(later: float, ends: bool) -> None:
+    plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), intensity=1)
+    plan.exited("a", "a", Killed(), None, 1.0)
+    plan.started("a", "a2", 1.0)
+
+    actions = plan.exited("b", "b", Killed(), None, 1.0 + later)
+
+    assert isinstance(actions[-1], End) == ends
 
 
 def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> None:
