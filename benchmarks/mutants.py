@@ -67,8 +67,8 @@ TESTS: dict[str, tuple[str, ...]] = {
 """The modules that are broken, and the tests that should notice."""
 
 _PYTEST: Final = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov")
-_PATIENCE: Final = 20.0
-"""Seconds that any test may take, beside ten times what it takes with the module as it is."""
+_PATIENCE: Final = 4.0
+"""Seconds that any test may take, beside ten times what it takes with the module as it is, and beside waiting for a processor."""
 
 
 # -- putting one in its place ----------------------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ class Trials:
 
     def _is_killed(self, session: pytest.Session, mutant: Mutant) -> bool:
         if not mutant.is_inside:
-            return _fails_when_imported(mutant, 10 * sum(self._took.values()) + 3 * _PATIENCE)
+            return _fails_when_imported(mutant, 600.0)
         order = sorted(self._took, key=lambda one: (-self._kills[one], self._took[one]))
         failed = self._try(session, mutant, order)
         if failed == -1:
-            return _fails_when_imported(mutant, 10 * sum(self._took.values()) + 3 * _PATIENCE)
+            return _fails_when_imported(mutant, 600.0)
         if failed is not None:
             self._kills[failed] += 1
         return failed is not None
@@ -213,7 +213,7 @@ class Trials:
                 os._exit(status)
         os.close(writing)
         try:
-            return self._follow(reading, mutant.line == 0)
+            return self._follow(pid, reading, mutant.line == 0)
         finally:
             os.close(reading)
             try:
@@ -234,11 +234,11 @@ class Trials:
         os.write(self._pipe, b"passed\n")
         return 0
 
-    def _follow(self, reading: int, is_first: bool) -> int | None:
+    def _follow(self, pid: int, reading: int, is_first: bool) -> int | None:
         current, begun, rest = -1, time.monotonic(), b""
+        waited = 0.0
         while True:
-            limit = 120.0 if is_first else _PATIENCE + 10 * self._took.get(current, 0.0)
-            ready, _, _ = select.select([reading], [], [], limit)
+            ready, _, _ = select.select([reading], [], [], 1.0)
             text = os.read(reading, 4096) if ready else b""
             *lines, rest = (rest + text).split(b"\n")
             for line in lines:
@@ -251,10 +251,26 @@ class Trials:
                     return current
                 if line == b"passed":
                     return None
-                current, begun = int(line), now
-            if not text:
-                # It takes too long, or has left without a word.
+                current, begun, waited = int(line), now, _waited_for_processor(pid)
+            if ready and not text:
+                # It has left without a word.
                 return max(current, 0)
+            spent = time.monotonic() - begun - (_waited_for_processor(pid) - waited)
+            if spent > (600.0 if is_first else _PATIENCE + 10 * self._took.get(current, 0.0)):
+                # One that makes others wait is not asked first the next time.
+                self._kills[current] -= 2
+                return max(current, 0)
+
+
+def _waited_for_processor(pid: int) -> float:
+    """Seconds that the threads of a program were ready and did not run."""
+    waited = 0.0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            waited += int(task.read_text().split()[1]) / 1e9
+        except OSError:  # it has ended
+            continue
+    return waited
 
 
 def _fails_when_imported(mutant: Mutant, limit: float) -> bool:

@@ -68,6 +68,7 @@ class Child:
         "before",
         "cycles",
         "due",
+        "has_run",
         "last_pid",
         "leaves_as",
         "name",
@@ -78,7 +79,6 @@ class Child:
         "restarts",
         "spec",
         "started_at",
-        "starts",
         "ticket",
         "tries",
         "wanted",
@@ -103,7 +103,8 @@ class Child:
         self.tries = 0
         """Restarts in a row."""
         self.restarts = 0
-        self.starts = 0
+        self.has_run = False
+        """It has been started, with success, at least once."""
         self.started_at = 0.0
         self.window: _Window | None = None if spec.budget is None else _Window(spec.budget.restarts, spec.budget.period)
         self.asker: Any = None
@@ -198,8 +199,8 @@ class Supervision:
         child.phase = _RUNNING
         child.pid = child.last_pid = pid
         child.started_at = now
-        child.restarts += child.starts > 0
-        child.starts += 1
+        child.restarts += child.has_run
+        child.has_run = True
         child.before = None
         self._by_pid[pid] = child
         self._answer(child, pid)
@@ -221,10 +222,10 @@ class Supervision:
         if self._is_new:
             self._end(reason)
         elif asker is not None and child.before is not None:
-            if child.starts == 0:
-                self._remove(child, reason)
-            else:
+            if child.has_run:
                 child.phase, child.before, child.wanted = child.before, None, False
+            else:
+                self._remove(child, reason)
         else:
             self._ended_by_itself(child, reason, decision, now)
         return self._settle(now)
@@ -531,7 +532,7 @@ class Supervision:
     def _begin(self, child: Child) -> None:
         self._starting = child
         child.phase = _STARTING
-        self._actions.append(Start(child.name, child.reason if child.starts else None))
+        self._actions.append(Start(child.name, child.reason if child.has_run else None))
 
     def _next_stop(self) -> None:
         while self._stopping is None and self._stops:

@@ -447,7 +447,7 @@ class Supervisor(Actor):
         return self._plan.start_failed(child.name, error, Crashed(original), decision, trio.current_time())
 
     def _is_first_start(self, child: Child) -> bool:
-        return self._process.task is not self._process.home and child.starts == 0
+        return self._process.task is not self._process.home and not child.has_run
 
     def _decide(self, seat: Seat | None, error: BaseException) -> Decision | None:
         """What the child's ``decide`` says of a failed start. There is nothing to RESUME, so that means RESTART."""

@@ -613,6 +613,18 @@ def test_a_start_that_nobody_waits_for_any_more_means_nothing() -> None:
     assert late == ([], [])
 
 
+def test_one_that_has_ended_is_not_found_by_its_pid_any_more() -> None:
+    plan = begun(ChildSpec("a", Worker))
+    plan.exited("a", "a", Killed(), None, 1.0)
+    plan.started("a", 1, 1.0)
+    before = plan.get(1)
+
+    plan.exited("a", 1, Killed(), None, 2.0)
+
+    assert before is plan.find("a")
+    assert plan.get(1) is None
+
+
 def test_nothing_happens_after_the_end() -> None:
     plan = begun(
         ChildSpec("a", Worker), ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("c", Worker), intensity=1
@@ -773,3 +785,12 @@ def test_one_that_is_enabled_again_backs_off_as_if_it_had_never_failed() -> None
 
     assert disabled is P.DISABLED
     assert actions == [Wake(5.0)]
+
+
+def test_who_comes_back_too_early_is_told_again_when_to_come() -> None:
+    plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)))
+
+    told = plan.exited("a", "a", Killed(), None, 0.0)
+    again = plan.woken(9.9)
+
+    assert told == again == [Wake(10.0)]
