@@ -203,7 +203,8 @@ class Supervision:
         child.has_run = True
         child.before = None
         self._by_pid[pid] = child
-        self._answer(child, pid)
+        if child.asker is not None:
+            self._answer(child, pid)
         return self._settle(now)
 
     def start_failed(

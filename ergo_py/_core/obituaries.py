@@ -92,7 +92,8 @@ class Obituaries:
         site = self._sites.pop(one.id, None) or _site(one)
         left = len(one.mailbox)
         waiting = _waiting(one.mailbox) if left else ()
-        self._failed.append((*facts, *site, waiting, left, _recent(one), _restarts(one)))
+        recent = _recent(one) if one.kernel.watches else ()
+        self._failed.append((*facts, *site, waiting, left, recent, _restarts(one)))
 
     def reason_of(self, one: object) -> Reason | None:
         """Why a process or meta-process ended, by its PID or alias; None if it is not among those remembered."""

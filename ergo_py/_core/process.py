@@ -313,7 +313,7 @@ class Process:
     def sit(self, seat: Seat) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
         self.seat = seat
-        for lane, envelope in seat.inherit():
+        for lane, envelope in seat.inherit() if seat.kept else ():
             caller = envelope[2]
             if isinstance(caller, Caller):
                 if caller.settled:

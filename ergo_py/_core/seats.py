@@ -131,9 +131,10 @@ class Seat:
         self.pid = pid
         self.gone = self.decision = self.plan = None
         self.goes_first = False
-        waiting, self.line = self.line, {}
-        for claim in waiting:
-            claim.admit(pid)
+        if self.line:
+            waiting, self.line = self.line, {}
+            for claim in waiting:
+                claim.admit(pid)
 
     def vacate(self, pid: PID) -> None:
         """The process takes no more messages; who comes now waits for its successor."""
