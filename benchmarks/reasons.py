@@ -170,8 +170,8 @@ GOALS: tuple[Reason, ...] = (
     Reason(
         "restart",
         "A third is trio's: two turns of the scheduler, a task that ends and one that starts. Of the rest the spawn, the "
-        "supervisor's decision and what is kept of the crash are about a quarter each; to take the old process out of the tables is a "
-        "fifth.",
+        "supervisor's decision and what is kept of the crash are about a quarter each; to take the old process out of the tables "
+        "is a fifth.",
     ),
     Reason("service", "A look at who sits there now, and one more function call."),
     Reason("TCP", _C, of=("uvloop streams",)),
