@@ -462,7 +462,6 @@ class Supervision:
         backoff = child.spec.backoff
         delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
         child.tries += 1
-        child.wanted = True
         child.phase = _BACKING_OFF if delay > 0 else _PENDING
         self.history.append((now, child.name, reason, delay))
         self._wait(child, now + delay)
