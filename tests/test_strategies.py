@@ -794,3 +794,33 @@ def test_who_comes_back_too_early_is_told_again_when_to_come() -> None:
     again = plan.woken(9.9)
 
     assert told == again == [Wake(10.0)]
+
+
+def test_when_to_come_back_is_said_once() -> None:
+    plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("b", Worker))
+
+    told = plan.exited("a", "a", Killed(), None, 0.0)
+    meanwhile = plan.ask(StopChild("b"), "asker", 1.0)
+
+    assert told == [Wake(10.0)]
+    assert meanwhile == [Stop("b", returns=False)]
+
+
+def test_a_restart_that_was_asked_for_is_among_the_last_ones() -> None:
+    plan = begun(ChildSpec("a", Worker))
+
+    plan.ask(RestartChild("a"), "asker", 3.0)
+
+    assert list(plan.history) == [(3.0, "a", Shutdown("restart asked for"), 0.0)]
+
+
+def test_one_whose_restart_was_asked_for_and_fails_is_tried_again() -> None:
+    plan, error = begun(ChildSpec("a", Worker)), OSError()
+    plan.ask(AddChild(ChildSpec("b", Worker)), "who adds", 1.0)
+    plan.started("b", "b", 1.0)
+    plan.ask(RestartChild("b"), "who restarts", 2.0)
+    plan.exited("b", "b", Shutdown(), None, 2.0)
+
+    actions = plan.start_failed("b", error, Killed(), None, 2.0)
+
+    assert actions == [Answer("who restarts", None, error), Start("b", Killed())]
