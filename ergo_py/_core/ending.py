@@ -287,6 +287,8 @@ def _release(process: "Process") -> None:
     process.enter(TERMINATED)
     process.behaviour = process._scope = process._ending = process.waiting = None
     process.peer = NOBODY
+    if router.peer is process:
+        router.peer = NOBODY
     # Only now are the others told.
     if kernel.relations:
         kernel.tell_all(process.id, reason)

@@ -66,6 +66,7 @@ class Nobody:
 
     id: Final = None
     open: Final = False
+    measured: Final = False
 
 
 NOBODY: Final = Nobody()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import checkpoint, current_task, enable_ki_protection
@@ -40,7 +40,7 @@ from .mailbox import (
 from .messages import Diverted, Why
 from .parking import park_as
 from .reasons import NoNode, NoProcess, Reason
-from .receiver import Receiver
+from .receiver import NOBODY, Receiver
 from .registry import Registry
 from .requests import Caller, ring_of, waiting_process
 from .waiters import TaskWaiter
@@ -71,6 +71,7 @@ class Router:
 
     __slots__ = (
         "_free",
+        "peer",
         "_slice_end",
         "bridge",
         "clock",
@@ -103,6 +104,8 @@ class Router:
         self.stopped = False
         self._free = _SHORT_CUTS
         self._slice_end = 0.0
+        self.peer: Any = NOBODY
+        """To whom was last sent, by anybody: one read and one write, in any thread."""
         bridge.when_forked(self._forked)
 
     def _forked(self) -> None:
@@ -148,8 +151,10 @@ class Router:
             NodeStoppedError: the node has stopped.
         """
         if type(to) is PID and not priority:
-            process = self.processes.get(to)
-            if process is not None and (process.open or (process.measured and process.mailbox.has_plenty())):
+            process: Any = self.peer
+            if to is not process.id:
+                self.peer = process = self.processes.get(to, NOBODY)
+            if process.open or (process.measured and process.mailbox.has_plenty()):
                 # In any thread: an append is one step, and the receiver looks again after it has marked itself as asleep.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
