@@ -324,12 +324,12 @@ class ReaderThread:
             try:
                 threading.stack_size(_STACK)
             except (ValueError, RuntimeError):  # not a size that this platform takes
-                self._thread.start()
-                return
+                pass
             try:
                 self._thread.start()
             finally:
                 threading.stack_size(before)
+        self.ident = self._thread.ident or 0
 
     def stack(self) -> str:
         """What it is doing at this moment."""

@@ -135,7 +135,11 @@ class MetaProcess:
             TargetTypeError: ``to`` is no address.
             NotAllowedError: this reader would not end when it was told to, and was left behind.
         """
-        return send(self._meta, to, message, priority)
+        meta = self._meta
+        # The reader's own thread, whose receiver nearly always keeps up.
+        if priority is None and get_ident() == meta.outbox.reader and meta.outbox.deliver(to, message, meta.priority):
+            return True
+        return send(meta, to, message, priority)
 
     async def send_wait(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         """Send a message from ``async`` code, and wait while the receiver is ``backlog`` messages behind, or full.

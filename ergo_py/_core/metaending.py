@@ -86,6 +86,7 @@ def _unblock(meta: "Meta") -> None:
 
 async def _leave_reader(meta: "Meta") -> None:
     meta.reader_left = True
+    meta.outbox.reader = 0
     if meta.reader is not None and await meta.reader.cut_off():
         meta.log.error("a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout)
         return

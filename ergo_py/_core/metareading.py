@@ -34,6 +34,7 @@ def start_reader(meta: "Meta") -> None:
     except RuntimeError as error:
         meta.thread = None
         raise SpawnError(f"the system has no thread for {meta.callbacks.behaviour}: {error}") from error
+    meta.outbox.reader = thread.ident
 
 
 def in_reader(meta: "Meta") -> bool:

@@ -38,7 +38,7 @@ class Outbox:
         "_door",
         "_emptied",
         "_forced",
-        "_moving",
+        "_holds",
         "_overran",
         "_overrun",
         "_peer",
@@ -51,6 +51,7 @@ class Outbox:
         "direct",
         "dropped",
         "policy",
+        "reader",
         "released",
         "sent",
     )
@@ -64,8 +65,8 @@ class Outbox:
         self._armed = False
         self._door: tuple[Receiver, Lane, Entry] | None = None
         """The first message, which waits at its receiver's mailbox and goes in by itself."""
-        self._moving = False
-        """The loop has taken messages out of the queue that are neither delivered nor at the door."""
+        self._holds = False
+        """The loop has taken messages out of the queue that are not delivered, or has closed it."""
         self._peer: Any = NOBODY
         """To whom the reader has last sent, if that is an open process."""
         self._forced = False
@@ -78,6 +79,8 @@ class Outbox:
         self._emptied: list[TaskWaiter] = []
         self.backlog = backlog
         self.policy = policy
+        self.reader = 0
+        """The thread that may put messages straight into mailboxes; 0 if there is none. Changed by the loop only."""
         self.released = False
         """The stop has come: nobody waits here any more."""
         self.sent = 0
@@ -99,15 +102,20 @@ class Outbox:
     def deliver(self, to: Target, message: object, priority: Priority) -> bool:
         """Put a message into the mailbox of an open process that keeps up, from the reader. False if that cannot be done."""
         receiver: Any = self._peer
+        kind = MESSAGE
         if to is not receiver.id:
             receiver = self._router.resolve(to)
             if receiver is None or not receiver.open:
                 receiver = NOBODY
+            elif receiver.splits and type(to) is not PID:
+                kind = ADDRESSED
             self._peer = receiver
-        if priority or not receiver.open or len(receiver.main) >= self.backlog or not self._is_clear():
+        # The queue first, as in _is_clear, which costs too much here.
+        if self._queue or self._holds or self._overran or priority:
+            return False
+        if not receiver.open or len(receiver.main) >= self.backlog:
             return False
         self.direct += 1
-        kind = MESSAGE if type(to) is PID or not receiver.splits else ADDRESSED
         receiver.main.append((kind, self._sender, to, message))
         if receiver.task.custom_sleep_data is not None:
             receiver.stir()
@@ -115,8 +123,8 @@ class Outbox:
 
     def _is_clear(self) -> bool:
         """Whether the reader overtakes nothing of its own if it sends straight to the receiver."""
-        # In this order: what the loop takes out of the queue is moving before, and delivered or at the door after.
-        return not (self._queue or self._moving or self._door or self._closed or self._overran)
+        # In this order: what the loop takes out of the queue it holds before, and has delivered after.
+        return not (self._queue or self._holds or self._overran)
 
     # -- in the reader's thread --------------------------------------------------------------------------------------
 
@@ -248,11 +256,11 @@ class Outbox:
                 waiter.settle(True)
 
     def _deliver(self) -> None:
-        self._moving = True
+        self._holds = True
         try:
             self._move()
         finally:
-            self._moving = False
+            self._holds = self._door is not None or self._closed
 
     def _move(self) -> None:
         queue, router = self._queue, self._router
@@ -329,7 +337,7 @@ class Outbox:
 
     def rush(self) -> None:
         """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more follows."""
-        self._winds_up = self._moving = True
+        self._winds_up = True
         door, self._door = self._door, None
         if door is not None:
             receiver, lane, entry = door
@@ -366,7 +374,7 @@ class Outbox:
         """Deliver nothing any more."""
         self.release()
         self.force()
-        self._closed = True
+        self._closed = self._holds = True
 
 
 class _Waker:

@@ -809,3 +809,93 @@ async def test_several_messages_at_once_come_after_what_was_sent_before(queued: 
 
         assert heard == ["before", "one", "two"][not queued :]
         assert outbox.direct == (0 if queued else 2)
+
+
+async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_queued_or_at_a_door() -> None:
+    async with owning() as owned:
+        scene = await set_up(owned, InThread(), {})
+        outbox = Outbox(scene.node._router, scene.node.pid, 1, Behind.WAIT, lambda: None)
+        tries: list[bool] = []
+
+        def try_another() -> None:
+            tries.append(outbox.deliver(owned.owner, len(tries), Priority.NORMAL))
+
+        try_another()
+        await owned.until(lambda: len(owned.heard) == 1)
+        outbox._queue.append((scene.receiver, "in its hands", Priority.NORMAL))
+        try_another()
+        outbox.flush()
+        await wait_all_tasks_blocked()
+        outbox._queue.extend((scene.receiver, text, Priority.NORMAL) for text in ("in its mailbox", "at the door"))
+        outbox.flush()
+        queued, waiting = len(outbox._queue), len(outbox)
+        try_another()
+        scene.let.go(1000)
+        await owned.until(lambda: len(scene.heard) == 3)
+        try_another()
+        await owned.until(lambda: len(owned.heard) == 2)
+
+        assert (queued, waiting) == (0, 1)
+        assert tries == [True, False, False, True]
+        assert owned.heard == [0, 3]
+
+
+async def test_a_reader_does_not_slip_past_what_the_loop_takes_back_from_a_door() -> None:
+    tries: list[bool] = []
+
+    class Watched(deque[Any]):
+        def appendleft(self, entry: Any, /) -> None:
+            # The door is empty by now, and so is the queue.
+            tries.append(outbox.deliver(owned.owner, "second", Priority.NORMAL))
+            super().appendleft(entry)
+
+    async with owning() as owned:
+        scene = await set_up(owned, InThread(), {})
+        outbox = Outbox(scene.node._router, scene.node.pid, 1, Behind.WAIT, lambda: None)
+        outbox._queue = Watched()
+        scene.node.send(scene.receiver, "in its hands")
+        await wait_all_tasks_blocked()
+        scene.node.send(scene.receiver, "in its mailbox")
+
+        outbox._queue.append((scene.receiver, "first", Priority.NORMAL))
+        outbox.flush()
+        outbox.rush()
+        scene.let.go(1000)
+        await owned.until(lambda: len(scene.heard) == 3)
+
+        assert tries == [False]
+
+
+async def test_a_reader_sends_nothing_straight_when_all_is_closed() -> None:
+    async with outbox_alone(deque()) as (outbox, owned):
+        before = outbox.deliver(owned.owner, "before", Priority.NORMAL)
+        await owned.until(lambda: len(owned.heard) == 1)
+
+        outbox.close()
+        after = [outbox.deliver(owned.owner, "after", Priority.NORMAL)]
+        outbox.flush()
+        after.append(outbox.deliver(owned.owner, "after", Priority.NORMAL))
+        await wait_all_tasks_blocked()
+
+        assert (before, after) == (True, [False, False])
+        assert owned.heard == ["before"]
+
+
+async def test_a_receiver_is_told_by_which_address_a_reader_sent() -> None:
+    heard: list[Any] = []
+
+    class Split(Recorder):
+        split_handle = True
+
+        def handle_message_name(self, name: str, message: Any, sender: Any) -> None:
+            self.heard.append((name, message))
+
+    async with owning() as owned:
+        meta = InThread()
+        receiver = await owned.node.spawn(Split, heard, name="ada")
+        await owned.spawn(meta, backlog=BACKLOG)
+
+        meta.give(lambda me: [me.send(to, number) for number, to in enumerate(("ada", receiver, "ada", receiver))])
+        await owned.until(lambda: len(heard) == 4)
+
+        assert heard == [("ada", 0), 1, ("ada", 2), 3]
