@@ -41,6 +41,11 @@ _HAND_OVER = (
 _BOTH = (
     "Wall time: while the loop works, the thread waits for the interpreter's lock, and the loop while the thread works."
 )
+_SECOND_PASS = (
+    "The loop is woken by a descriptor of its own, and then the process, whose turn comes in the next pass of trio's scheduler: "
+    "that pass is a quarter of the time. A bare task that waits for the descriptor and does the work itself has no second pass, and "
+    "still needs more than half of what run_sync_soon does; the kernel's part alone is a fifth."
+)
 _NO_TASK = (
     "There an actor is an object without a task, run by whoever sends: it weighs less, but cannot wait by itself."
 )
@@ -101,7 +106,7 @@ LOSSES: tuple[Reason, ...] = (
     Reason(
         "idle", "Its loop comes back from the kernel with less to do, and calls the function at once.", of=("asyncio",)
     ),
-    Reason("idle", "The loop is woken, and then the process, which has a turn of its own."),
+    Reason("idle", _SECOND_PASS),
     Reason("TCP", _C, of=("uvloop streams", "uvloop protocol")),
     Reason("TCP", _HAND_OVER, line="thread"),
     Reason(
@@ -160,12 +165,24 @@ GOALS: tuple[Reason, ...] = (
         "ping-pong",
         "One wake-up for each message, which is trio's: a task with a deque, written by hand, takes as long.",
     ),
-    Reason("process, flood", _BOTH),
-    Reason("idle", "The loop is woken, and then the process, which has a turn of its own."),
+    Reason(
+        "process, flood",
+        "What a message costs without a bound is most of it. The rest is a round of waiting each time the mailbox is full: the "
+        "thread blocks, the loop comes, and each is woken by the kernel.",
+        line="bounded",
+    ),
+    Reason(
+        "process, flood",
+        "Of the processor time a third is the send, which finds the receiver, looks whether it is open and asleep and makes an "
+        "envelope, and a fifth the serving; the garbage collector looks at the envelopes that pile up. The floor has none of that. "
+        + _BOTH,
+    ),
+    Reason("idle", _SECOND_PASS),
     Reason("busy beside", "Within the noise of a machine with two cores: the reader's thread does nothing at all."),
     Reason(
         "readers blocked",
-        "A reader has a thread, an owner, a name in the tables and a last word; the bare thread has none of them.",
+        "The bare thread is more than half of it, since Python waits until it runs; beside it a reader has an owner, a name in the "
+        "tables and a last word.",
     ),
     Reason(
         "restart",
@@ -179,7 +196,8 @@ GOALS: tuple[Reason, ...] = (
     Reason("TCP", "What is read becomes a message to a process, which sends the answer as another message."),
     Reason(
         "timers",
-        "A timer has an owner, a target and a priority, can be cancelled from any thread and ends with its owner.",
+        "An entry in a heap by hand is about half of the goal. A timer also has an owner, which keeps a set of them and with which "
+        "it ends, a target and a priority, and can be cancelled from any thread.",
     ),
     Reason(
         "UDP",
