@@ -88,6 +88,7 @@ _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
         ending.finish.__code__,
         ending._end_asleep.__code__,
         Process._initialise.__code__,
+        Process._wait_for_init.__code__,
         metaserving._handle.__code__,
         metaserving._inspect.__code__,
         metareading._read_in_task.__code__,
