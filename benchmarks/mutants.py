@@ -246,7 +246,7 @@ class Trials:
                     return -1
                 now = time.monotonic()
                 if is_first and current >= 0:
-                    self._took[current] = now - begun
+                    self._took[current] = max(0.0, now - begun - (_waited_for_processor(pid) - waited))
                 if line == b"failed":
                     return current
                 if line == b"passed":

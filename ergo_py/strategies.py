@@ -356,7 +356,6 @@ class Supervision:
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.asker = asker
         child.wanted = True
-        child.leaves_as = _PENDING
         child.phase = _STOPPING
         self._actions.append(Stop(child.name, returns=True))
 

@@ -899,3 +899,21 @@ async def test_a_receiver_is_told_by_which_address_a_reader_sent() -> None:
         await owned.until(lambda: len(heard) == 4)
 
         assert heard == [("ada", 0), 1, ("ada", 2), 3]
+
+
+async def test_a_reader_that_finds_room_before_it_waits_does_not_wait() -> None:
+    class Drained(deque[Any]):
+        """The loop delivers between the first look and the second one."""
+
+        looks = 0
+
+        def __len__(self) -> int:
+            self.looks += 1
+            return 1 if self.looks == 1 else 0
+
+    queue = Drained()
+    async with outbox_alone(queue) as (outbox, _owned):
+        await in_thread(outbox._wait)
+
+        assert queue.looks == 3
+        assert outbox._waits is None
