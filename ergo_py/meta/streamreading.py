@@ -24,10 +24,8 @@ from .writing import Writer
 __all__ = ["StreamReader", "shake_hands"]
 
 _LEAST: Final = 4 * 1024
-_MOST: Final = 64 * 1024
-"""How much is read at once: little while little comes, so that thousands of idle readers do not hold large buffers; and never so
-much that the C library would get the buffer from the operating system, and give it back, for each read.
-"""
+_MOST: Final = 256 * 1024
+"""How much is read at once: little while little comes, so that thousands of idle readers do not hold large buffers."""
 _KEPT: Final = 2 * 1024 * 1024
 """Half of what may be queued for a receiver before its readers wait."""
 
@@ -300,9 +298,10 @@ def _next_size(size: int, read: int) -> int:
 def _keep_memory() -> None:
     """Have the C library keep the memory of large messages for the next ones.
 
-    As it starts out, glibc gives back at once whatever exceeds 128 KiB at the end of its heap, so that a server whose messages are
-    large gets their pages anew from the operating system all the time: a quarter of its work. Having seen one large block come and
-    go, it keeps up to twice as much. Other libraries do as they like; a block that nobody writes to costs next to nothing.
+    As it starts out, glibc gets blocks of 128 KiB and more from the operating system one by one, and gives back at once whatever
+    exceeds that at the end of its heap. A server whose messages are large would get their pages anew all the time: a quarter of its
+    work. Having seen one large block come and go, glibc keeps up to twice as much. Other libraries do as they like; a block that
+    nobody writes to costs next to nothing.
     """
     bytes(_KEPT)
 
