@@ -123,6 +123,24 @@ async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
     assert f"in {callback}" in report.stack
 
 
+class BlockingInPlainInit(Blocking):
+    """Its ``init`` does not wait, and so is called elsewhere than one that does."""
+
+    def init(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.block_in("init")
+
+
+async def test_a_plain_init_that_blocks_is_reported() -> None:
+    reports = Reports()
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(BlockingInPlainInit, reports, "init", name="blocking")
+
+    [report] = reports.about(pid)
+    assert (report.name, report.callback) == ("blocking", "init")
+    assert "in init" in report.stack
+
+
 class BlockingMeta(MetaProcess):
     """Blocks the loop, which a meta-process must not do in an ``async def`` or in ``handle_inspect``, until that is noticed."""
 
