@@ -165,7 +165,7 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "spawn and stop",
-        "trio's task is three fifths of it; to make the process with its identity and its mailbox is a fifth; the rest are the "
+        "trio's task is more than half of it; to make the process with its identity and its mailbox is a fifth; the rest are the "
         "checks, the two coroutines of a spawn and the places in the tables.",
     ),
     Reason(
