@@ -24,6 +24,7 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in LIKE_ANOTHER], ids=lambda case: case.name)
+@pytest.mark.no_cover
 def test_a_case_gives_all_the_figures_that_its_lines_and_goals_speak_of(case: Case) -> None:
     measured = measure([case], 1, lambda case: case.least, lambda _: None, warm_up=False)
 

@@ -121,6 +121,7 @@ def test_the_peers_name_cases_that_exist() -> None:
 @pytest.mark.parametrize(
     "case", [case for case in join(discover()).cases if case.name != "crowd of 100,000"], ids=lambda case: case.name
 )
+@pytest.mark.no_cover
 def test_what_the_peers_that_are_installed_add_still_runs(case: Case) -> None:
     joined = join([case], limit=30.0)
 
@@ -229,6 +230,7 @@ GROWING = discover(package=growing_package)
 
 
 @pytest.mark.parametrize("case", GROWING, ids=lambda case: case.name)
+@pytest.mark.no_cover
 def test_what_grows_gives_all_the_figures_that_its_lines_speak_of(case: Case) -> None:
     # What a hundred times as much takes is not for a test: ten times as much stands for all.
     figures = case.variants["10×"](case.least)

@@ -40,6 +40,7 @@ async def least_growth(
 
 
 # These two are bounded by pytest's own time limit alone: they turn the clock themselves.
+@pytest.mark.no_cover
 async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(mock_clock: MockClock) -> None:
     async with soaking(mock_clock) as soak:
         before = tables(soak.node)
@@ -52,6 +53,7 @@ async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_wer
     assert growth <= SPARE_OBJECTS
 
 
+@pytest.mark.no_cover
 async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: MockClock) -> None:
     async with soaking(mock_clock) as soak:
         tracemalloc.start()
@@ -86,6 +88,7 @@ async def test_the_tables_know_of_everything_that_is_alive() -> None:
     assert grown >= {"processes", "names", "aliases", "roots", "by_watcher", "by_target", "heap"}
 
 
+@pytest.mark.no_cover
 def test_the_long_version_says_that_all_is_flat(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--rounds", "50"])
 
@@ -93,6 +96,7 @@ def test_the_long_version_says_that_all_is_flat(capsys: pytest.CaptureFixture[st
     assert "tables: flat, objects: flat, memory: flat" in capsys.readouterr().out
 
 
+@pytest.mark.no_cover
 def test_the_long_version_fails_if_something_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +111,7 @@ def test_the_long_version_fails_if_something_is_left(
     assert "tables: GROWN" in capsys.readouterr().out
 
 
+@pytest.mark.no_cover
 async def test_calls_with_timeouts_of_all_lengths_leave_nothing_once_their_time_has_come(
     mock_clock: MockClock,
 ) -> None:
@@ -141,6 +146,7 @@ async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_o
         assert not process.deferred
 
 
+@pytest.mark.no_cover
 async def test_what_threads_send_and_ask_leaves_nothing() -> None:
     def use(node: Node) -> None:
         pid = node.whereis("recorder")
@@ -210,6 +216,7 @@ async def test_a_behaviour_is_free_as_soon_as_its_process_has_ended() -> None:
     assert left == [None] * 6
 
 
+@pytest.mark.no_cover
 async def test_nodes_that_came_and_went_leave_nothing(mock_clock: MockClock) -> None:
     async def some() -> None:
         for _ in range(30):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -1576,6 +1577,7 @@ EVERY_VERB = [
 @example(LAST_STARTED_FIRST)
 @example(NOT_TRAPPED)
 @example(PAST_THE_STOPPING_POINT)
+@pytest.mark.no_cover
 def test_a_node_keeps_its_promises_whatever_is_done_to_it(program: list[list[Any]]) -> None:
     run(program, LOOP, swaps=False)
 

@@ -15,6 +15,7 @@ from benchmarks.soak_world import Books, Letter, World, letter
 from ergo_py._core.deadletters import DeadLetters
 
 
+@pytest.mark.no_cover
 def test_a_few_seconds_of_everything_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
 
@@ -43,6 +44,7 @@ def test_a_few_seconds_of_everything_lose_nothing(tmp_path: Path, capsys: pytest
     assert "nothing was lost" in capsys.readouterr().out
 
 
+@pytest.mark.no_cover
 def test_a_letter_that_is_lost_in_silence_is_found_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

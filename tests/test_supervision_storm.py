@@ -42,6 +42,8 @@ GROUPS, SIZE = 10, 100
 FORCE = 3 if THOROUGH else 1
 POLICIES = [PERMANENT, PERMANENT, TRANSIENT, TEMPORARY]
 
+pytestmark = pytest.mark.no_cover
+
 
 class Book:
     """Who is alive. Born twice, or dead without having been born, is what must not happen."""

@@ -296,6 +296,7 @@ def live(colour: type[Any], plan: dict[str, list[str]]) -> Run:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("point", POINTS)
+@pytest.mark.no_cover
 def test_every_event_may_come_at_every_point_and_the_end_is_in_order(colour: type[Any], point: str) -> None:
     for event in EVENTS:
         live(colour, {point: [event]})
@@ -659,6 +660,7 @@ async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else
         released.set()
 
 
+@pytest.mark.no_cover
 async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_programs() -> None:
     count = 2_000
     async with owning(limit=240) as owned:

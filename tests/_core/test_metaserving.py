@@ -489,6 +489,7 @@ RECEIVERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
+@pytest.mark.no_cover
 async def test_every_single_message_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
     count, threads = (100_000, 4) if THOROUGH else (500, 4)
     async with owning(limit=3000 if THOROUGH else 60) as owned:
@@ -511,6 +512,7 @@ async def test_every_single_message_wakes_its_receiver(receiver: str, switching_
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
+@pytest.mark.no_cover
 async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
     count = 100_000 if THOROUGH else 500
     async with owning(limit=3000 if THOROUGH else 60) as owned:
@@ -534,6 +536,7 @@ async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str
 
 
 @pytest.mark.parametrize("colour", [None, *COLOURS])
+@pytest.mark.no_cover
 async def test_of_a_flood_none_is_lost_none_comes_twice_and_each_sender_is_in_order(
     colour: type[Any] | None, switching_fast: None
 ) -> None:

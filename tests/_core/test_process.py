@@ -1005,3 +1005,15 @@ async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(autojum
             await process.wait_gone()
 
         assert process.state is State.TERMINATED
+
+
+async def test_killing_one_that_has_ended_changes_nothing(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = node._router.processes[pid]
+        node.send_exit(pid, "enough")
+        await node.wait_ended(pid)
+
+        process.kill()
+
+        assert (process.state, process.reason) == (State.TERMINATED, Custom("enough"))

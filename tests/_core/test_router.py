@@ -1261,6 +1261,7 @@ async def test_a_dead_letter_keeps_the_type_of_the_message_and_not_the_message(a
         assert node.dead_letters()[0].message_type == "str"
 
 
+@pytest.mark.no_cover
 async def test_a_flood_of_messages_to_a_dead_process_costs_no_memory(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)

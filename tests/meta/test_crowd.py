@@ -43,6 +43,7 @@ def descriptors_for(count: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
+@pytest.mark.no_cover
 async def test_a_crowd_is_served_and_every_answer_is_right(
     reader: ReaderKind, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -246,6 +246,7 @@ async def test_one_that_somebody_else_waits_for_is_lost_with_the_reason() -> Non
             assert "another task" in lost.reason
 
 
+@pytest.mark.no_cover
 async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> None:
     async with owning(limit=60) as owned:
         watcher = await owned.spawn(Descriptors())

@@ -73,6 +73,7 @@ async def test_a_file_is_read_in_chunks_or_in_frames(tmp_path: Path) -> None:
         assert [message.data for message in owned.of(FileData)] == [b"ab", b"c"]
 
 
+@pytest.mark.no_cover
 async def test_a_large_file_waits_for_a_slow_owner_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("".join(f"{n}\n" for n in range(20_000)))
@@ -272,6 +273,7 @@ async def test_what_cannot_be_read_for_a_while_is_looked_for_again(tmp_path: Pat
         assert (await owned.until(FileLine)).line == "two"
 
 
+@pytest.mark.no_cover
 async def test_rotation_under_load_loses_no_line_and_doubles_none(tmp_path: Path) -> None:
     path, count, rotations = tmp_path / "log", 30_000, 12
     path.touch()

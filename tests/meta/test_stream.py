@@ -689,6 +689,7 @@ async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_not
         assert node.metas() == []
 
 
+@pytest.mark.no_cover
 async def test_thousands_of_short_connections_leave_nothing_behind(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
