@@ -105,7 +105,7 @@ class Child:
         self.restarts = 0
         self.has_run = False
         """It has been started, with success, at least once."""
-        self.started_at = 0.0
+        self.started_at: float
         self.window: _Window | None = None if spec.budget is None else _Window(spec.budget.restarts, spec.budget.period)
         self.asker: Any = None
         """Who waits for an operation on it."""
@@ -159,7 +159,7 @@ class Supervision:
         self._window = _Window(spec.intensity, spec.period)
         self._by_pid: dict[Any, Child] = {}
         self._positions = count()
-        self._tickets = count(1)
+        self._tickets = count()
         self._actions: list[Action] = []
         self._is_new = True
         """Nothing but the first start of each child has happened."""
