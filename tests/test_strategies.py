@@ -824,3 +824,14 @@ def test_one_whose_restart_was_asked_for_and_fails_is_tried_again() -> None:
     actions = plan.start_failed("b", error, Killed(), None, 2.0)
 
     assert actions == [Answer("who restarts", None, error), Start("b", Killed())]
+
+
+def test_one_that_would_not_come_back_with_its_siblings_does_if_its_restart_is_asked_for() -> None:
+    temporary = ChildSpec("b", Worker, restart=TEMPORARY)
+    plan = begun(ChildSpec("a", Worker), temporary, ChildSpec("c", Worker), strategy=ALL_FOR_ONE)
+    plan.exited("a", "a", Killed(), None, 1.0)
+
+    plan.ask(RestartChild("b"), "asker", 1.0)
+    actions = plan.exited("b", "b", Shutdown(), None, 1.0)
+
+    assert actions == [Start("b", Shutdown())]
