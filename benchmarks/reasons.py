@@ -36,8 +36,8 @@ _QUEUE = (
 _C = "It is written in C, and calls back without a message, a mailbox or a process in between."
 _HAND_OVER = (
     "Each message wakes a thread of its own, which then needs the interpreter's lock. Where a processor is idle these threads run "
-    "beside the loop, and a message costs twice of what it costs on a busy machine, where they take turns with it; socketserver, "
-    "which has such threads and nothing else, doubles in the same way, and does not reach this either. For many small requests "
+    "side by side, and a message costs twice of what it costs on a busy machine, or if the program is kept on one processor, where "
+    "they take turns; socketserver, which has such threads and nothing else, does not reach this either. For many small requests "
     "take the reader task, which stays on the loop."
 )
 _COPIED = (
