@@ -49,8 +49,8 @@ _BOTH = (
 )
 _SECOND_PASS = (
     "The loop is woken by a descriptor of its own, and then the process, whose turn comes in the next pass of trio's scheduler: "
-    "that pass is a quarter of the time. A bare task that waits for the descriptor and does the work itself has no second pass, and "
-    "still needs more than half of what run_sync_soon does; the kernel's part alone is a fifth."
+    "that pass is a quarter of the time. A bare task that waits for the descriptor and does the work itself has no second pass, "
+    "and still needs more than half of what run_sync_soon does; the kernel's part alone is a fifth."
 )
 _NO_TASK = (
     "There an actor is an object without a task, run by whoever sends: it weighs less, but cannot wait by itself."
