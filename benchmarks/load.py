@@ -4,6 +4,7 @@
 ``python load.py udp PORT BYTES`` sends as fast as it can until it is ended.
 """
 
+import os
 import select
 import socket
 import subprocess
@@ -104,5 +105,8 @@ def _udp(port: int, size: int) -> None:
 
 if __name__ == "__main__":
     kind, *numbers = sys.argv[1:]
+    if hasattr(os, "sched_setaffinity"):
+        # Whoever has started it may be keeping to one processor.
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp}
     kinds[kind](*map(int, numbers))
