@@ -473,11 +473,11 @@ class Supervision:
                 heappush(self._stops, (-sibling.position, next(self._tickets), sibling))
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those that are started anew with a child."""
+        """Those that are started anew with a child, if they are up; itself may be among them, which is not."""
         if not self._is_group:
             return ()
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
-            return [one for one in self.children.values() if one is not child]
+            return self.children.values()
         return [one for one in self.children.values() if one.position > child.position]
 
     def _leave_cycle(self, child: Child) -> None:
