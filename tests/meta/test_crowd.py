@@ -83,7 +83,7 @@ async def serve_a_crowd(reader: ReaderKind, count: int, capsys: pytest.CaptureFi
         busy = (resident() - before) / count
         began = trio.current_time()
         await client.stdin.aclose()
-        await until(lambda: server.connections == 0)
+        await until(lambda: server.connections == 0 and node.metas() == [server.id])
         ended = trio.current_time() - began
         await client.wait()
         await client.stdout.aclose()
