@@ -83,10 +83,14 @@ def install(module: str, original: str, changed: str) -> bool:
     pairs = zip(_codes(compile(original, path, "exec")), _codes(compile(changed, path, "exec")), strict=True)
     # Where nothing is changed, the code stays: there are those who know it by its identity.
     new = {(old.co_qualname, old.co_firstlineno): code for old, code in pairs if _does(old) != _does(code)}
+    # What was frozen meanwhile, by a test or by who runs them, is not among the objects.
+    gc.unfreeze()
+    found = set()
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == path:
             place = function.__code__.co_qualname, function.__code__.co_firstlineno
             if place in new:
+                found.add(place)
                 try:
                     function.__code__ = new[place]
                 except ValueError:  # one that no longer uses a variable around it
@@ -94,7 +98,7 @@ def install(module: str, original: str, changed: str) -> bool:
                 if original.splitlines()[place[1] - 1].strip() == "@enable_ki_protection":
                     # It is the code that is protected, and this one is new.
                     trio.lowlevel.enable_ki_protection(function)
-    return True
+    return found == new.keys()
 
 
 def _does(code: CodeType) -> tuple[Any, ...]:
@@ -297,6 +301,7 @@ class Explained:
     """What ``mutants.toml`` says about one module."""
 
     def __init__(self, table: dict[str, Any]) -> None:
+        self.made: int = table.get("made", 0)
         self.tried: int = table.get("tried", 0)
         self.killed: int = table.get("killed", 0)
         self.survived: dict[str, str] = table.get("survived", {})
@@ -311,8 +316,10 @@ def explained() -> dict[str, Explained]:
 
 def page(known: Mapping[str, Explained]) -> str:
     """What ``docs/design.md`` shows of that."""
-    rows = ["| module | mutants | a test notices | no test notices |", "|---|---:|---:|---:|"]
-    rows += [f"| `{name}` | {one.tried} | {one.killed} | {len(one.survived)} |" for name, one in known.items()]
+    rows = ["| module | mutants | tried | a test notices | no test notices |", "|---|---:|---:|---:|---:|"]
+    rows += [
+        f"| `{name}` | {one.made} | {one.tried} | {one.killed} | {len(one.survived)} |" for name, one in known.items()
+    ]
     rows += ["", "| in | what is changed, and no test notices | because |", "|---|---|---|"]
     for name, one in known.items():
         for mutant, why in one.survived.items():
