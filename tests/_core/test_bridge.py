@@ -1583,15 +1583,21 @@ def test_a_thread_starts_where_its_stack_cannot_be_made_small(monkeypatch: pytes
 
 
 def test_a_thread_runs_where_the_system_does_not_take_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_args: object) -> object:
-        raise OSError("no such file system")
+    real, refused = os.open, list[str]()
 
-    monkeypatch.setattr(bridge_module, "open", refuse, raising=False)
+    def refuse(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).endswith("/comm"):
+            refused.append(path)
+            raise FileNotFoundError(path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
     ran = threading.Event()
 
     ReaderThread("ergo-test-1", ran.set).start()
 
     assert ran.wait(PATIENCE)
+    assert len(refused) == 1
 
 
 async def test_catching_up_does_what_was_handed_over_before_anything_else() -> None:
