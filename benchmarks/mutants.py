@@ -66,8 +66,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """The modules that are broken, and the tests that should notice."""
 
-_PLUGINS: Final = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
-_PYTEST: Final = ("-q", "-x", "--no-header", "-m", "not no_cover", *_PLUGINS)
+_PYTEST: Final = ("-q", "-x", "--no-header", "-m", "not no_cover", "-p", "no:cacheprovider", "-p", "no:xdist")
 _PATIENCE: Final = 4.0
 """Seconds that any test may take, beside ten times what it takes with the module as it is, and beside waiting for a processor."""
 
