@@ -313,7 +313,7 @@ def _own_time(profile: Content, places: Iterable[str]) -> float:
 
 
 def _profile_row(place: str, costs: Sequence[float]) -> str:
-    cells = " | ".join(f"{cost:.2g}" if cost else "" for cost in costs)
+    cells = " | ".join(f"{cost:.3g}" if cost >= 0.01 else "" for cost in costs)
     function, _, where = place.partition(" (")
     name = f"`{function}` in {where.rstrip(')')}" if where else place
     return f"| {name} | {cells} |"
