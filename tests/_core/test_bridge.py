@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -45,7 +46,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core import bridge as bridge_module
-from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, thread_names, wait_in_slices
+from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, stack_of, thread_names, wait_in_slices
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
 from tests.support import Puppet, Recorder, open_descriptors, running_node
 
@@ -250,6 +251,28 @@ def test_a_bridge_that_raises_its_flag_too_early_promises_what_a_loop_that_is_ov
     hanging = any(threads_left_hanging(RaisesTheFlagBeforeTheLoopHasPromised) for _ in range(400))
 
     assert hanging
+
+
+async def test_a_batch_of_jobs_wakes_the_loop_once() -> None:
+    soon, done = list[Callable[[], None]](), list[int]()
+    loop: Any = SimpleNamespace(run_sync_soon=soon.append)
+    bridge = Bridge("test@localhost", loop, complain)
+
+    for number in range(3):
+        bridge.post(done.append, number)
+
+    (come,) = soon
+    come()
+    assert done == [0, 1, 2]
+
+
+def test_the_stack_of_a_thread_says_what_it_is_doing() -> None:
+    nobody = max(thread_names()) + 1
+
+    here, nowhere = stack_of(threading.get_ident()), stack_of(nobody)
+
+    assert "test_the_stack_of_a_thread_says_what_it_is_doing" in here
+    assert nowhere == ""
 
 
 async def test_a_job_that_fails_is_told_and_the_next_one_runs() -> None:

@@ -1204,3 +1204,14 @@ async def test_one_that_is_ended_before_its_init_has_begun_has_nothing_to_cut_of
 
         assert meta.reason == Shutdown()
         assert not meta.accepting
+
+
+async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> None:
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        owned.node.send_exit(alias, "enough")
+        await owned.ended(alias)
+
+        with pytest.raises(AssertionError, match="no transition from TERMINATED to SLEEP"):
+            meta._meta.enter(MetaState.SLEEP)

@@ -17,11 +17,14 @@ async def test_each_side_is_counted_by_its_own_way(colour: type[Any]) -> None:
         meta = colour()
         alias = await owned.spawn(meta)
 
-        await owned.in_reader(meta, lambda me: me.send(me.parent, "reader"))
-        await owned.in_handler(meta, lambda me: me.send(me.parent, "handler"))
+        sent = [
+            await owned.in_reader(meta, lambda me: me.send(me.parent, "reader")),
+            await owned.in_handler(meta, lambda me: me.send(me.parent, "handler")),
+        ]
         await owned.until(lambda: sorted(owned.heard) == ["handler", "reader"])
 
         outbox = meta._meta.outbox
+        assert sent == [True, True]
         assert (meta._meta.sent, outbox.sent + outbox.direct) == (1, 1)
         assert owned.node.meta_info(alias).messages_out == 2
 

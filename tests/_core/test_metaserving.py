@@ -632,6 +632,8 @@ async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() 
         assert sent is True
         assert isinstance(reason, Crashed)
         assert owned.node.send(alias, "late") is False
+        (crash,) = owned.node.crashes()
+        assert (crash.pid, crash.callback, crash.message_type) == (alias, "handle_message", "str")
 
 
 async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -> None:
