@@ -9,6 +9,7 @@ import argparse
 import gc
 import importlib.abc
 import importlib.machinery
+import inspect
 import os
 import random
 import select
@@ -107,14 +108,17 @@ def _does(code: CodeType) -> tuple[Any, ...]:
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, inside
 
 
+_IS_FUNCTION = inspect.CO_NEWLOCALS
+
+
 def _codes(code: CodeType) -> Iterator[CodeType]:
     """The functions and methods of a module, without those inside them."""
     for one in code.co_consts:
-        if isinstance(one, CodeType):
-            if "<locals>" not in one.co_qualname:
-                yield one
-            if not one.co_flags & 0x02:  # the body of a class
-                yield from _codes(one)
+        if isinstance(one, CodeType) and not one.co_flags & _IS_FUNCTION:
+            # The body of a class: it has run, and what it has left are its methods.
+            yield from _codes(one)
+        elif isinstance(one, CodeType) and "<locals>" not in one.co_qualname:
+            yield one
 
 
 class _Broken(importlib.abc.SourceLoader):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -69,20 +70,26 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
-def test_a_mutant_takes_the_place_of_what_is_imported_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, becomes, untouched",
+    [("first: 1 -> 2 (2)", 2, "Box.fits"), ("Box.fits: return True -> return None", 0, "first")],
+)
+def test_a_mutant_takes_the_place_of_what_is_imported_already(
+    name: str, becomes: int, untouched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "some.py").write_text(SOURCE)
     module = imported(tmp_path / "some.py")
-    held = module.first
-    before, untouched = held(1), module.Box.fits.__code__
-    [mutant] = [one for one in mutants_of("some.py", SOURCE) if one.name == "first: 1 -> 2 (2)"]
+    held, other = module.first, attrgetter(untouched)(module)
+    before, code = held(1), other.__code__
+    [mutant] = [one for one in mutants_of("some.py", SOURCE) if one.name == name]
 
     done = mutants.install("some.py", SOURCE, mutant.source)
 
     assert done
-    assert (before, held(1)) == (1, 2)
-    assert module.Box.fits.__code__ is untouched
+    assert (before, held(1)) == (1, becomes)
+    assert other.__code__ is code
 
 
 def test_what_is_said_about_mutants_is_what_the_design_page_shows() -> None:
