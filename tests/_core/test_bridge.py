@@ -266,6 +266,28 @@ async def test_a_batch_of_jobs_wakes_the_loop_once() -> None:
     assert done == [0, 1, 2]
 
 
+async def test_a_job_is_done_at_once_on_the_loop_and_soon_for_a_thread() -> None:
+    bridge, done, soon = make_bridge(), list[str](), trio.Event()
+
+    bridge.do(done.append, "now")
+    await in_thread(lambda: bridge.do(soon.set))
+
+    assert done == ["now"]
+    with trio.fail_after(PATIENCE):
+        await soon.wait()
+
+
+async def test_closing_does_what_was_accepted_before_it_returns() -> None:
+    bridge, done = make_bridge(), list[int]()
+    bridge.post(done.append, 1)
+
+    bridge.close()
+
+    assert done == [1]
+    with pytest.raises(NodeStoppedError):
+        bridge.post(done.append, 2)
+
+
 def test_the_stack_of_a_thread_says_what_it_is_doing() -> None:
     nobody = max(thread_names()) + 1
 

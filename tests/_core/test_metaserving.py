@@ -688,3 +688,30 @@ async def test_a_handler_that_finds_nothing_lets_those_in_who_wait_for_room() ->
 
         assert waits
         assert meta.heard == [("let in", owned.owner)]
+
+
+class Lingers(InTask):
+    """Takes its time to end."""
+
+    def __init__(self, gate: trio.Event) -> None:
+        super().__init__()
+        self.gate = gate
+
+    async def handle_call(self, request: Any, caller: Any) -> object:
+        raise Failed
+
+    async def terminate(self, reason: Any) -> None:
+        await self.gate.wait()
+
+
+async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
+    gate = trio.Event()
+    async with owning() as owned:
+        alias = await owned.spawn(Lingers(gate))
+
+        with trio.fail_after(20), pytest.raises(TargetDownError):
+            await owned.node.call(alias, "fail", timeout=None)
+
+        assert alias in owned.node.metas()
+        gate.set()
+        await owned.ended(alias)
