@@ -346,7 +346,7 @@ class Mailbox:
         queue = (self.waiters or {}).get(lane)
         if queue is not None:
             queue.pop(waiter, None)
-            self._keep_waiters(lane, queue)
+            self._forget_if_empty(lane, queue)
 
     def admit_waiters(self) -> bool:
         """Let in what waits, first come first served, as far as there is room now. False if nobody could come in.
@@ -368,7 +368,7 @@ class Mailbox:
                 waiter.settle(True)
                 self._calls_in = False
                 admitted = True
-            self._keep_waiters(lane, queue)
+            self._forget_if_empty(lane, queue)
         return admitted
 
     def refuse_waiters(self) -> None:
@@ -378,12 +378,8 @@ class Mailbox:
             for waiter in queue:
                 waiter.settle(False)
 
-    def _keep_waiters(self, lane: Lane, queue: Waiting) -> None:
-        if self.waiters is None:
-            return
-        if queue:
-            self.waiters[lane] = queue
-        else:
+    def _forget_if_empty(self, lane: Lane, queue: Waiting) -> None:
+        if self.waiters is not None and not queue:
             self.waiters.pop(lane, None)
             self.waiters = self.waiters or None
 

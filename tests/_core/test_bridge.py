@@ -1611,6 +1611,7 @@ async def test_every_bridge_is_marked_dead_in_a_forked_copy() -> None:
     for bridge in bridges:
         with pytest.raises(NodeStoppedError, match="forked"):
             bridge.check_open()
+        assert not bridge.on_loop()
 
 
 def test_a_thread_starts_where_its_stack_cannot_be_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -711,3 +711,57 @@ async def test_a_call_is_answered_with_an_error(colour: type[Any]) -> None:
 
         with pytest.raises(Failed, match="on purpose"):
             await owned.node.call(alias, refuse, timeout=20)
+
+
+# -- what each verb looks at first -----------------------------------------------------------------------------------------
+
+
+async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked() -> None:
+    async with owning() as owned:
+        meta = InTask()
+        await owned.spawn(meta)
+        before = meta.stopping
+
+        meta._meta.reason = Normal()
+        with_a_reason, meta._meta.reason = meta.stopping, None
+        meta._meta.resources.stopping = True
+        unblocked, meta._meta.resources.stopping = meta.stopping, False
+
+        assert (before, with_a_reason, unblocked) == (False, True, True)
+
+
+async def test_a_pause_is_not_negative() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        await owned.spawn(meta)
+
+        with pytest.raises(BadInputError, match="seconds"):
+            await in_thread(lambda: meta.pause(-1.0))
+
+
+async def test_a_handler_that_is_asleep_answers_nobody() -> None:
+    nobody: Any = None
+    async with owning() as owned:
+        meta = InTask()
+        await owned.spawn(meta)
+
+        with pytest.raises(NotAllowedError, match="sleep"):
+            meta.reply_error(nobody, Failed())
+
+
+async def test_a_message_that_is_not_handled_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    class Plain(MetaProcess):
+        async def start(self) -> None:
+            await trio.sleep_forever()
+
+    async with owning(log_output="json", log_level="debug") as owned:
+        alias = await owned.spawn(Plain())
+
+        owned.node.send(alias, 1.5)
+        await owned.until(
+            lambda: owned.node.meta_info(alias).messages_in == 1 and not owned.node.meta_info(alias).callback
+        )
+
+    logged = capsys.readouterr().err
+    assert "unhandled message" in logged
+    assert "float" in logged

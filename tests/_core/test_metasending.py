@@ -46,6 +46,7 @@ async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -
         await owned.end(await owned.spawn(meta))
 
         sent = meta.send(owned.owner, "as the table says")
+        waited = await meta.send_wait(owned.owner, "and this")
         meta._meta.silenced = True
         with pytest.raises(NotAllowedError, match="was left behind"):
             meta.send(owned.owner, "no")
@@ -53,8 +54,8 @@ async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -
             await meta.send_wait(owned.owner, "no")
         await wait_all_tasks_blocked()
 
-        assert sent is True
-        assert owned.heard == ["as the table says"]
+        assert (sent, waited) == (True, True)
+        assert owned.heard == ["as the table says", "and this"]
 
 
 @pytest.mark.parametrize("policy", [Behind.DROP_NEWEST, Behind.DROP_OLDEST, Behind.STOP])
