@@ -277,6 +277,32 @@ async def test_a_job_is_done_at_once_on_the_loop_and_soon_for_a_thread() -> None
         await soon.wait()
 
 
+async def test_what_threads_have_handed_over_can_be_done_before_anything_else() -> None:
+    bridge, done = make_bridge(), list[int]()
+    bridge.post(done.append, 1)
+
+    bridge.catch_up()
+
+    assert done == [1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of threads are not files here")
+def test_naming_a_thread_leaves_no_file_open() -> None:
+    named, release, held = threading.Event(), threading.Event(), list[str]()
+
+    def stay() -> None:
+        named.set()
+        release.wait(PATIENCE)
+
+    ReaderThread("ergo-named-1", stay).start()
+    named.wait(PATIENCE)
+    held += [path for _, path in open_descriptors() if path.endswith("/comm")]
+    release.set()
+
+    assert named.is_set()
+    assert held == []
+
+
 async def test_closing_does_what_was_accepted_before_it_returns() -> None:
     bridge, done = make_bridge(), list[int]()
     bridge.post(done.append, 1)

@@ -730,13 +730,15 @@ async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked(
         assert (before, with_a_reason, unblocked) == (False, True, True)
 
 
-async def test_a_pause_is_not_negative() -> None:
+async def test_times_to_wait_are_not_negative() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
 
         with pytest.raises(BadInputError, match="seconds"):
             await in_thread(lambda: meta.pause(-1.0))
+        with pytest.raises(BadInputError, match="timeout"):
+            await in_thread(lambda: meta.wait_readable(0, -1.0))
 
 
 async def test_a_handler_that_is_asleep_answers_nobody() -> None:
