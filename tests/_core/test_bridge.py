@@ -287,10 +287,12 @@ async def test_what_threads_have_handed_over_can_be_done_before_anything_else() 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of threads are not files here")
-def test_naming_a_thread_leaves_no_file_open() -> None:
-    named, release, held = threading.Event(), threading.Event(), list[str]()
+def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
+    named, release, held, names = threading.Event(), threading.Event(), list[str](), list[str]()
 
     def stay() -> None:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm") as comm:
+            names.append(comm.read().strip())
         named.set()
         release.wait(PATIENCE)
 
@@ -299,8 +301,33 @@ def test_naming_a_thread_leaves_no_file_open() -> None:
     held += [path for _, path in open_descriptors() if path.endswith("/comm")]
     release.set()
 
-    assert named.is_set()
+    assert names == ["ergo-named-1"]
     assert held == []
+
+
+def test_no_slice_of_a_wait_is_longer_than_what_is_left() -> None:
+    slices: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        slices.append(seconds)
+        return False
+
+    came = wait_in_slices(wait, 0.01)
+
+    assert not came
+    assert 0.0 <= min(slices) <= max(slices) <= 0.01
+
+
+async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
+    def refuse(_job: Callable[[], None]) -> None:
+        raise trio.RunFinishedError
+
+    loop: Any = SimpleNamespace(run_sync_soon=refuse)
+    bridge = Bridge("test@localhost", loop, complain)
+
+    for _ in range(2):
+        with pytest.raises(NodeStoppedError, match="its event loop is over"):
+            bridge.post(list)
 
 
 async def test_closing_does_what_was_accepted_before_it_returns() -> None:
