@@ -296,12 +296,15 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
         named.set()
         release.wait(PATIENCE)
 
-    ReaderThread("ergo-named-1", stay).start()
+    thread = ReaderThread("ergo-named-1", stay)
+    thread.start()
     named.wait(PATIENCE)
+    stack = thread.stack()
     held += [path for _, path in open_descriptors() if path.endswith("/comm")]
     release.set()
 
     assert names == ["ergo-named-1"]
+    assert "in stay" in stack
     assert held == []
 
 
@@ -319,7 +322,10 @@ def test_no_slice_of_a_wait_is_longer_than_what_is_left() -> None:
 
 
 async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
-    def refuse(_job: Callable[[], None]) -> None:
+    asked: list[Any] = []
+
+    def refuse(job: Callable[[], None]) -> None:
+        asked.append(job)
         raise trio.RunFinishedError
 
     loop: Any = SimpleNamespace(run_sync_soon=refuse)
@@ -328,6 +334,22 @@ async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
     for _ in range(2):
         with pytest.raises(NodeStoppedError, match="its event loop is over"):
             bridge.post(list)
+
+    assert len(asked) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
+async def test_where_there_is_a_bell_trio_is_not_asked() -> None:
+    asked: list[Any] = []
+    loop: Any = SimpleNamespace(run_sync_soon=asked.append)
+    bridge = Bridge("test@localhost", loop, complain)
+    bridge.hang_bell()
+
+    bridge.post(list)
+
+    rung = os.eventfd_read(bridge._bell)
+    os.close(bridge._bell)
+    assert (rung, asked) == (1, [])
 
 
 async def test_closing_does_what_was_accepted_before_it_returns() -> None:
