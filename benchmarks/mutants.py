@@ -58,12 +58,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_unblocking.py",
         "tests/_core/test_metalife.py",
     ),
-    "ergo_py/_core/metalife.py": (
-        "tests/_core/test_metalife.py",
-        "tests/_core/test_metaserving.py",
-        "tests/_core/test_metaending.py",
-        "tests/_core/test_meta.py",
-    ),
 }
 """The modules that are broken, and the tests that should notice."""
 

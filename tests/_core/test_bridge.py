@@ -305,6 +305,7 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
 
     assert names == ["ergo-named-1"]
     assert "in stay" in stack
+    assert thread._thread.daemon
     assert held == []
 
 
@@ -336,6 +337,25 @@ async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
             bridge.post(list)
 
     assert len(asked) == 1
+
+
+class ClosedMeanwhile(Bridge):
+    """Is closed by somebody who has done what there was to do, just before a job comes."""
+
+    def _arm(self) -> None:
+        self._closed = True
+        super()._arm()
+
+
+async def test_a_job_that_nobody_will_come_for_is_refused() -> None:
+    asked: list[Any] = []
+    loop: Any = SimpleNamespace(run_sync_soon=asked.append)
+    bridge = ClosedMeanwhile("test@localhost", loop, complain)
+
+    with pytest.raises(NodeStoppedError):
+        bridge.post(list)
+
+    assert asked == []
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
