@@ -318,7 +318,7 @@ def test_no_slice_of_a_wait_is_longer_than_what_is_left() -> None:
 
     came = wait_in_slices(wait, 0.01)
 
-    assert not came
+    assert came is False
     assert 0.0 <= min(slices) <= max(slices) <= 0.01
 
 
