@@ -303,6 +303,7 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     stack = thread.stack()
     held += [path for _, path in open_descriptors() if path.endswith("/comm")]
     release.set()
+    thread._thread.join(PATIENCE)
 
     assert names == ["ergo-named-1"]
     assert "in stay" in stack
