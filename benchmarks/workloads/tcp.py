@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import socket
 import socketserver
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib import import_module
@@ -58,6 +60,96 @@ async def _ergo(reader: ReaderKind, size: int, count: int) -> Figures:
         await node.spawn(Echo, server)
         taken.append(await trio.to_thread.run_sync(load_tcp, server.local.port, size, count))
     return taken[0]
+
+
+async def _send(sock: socket.socket, data: bytes) -> None:
+    while data:
+        try:
+            data = data[sock.send(data, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+
+
+async def _echo(sock: socket.socket) -> None:
+    with sock:
+        while True:
+            try:
+                data = sock.recv(65536)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(sock)
+                continue
+            if not data:
+                return
+            await _send(sock, data)
+
+
+async def _by_hand(size: int, count: int) -> Figures:
+    """Plain sockets and wait_readable: none of trio's stream classes."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    listener.setblocking(False)
+
+    async def serve(nursery: trio.Nursery) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            sock, _ = listener.accept()
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nursery.start_soon(_echo, sock)
+
+    with listener:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, nursery)
+            figures = await trio.to_thread.run_sync(load_tcp, listener.getsockname()[1], size, count)
+            nursery.cancel_scope.cancel()
+    return figures
+
+
+async def _by_hand_in_threads(size: int, count: int) -> Figures:
+    """A thread for each connection, blocked in ``recv``; what it reads goes into a queue, and the loop writes it back."""
+    queue: deque[tuple[socket.socket, bytes]] = deque()
+    armed = False
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    bell, ring = socket.socketpair()
+    bell.setblocking(False)
+
+    def read(sock: socket.socket) -> None:
+        nonlocal armed
+        with sock:
+            while data := sock.recv(65536):
+                queue.append((sock, data))
+                if not armed:
+                    armed = True
+                    ring.send(b"!")
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:  # that was all
+                return
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=read, args=(sock,), daemon=True).start()
+
+    async def write() -> None:
+        nonlocal armed
+        while True:
+            await trio.lowlevel.wait_readable(bell)
+            bell.recv(4096)
+            armed = False
+            while queue:
+                sock, data = queue.popleft()
+                await _send(sock, data)
+
+    accepting = threading.Thread(target=accept)
+    with bell, ring, listener:
+        accepting.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            figures = await trio.to_thread.run_sync(load_tcp, listener.getsockname()[1], size, count)
+            nursery.cancel_scope.cancel()
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+    return figures
 
 
 async def _trio(size: int, count: int) -> Figures:
@@ -147,6 +239,8 @@ def _variants(size: int) -> dict[str, Variant]:
         "ergo thread": threads,
         "ergo thread, one": partial(_on_one_processor, threads) if hasattr(os, "sched_setaffinity") else threads,
         "ergo task": on_loop(_ergo, "task", size),
+        "floor": on_loop(_by_hand, size),
+        "floor, threads": on_loop(_by_hand_in_threads, size),
         "trio": on_loop(_trio, size),
         "asyncio streams": partial(_asyncio, _streams, size),
         "asyncio protocol": partial(_asyncio, _protocol, size),
@@ -166,7 +260,7 @@ def _case(name: str, size: int, count: int) -> Case:
     dream = (Goal("reach", 1.0, "uvloop streams", is_dream=True),) if "uvloop streams" in variants else ()
     return Case(
         name=f"TCP echo, {name}",
-        about=f"each round trip, {_CONNECTIONS} connections, wall time; trio: serve_tcp",
+        about=f"each round trip, {_CONNECTIONS} connections, wall time; floor: plain sockets; trio: serve_tcp",
         unit="µs",
         size=count,
         least=_CONNECTIONS,
@@ -177,6 +271,9 @@ def _case(name: str, size: int, count: int) -> Case:
             Line("reader task", "ergo task", figure="wall", goals=(*reach, *dream)),
             Line("reader thread, CPU", "ergo thread"),
             Line("reader task, CPU", "ergo task"),
+            Line("by hand, a thread for each", "floor, threads", figure="wall"),
+            Line("by hand, a task for each", "floor", figure="wall"),
+            Line("asyncio streams", "asyncio streams", figure="wall"),
         ],
         rounds=3,
     )

@@ -16,6 +16,7 @@ from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.udp import UDPServer
 
 from ..clocks import Stopwatch
+from ..floor import FloorActor
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop
 from ..load import Load
 
@@ -72,6 +73,33 @@ async def _ergo(reader: ReaderKind, count: int) -> Figures:
         await node.spawn(Sink, server, meter)
         with Load("udp", server.local.port, BYTES):
             await done.wait()
+    return meter.each()
+
+
+async def _by_hand(count: int) -> Figures:
+    """A plain socket, read until there is no more, into a mailbox."""
+    done = trio.Event()
+    meter = Meter(count, done.set)
+    actor = FloorActor(lambda _message: meter.take())
+    with socket.socket(type=socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+
+        async def read() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(sock)
+                try:
+                    for _ in range(64):
+                        actor.put(sock.recvfrom(65535))
+                except BlockingIOError:
+                    pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(actor.run)
+            nursery.start_soon(read)
+            with Load("udp", sock.getsockname()[1], BYTES):
+                await done.wait()
+            nursery.cancel_scope.cancel()
     return meter.each()
 
 
@@ -134,6 +162,7 @@ def _socketserver(count: int) -> Figures:
 _VARIANTS: dict[str, Variant] = {
     "ergo thread": on_loop(_ergo, "thread"),
     "ergo task": on_loop(_ergo, "task"),
+    "floor": on_loop(_by_hand),
     "trio": on_loop(_trio),
     "asyncio": _asyncio,
     "socketserver": _socketserver,
