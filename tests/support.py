@@ -6,11 +6,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
 from ergo_py import Actor, Caller, Node, Reason, open_node
 
-__all__ = ["THOROUGH", "Failed", "Puppet", "Recorder", "Stubborn", "Witness", "open_descriptors", "running_node"]
+__all__ = [
+    "THOROUGH",
+    "Failed",
+    "Puppet",
+    "Recorder",
+    "Stubborn",
+    "Witness",
+    "open_descriptors",
+    "refused",
+    "running_node",
+]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 """Whether a test may take its time: ``make test-deep``. How often something is tried depends on it, and never what."""
@@ -92,6 +103,19 @@ class Stubborn(Actor):
 async def _result(function: Callable[[Any], Any], puppet: Puppet) -> Any:
     result = function(puppet)
     return await result if inspect.iscoroutine(result) else result
+
+
+def refused(error: type[Exception], verb: Any, match: str | None = None) -> Callable[[Any], Any]:
+    """Something for a puppet to do: try the verb, and see it refused."""
+
+    async def attempt(me: Any) -> str:
+        with pytest.raises(error, match=match) as caught:
+            result = verb(me)
+            if result is not None and hasattr(result, "__await__"):
+                await result
+        return str(caught.value)
+
+    return attempt
 
 
 def open_descriptors() -> set[tuple[int, str]]:

@@ -10,39 +10,32 @@ from trio.lowlevel import Task, current_task, enable_ki_protection
 
 from .bridge import get_ident
 from .callbacks import Callbacks
-from .ending import abandon, finish, shut, undo
+from .ending import abandon, finish, shut
 from .errors import (
-    CallFailedError,
-    InitError,
     InitTimeoutError,
-    NodeStoppedError,
     NotAllowedError,
-    SpawnError,
-    TargetDownError,
-    TooManyProcessesError,
 )
+from .failing import account_for
 from .ids import PID, Alias, EventName
 from .kernel import Kernel
 from .mailbox import (
     EXIT,
     KILL,
-    STOP,
     URGENT_LANE,
     Envelope,
     Mailbox,
     Overflow,
     kind_name,
 )
-from .observing import Spawned
 from .options import Options
 from .parking import ENDED, PARKED, Standin, park_unless, wake
-from .publishing import PROCESS_STARTED
 from .reasons import Crashed, Killed, Reason
 from .receiver import NOBODY
 from .relay import Relay
 from .requests import Caller
-from .seats import Decision, Seat
+from .seats import Seat
 from .serving import answer_now, check_plain, check_waiting, serve
+from .spawning import spawn
 from .states import (
     CALLS_ALLOWED,
     INIT,
@@ -57,7 +50,6 @@ from .states import (
     check_transition,
 )
 from .timers import Owned
-from .watching import remember_messages
 
 __all__ = ["Process", "caller_in"]
 
@@ -218,77 +210,7 @@ class Process:
 
     # -- birth -------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    async def spawn(
-        cls,
-        kernel: Kernel,
-        parent: "Process | None",
-        factory: Any,
-        behaviour: type,
-        args: tuple[Any, ...],
-        options: Options,
-        seat: Seat | None = None,
-    ) -> "Process":
-        """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's, without a handshake.
-
-        Raises:
-            SpawnError: and nothing of the process remains.
-            NameTakenError: and nothing was started.
-        """
-        router = kernel.router
-        if kernel.stopping and (parent is None or router.stopped):
-            raise NodeStoppedError(router.node, "it starts nothing any more")
-        if kernel.max_processes is not None and len(router.processes) >= kernel.max_processes:
-            raise TooManyProcessesError(kernel.max_processes)
-        callbacks = kernel.callbacks_of(behaviour)
-        process = cls(kernel, callbacks, options, parent)
-        if options.name is not None:
-            process.take_name(options.name)
-        if seat is not None:
-            process.sit(seat)
-        router.processes[process.id] = process
-        if parent is None:
-            kernel.roots[process.id] = process
-        else:
-            parent.own(process.id, process)
-        # A child whose init calls its waiting parent would wait for ever: that edge is part of a ring, too.
-        spawner = parent if parent is not None and process.home is parent.home else None
-        if spawner is not None:
-            spawner.waiting = process
-        try:
-            waiting = process._initialise(factory, args)
-            if waiting is not None:
-                await waiting
-            if isinstance(process.reason, Killed) or process.state is TERMINATED:
-                raise SpawnError(f"{callbacks.behaviour} was killed during its init")
-            process.enter(SLEEP)
-        except BaseException as error:
-            await undo(process, error)
-            if isinstance(error, SpawnError):
-                raise
-            if isinstance(error, Exception):
-                raise InitError(callbacks.behaviour, error, process.reason) from error
-            raise
-        finally:
-            if spawner is not None:
-                spawner.waiting = None
-        if kernel.recent_messages:
-            remember_messages(process)
-        if options.link and parent is not None:
-            # Before it takes its first step, so that an end that follows at once is not missed.
-            kernel.relate_both(parent, process)
-        if seat is not None:
-            seat.occupy(process.id)
-        kernel.spawned += 1
-        if kernel.observer is not None:
-            above = kernel.pid if parent is None else parent.id
-            kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
-        if kernel.publishing.heard:
-            kernel.publishing.announce(PROCESS_STARTED, process.id)
-        kernel.nursery.start_soon(process.run_guarded if cls.blocks else process.run, name=callbacks.behaviour)
-        if router.pause_is_due():
-            await router.turn()
-        return process
+    spawn = classmethod(spawn)
 
     def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Awaitable[None] | None:
         """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
@@ -475,42 +397,7 @@ class Process:
 
     def failed(self, error: BaseException) -> Reason | None:
         """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
-        resumes = False
-        if not isinstance(error, Exception):
-            self.kernel.panic(error)
-        elif self.seat is not None and self.seat.decide is not None:
-            resumes = self._decide(self.seat, error) is Decision.RESUME
-        reason = Crashed(error)
-        kind, _, ref, payload = self.handling or (STOP, None, None, None)
-        if self.kernel.log.wants("error"):
-            self.log.error(
-                "process failed and goes on" if resumes else "process crashed",
-                callback=kind_name(kind),
-                message_type=type(payload).__qualname__,
-                lanes=self.mailbox.depths(),
-                error=str(reason),
-                exception=reason.traceback,
-            )
-        if resumes:
-            if isinstance(ref, Caller):
-                ref.settle(None, CallFailedError(ref.to, ref.request, reason))
-            return None
-        self.kernel.note_crash(self, reason)
-        self.kernel.obituaries.note_crash(self, kind_name(kind), type(payload).__qualname__)
-        if isinstance(ref, Caller):
-            # Its caller learns at once; the other ones when terminate has run.
-            ref.settle(None, TargetDownError(ref.to, ref.request, reason))
-        return reason
-
-    def _decide(self, seat: Seat, error: Exception) -> Decision:
-        try:
-            decision = seat.judge(error)
-        except Exception as problem:
-            self.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
-            return Decision.RESTART
-        if decision is Decision.RESUME:
-            seat.resumed += 1
-        return decision
+        return account_for(self, error)
 
     def end(self, kind: int, reason: Reason) -> None:
         """Have the process end after the callback in progress, before anything that waits."""

@@ -42,6 +42,7 @@ from ergo_py import (
 )
 from ergo_py._core import dispatching
 from ergo_py._core.behaviour import Behaviour
+from ergo_py._core.relating import Relating
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
 from tests.support import Failed, Recorder, running_node
@@ -416,7 +417,7 @@ async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(where: Dispa
 
 
 def test_no_verb_is_forgotten() -> None:
-    verbs = {name for name in [*vars(Behaviour), "service"] if not name.startswith("_")}
+    verbs = {name for name in [*vars(Behaviour), *vars(Relating), "service"] if not name.startswith("_")}
 
     assert {one for names in VERBS for one in names.split()} == verbs
 

@@ -1,0 +1,55 @@
+"""What becomes of an exception that leaves a callback of a process."""
+
+from typing import TYPE_CHECKING
+
+from .errors import CallFailedError, TargetDownError
+from .mailbox import STOP, kind_name
+from .reasons import Crashed, Reason
+from .requests import Caller
+from .seats import Decision, Seat
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["account_for"]
+
+
+def account_for(process: "Process", error: BaseException) -> Reason | None:
+    """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+    resumes = False
+    if not isinstance(error, Exception):
+        process.kernel.panic(error)
+    elif process.seat is not None and process.seat.decide is not None:
+        resumes = _decide(process, process.seat, error) is Decision.RESUME
+    reason = Crashed(error)
+    kind, _, ref, payload = process.handling or (STOP, None, None, None)
+    if process.kernel.log.wants("error"):
+        process.log.error(
+            "process failed and goes on" if resumes else "process crashed",
+            callback=kind_name(kind),
+            message_type=type(payload).__qualname__,
+            lanes=process.mailbox.depths(),
+            error=str(reason),
+            exception=reason.traceback,
+        )
+    if resumes:
+        if isinstance(ref, Caller):
+            ref.settle(None, CallFailedError(ref.to, ref.request, reason))
+        return None
+    process.kernel.note_crash(process, reason)
+    process.kernel.obituaries.note_crash(process, kind_name(kind), type(payload).__qualname__)
+    if isinstance(ref, Caller):
+        # Its caller learns at once; the other ones when terminate has run.
+        ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+    return reason
+
+
+def _decide(process: "Process", seat: Seat, error: Exception) -> Decision:
+    try:
+        decision = seat.judge(error)
+    except Exception as problem:
+        process.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
+        return Decision.RESTART
+    if decision is Decision.RESUME:
+        seat.resumed += 1
+    return decision

@@ -1,0 +1,648 @@
+"""Spawning a process: it is there, initialised and where it belongs, or nothing of it is."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py import (
+    PID,
+    Actor,
+    Caller,
+    Crashed,
+    Down,
+    InitError,
+    InitTimeoutError,
+    NameTakenError,
+    Node,
+    NodeStoppedError,
+    Priority,
+    Reason,
+    Reject,
+    SpawnError,
+    TargetDownError,
+    TooManyProcessesError,
+    Why,
+)
+from tests.support import Failed, Puppet, Recorder, Witness, running_node
+
+
+def tables(node: Node) -> dict[str, object]:
+    """The size of everything that a process can leave something in."""
+    info = node.info()
+    return {
+        "processes": info.processes,
+        "names": info.names,
+        "aliases": info.aliases,
+        "relations": info.relations,
+        "timers": info.timers,
+        "loggers": len(node._kernel._loggers),
+        "roots": len(node._kernel.roots),
+    }
+
+
+EMPTY = dict.fromkeys(("processes", "names", "aliases", "relations", "timers", "loggers", "roots"), 0)
+
+
+# -- P2: spawning is complete or undone ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async init", "plain init"])
+async def test_spawn_returns_after_init_has_succeeded(autojump_clock: MockClock, asynchronous: bool) -> None:
+    order: list[str] = []
+
+    class Plain(Actor):
+        def init(self) -> None:
+            order.append("init")
+
+    class Slow(Actor):
+        async def init(self) -> None:
+            await trio.sleep(1)
+            order.append("init")
+
+    async with running_node() as node:
+        await node.spawn(Slow if asynchronous else Plain)
+        order.append("spawned")
+
+    assert order == ["init", "spawned"]
+
+
+async def test_what_init_sent_to_the_process_itself_is_handled_first(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+
+    class Eager(Recorder):
+        def init(self) -> None:
+            self.send(self.pid, "from init")
+
+    async with running_node() as node:
+        pid = await node.spawn(Eager, heard)
+        node.send(pid, "from outside")
+        await wait_all_tasks_blocked()
+
+    assert heard == ["from init", "from outside"]
+
+
+class Hoarder(Witness):
+    """Takes one of everything in ``init``, then does what ``then`` says."""
+
+    def __init__(self, ends: list[Any], then: Callable[[Any], Any]) -> None:
+        super().__init__(ends, "the hoarder")
+        self.then = then
+
+    async def init(self) -> None:
+        await self.spawn(Witness, self.ends, "first child")
+        await self.spawn(partial(Grandparent, self.ends))
+        self.register("hoarder")
+        self.create_alias()
+        self.create_alias()
+        self.send_after(100, self.pid, 1)
+        self.send_every(100, "watcher", 1)
+        self.link("linked")
+        self.monitor("linked")
+        self.node.add_logger(self.pid)
+        result = self.then(self)
+        if result is not None:
+            await result
+
+
+class Grandparent(Witness):
+    def __init__(self, ends: list[Any]) -> None:
+        super().__init__(ends, "second child")
+
+    async def init(self) -> None:
+        await self.spawn(Witness, self.ends, "grandchild")
+
+
+def fail(me: Any) -> None:
+    raise Failed("in init")
+
+
+async def wait(me: Any) -> None:
+    await trio.sleep_forever()
+
+
+async def swallow(me: Any) -> None:
+    try:
+        await trio.sleep_forever()
+    except trio.Cancelled:
+        pass
+
+
+@pytest.mark.parametrize("from_a_process", [False, True], ids=["from the node", "from a process"])
+async def test_an_init_that_raises_leaves_nothing_behind(autojump_clock: MockClock, from_a_process: bool) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        watcher = await node.spawn(Puppet, name="watcher")
+        linked = await node.spawn(Puppet, name="linked")
+        before = tables(node)
+
+        with pytest.raises(InitError) as caught:
+            if from_a_process:
+                await node.call(watcher, lambda me: _rejecting(me.spawn(Hoarder, ends, fail)))
+            else:
+                await node.spawn(Hoarder, ends, fail)
+
+        assert str(caught.value) == "init of Hoarder raised Failed: in init"
+        assert isinstance(caught.value.__cause__, Failed)
+        assert caught.value.error is caught.value.__cause__
+        assert tables(node) == before
+        assert node.processes() == [watcher, linked]
+        # The children are stopped in order and terminated; the one that never lived is not.
+        assert ends == ["grandchild", "second child", "first child"]
+
+
+async def _rejecting(coming: Any) -> Any:
+    try:
+        return await coming
+    except Exception as error:
+        raise Reject(error) from None
+
+
+@pytest.mark.parametrize("then", [wait, swallow], ids=["waiting", "swallowing the cancellation"])
+async def test_an_init_that_takes_too_long_leaves_nothing_behind(
+    autojump_clock: MockClock, then: Callable[[Any], Any]
+) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        await node.spawn(Puppet, name="watcher")
+        await node.spawn(Puppet, name="linked")
+        before = tables(node)
+
+        with pytest.raises(InitTimeoutError, match="larger init_timeout") as caught:
+            await node.spawn(Hoarder, ends, then, init_timeout=2)
+
+        assert trio.current_time() == 2
+        assert isinstance(caught.value, TimeoutError)
+        assert (caught.value.behaviour, caught.value.timeout) == ("Hoarder", 2)
+        assert tables(node) == before
+        assert ends == ["grandchild", "second child", "first child"]
+
+
+@pytest.mark.parametrize("then", [wait, swallow], ids=["waiting", "swallowing the cancellation"])
+@pytest.mark.parametrize("from_a_process", [False, True], ids=["from the node", "from a process"])
+async def test_a_process_killed_in_its_init_leaves_nothing_behind(
+    autojump_clock: MockClock, then: Callable[[Any], Any], from_a_process: bool
+) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        watcher = await node.spawn(Puppet, name="watcher")
+        await node.spawn(Puppet, name="linked")
+        killer = await node.spawn(Puppet)
+        before = tables(node)
+        node.send_after(1, killer, lambda me: me.kill("hoarder"))
+        await wait_all_tasks_blocked()
+
+        with pytest.raises(SpawnError, match="Hoarder was killed during its init"):
+            if from_a_process:
+                await node.call(watcher, lambda me: _rejecting(me.spawn(Hoarder, ends, then)))
+            else:
+                await node.spawn(Hoarder, ends, then)
+
+        assert trio.current_time() == 1
+        assert tables(node) == before
+        assert ends == ["grandchild", "second child", "first child"]
+        assert node.info().crashed == 0
+
+
+async def test_a_plain_init_that_kills_its_own_process_starts_nothing(autojump_clock: MockClock) -> None:
+    class Despairing(Actor):
+        def init(self) -> None:
+            self.kill(self.pid)
+
+    async with running_node() as node:
+        with pytest.raises(SpawnError, match="was killed during its init"):
+            await node.spawn(Despairing, name="despairing")
+
+        assert tables(node) == EMPTY
+
+
+async def test_a_spawn_that_is_cancelled_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        await node.spawn(Puppet, name="watcher")
+        await node.spawn(Puppet, name="linked")
+        before = tables(node)
+
+        with trio.move_on_after(1) as scope:
+            await node.spawn(Hoarder, ends, wait)
+
+        assert scope.cancelled_caught
+        assert tables(node) == before
+        assert ends == ["grandchild", "second child", "first child"]
+
+
+async def test_a_spawner_killed_while_it_waits_for_an_init_takes_the_child_with_it(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        await node.spawn(Puppet, name="watcher")
+        await node.spawn(Puppet, name="linked")
+        parent = await node.spawn(Witness, ends, "parent")
+        node.send(parent, lambda me: me.spawn(Hoarder, ends, wait))
+        await wait_all_tasks_blocked()
+
+        node.kill(parent)
+        await wait_all_tasks_blocked()
+
+        assert ends == ["grandchild", "second child", "first child", "parent"]
+        assert node.whereis("hoarder") is None
+        assert node.info().processes == 2
+
+
+async def test_a_constructor_that_raises_is_an_init_that_failed(autojump_clock: MockClock) -> None:
+    class Broken(Actor):
+        def __init__(self) -> None:
+            raise Failed("in __init__")
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Broken, name="broken")
+
+        assert isinstance(caught.value.__cause__, Failed)
+        assert tables(node) == EMPTY
+
+
+async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_for(autojump_clock: MockClock) -> None:
+    reasons: list[object] = []
+
+    async def fail_later(me: Any) -> None:
+        await trio.sleep(1)
+        raise Failed("in init")
+
+    class Late(Actor):
+        async def init(self) -> None:
+            await fail_later(self)
+
+    async with running_node() as node:
+
+        async def call() -> None:
+            with pytest.raises(TargetDownError) as caught:
+                await node.call("late", 1, timeout=None)
+            reasons.append(caught.value.reason)
+
+        async def spawn() -> None:
+            with pytest.raises(InitError):
+                await node.spawn(Late, name="late")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(spawn)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(call)
+            node.send("late", 1)
+
+        assert reasons == [Crashed(Failed("in init"))]
+        assert node.info().dead_letters == {Why.UNHANDLED_AT_EXIT: 1}
+
+
+async def test_whoever_watches_a_process_whose_init_fails_is_told_once(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+
+    class Late(Actor):
+        async def init(self) -> None:
+            self.send("watcher", self.pid)
+            await trio.sleep(1)
+            raise Failed("in init")
+
+    class Watcher(Recorder):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            super().handle_message(message, sender)
+            if isinstance(message, PID):
+                self.monitor(message)
+
+    async with running_node() as node:
+        await node.spawn(Watcher, heard, name="watcher")
+
+        with pytest.raises(InitError):
+            await node.spawn(Late)
+        await wait_all_tasks_blocked()
+
+        assert heard == [heard[0], Down(heard[0], Crashed(Failed("in init")))]
+
+
+async def test_a_parent_is_not_told_of_a_child_that_never_lived(autojump_clock: MockClock) -> None:
+    told: list[Any] = []
+
+    class Broken(Actor):
+        def init(self) -> None:
+            raise Failed("in init")
+
+    class Parent(Puppet):
+        def handle_child_exit(self, child: PID, reason: Reason) -> None:
+            told.append(reason)
+
+    async with running_node() as node:
+        parent = await node.spawn(Parent)
+
+        with pytest.raises(InitError):
+            await node.call(parent, lambda me: _rejecting(me.spawn(Broken)))
+        await wait_all_tasks_blocked()
+
+        assert told == []
+        assert node.process_info(parent).children == ()
+
+
+async def test_a_name_that_is_taken_stops_a_spawn_before_anything_is_started(autojump_clock: MockClock) -> None:
+    started: list[Any] = []
+
+    class Second(Actor):
+        def __init__(self) -> None:
+            started.append(self)
+
+    async with running_node() as node:
+        holder = await node.spawn(Puppet, name="taken")
+        before = tables(node)
+
+        with pytest.raises(NameTakenError) as caught:
+            await node.spawn(Second, name="taken")
+
+        assert caught.value.name == "taken"
+        assert str(holder) in str(caught.value)
+        assert started == []
+        assert tables(node) == before
+        assert node.whereis("taken") == holder
+
+
+async def test_a_class_is_called_anew_for_each_start(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        factory = partial(Puppet, None)
+        first, second = await node.spawn(factory), await node.spawn(factory)
+
+        await node.call(first, lambda me: me.heard.append("mine"))
+
+        assert await node.call(first, None) == ["mine"]
+        assert await node.call(second, None) == []
+
+
+# -- P3, P9, I1 ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_spawned_by_a_process_is_its_child_and_one_of_the_nodes_is_not(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Puppet))
+
+        parents = [await node.call(pid, lambda me: me.parent) for pid in (parent, child)]
+
+        assert parents == [node.pid, parent]
+        assert node.process_info(parent).children == (child,)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda node, pid: node.kill(pid),
+        lambda node, pid: node.send_exit(pid, "enough"),
+        lambda node, pid: node.send(pid, lambda me: me.stop()),
+        lambda node, pid: node.send(pid, fail),
+    ],
+    ids=["killed", "asked to exit", "stopped", "crashed"],
+)
+async def test_a_child_never_outlives_its_parent(autojump_clock: MockClock, end: Callable[[Node, PID], object]) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        root = await node.spawn(Witness, ends, "root")
+        for name in ("left", "right"):
+            child = await node.call(root, lambda me, name=name: me.spawn(Witness, ends, name))
+            await node.call(child, lambda me, name=name: me.spawn(Witness, ends, f"{name} leaf"))
+
+        end(node, root)
+        await wait_all_tasks_blocked()
+
+        assert ends == ["right leaf", "right", "left leaf", "left", "root"]
+        assert node.processes() == []
+
+
+async def test_spawn_stops_at_max_processes_and_nothing_is_half_made(autojump_clock: MockClock) -> None:
+    started: list[Any] = []
+
+    class Third(Actor):
+        def __init__(self) -> None:
+            started.append(self)
+
+    async with running_node(max_processes=2) as node:
+        first = await node.spawn(Puppet)
+        await node.call(first, lambda me: me.spawn(Puppet))
+        before = tables(node)
+
+        with pytest.raises(TooManyProcessesError, match="max_processes=2"):
+            await node.spawn(Third, name="third")
+        with pytest.raises(TooManyProcessesError):
+            await node.call(first, lambda me: _rejecting(me.spawn(Third)))
+        after = tables(node)
+        node.kill(first)
+        await node.wait_ended(first)
+
+        assert started == []
+        assert after == before
+        assert await node.spawn(Third, name="third") in node.processes()
+
+
+async def test_a_process_in_its_init_counts_against_max_processes(autojump_clock: MockClock) -> None:
+    class Slow(Actor):
+        async def init(self) -> None:
+            await trio.sleep(1)
+
+    async with running_node(max_processes=1) as node, trio.open_nursery() as nursery:
+        nursery.start_soon(node.spawn, Slow)
+        await wait_all_tasks_blocked()
+
+        with pytest.raises(TooManyProcessesError):
+            await node.spawn(Puppet)
+
+
+async def test_numbers_of_pids_aliases_and_refs_only_grow_and_never_meet(autojump_clock: MockClock) -> None:
+    numbers: list[int] = []
+    values: list[Any] = []
+    async with running_node() as node:
+        for _ in range(20):
+            pid = await node.spawn(Puppet)
+            alias = await node.call(pid, lambda me: me.create_alias())
+
+            class Answering(Actor):
+                def handle_call(self, request: Any, caller: Caller) -> object:
+                    return caller.ref
+
+            server = await node.spawn(Answering)
+            ref = await node.call(server, 1)
+            values += [pid, alias, server, ref]
+            numbers += [pid.number, alias.number, server.number, ref.number]
+            node.kill(pid)
+            await node.wait_ended(pid)
+
+    assert numbers == sorted(set(numbers))
+    assert len(set(values)) == len(values)
+
+
+async def test_every_start_of_a_node_has_a_creation_of_its_own() -> None:
+    creations = set()
+    for _ in range(5):
+        async with running_node() as node:
+            creations.add(node.info().creation)
+
+    assert len(creations) == 5
+
+
+# -- environment and settings --------------------------------------------------------------------------------------------
+
+
+async def test_the_environment_is_inherited_from_node_to_parent_to_child(autojump_clock: MockClock) -> None:
+    async with running_node(env={"colour": "node", "size": "node", "shape": "node"}) as node:
+        parent = await node.spawn(Puppet, env={"size": "parent", "shape": "parent"})
+        child = await node.call(parent, lambda me: me.spawn(Puppet, env={"shape": "child"}))
+        heir = await node.call(parent, lambda me: me.spawn(Puppet))
+
+        envs = [await node.call(pid, lambda me: dict(me.env)) for pid in (parent, child, heir)]
+
+        assert envs == [
+            {"colour": "node", "size": "parent", "shape": "parent"},
+            {"colour": "node", "size": "parent", "shape": "child"},
+            {"colour": "node", "size": "parent", "shape": "parent"},
+        ]
+        assert dict(node.env) == {"colour": "node", "size": "node", "shape": "node"}
+
+
+async def test_an_environment_is_no_way_to_change_somebody_elses(autojump_clock: MockClock) -> None:
+    given = {"key": "old"}
+    async with running_node(env=given) as node:
+        pid = await node.spawn(Puppet, env=given)
+        given["key"] = "new"
+
+        with pytest.raises(TypeError):
+            node.env["key"] = "newer"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+        envs = [dict(node.env), await node.call(pid, lambda me: dict(me.env))]
+
+        assert envs == [{"key": "old"}, {"key": "old"}]
+
+
+async def test_the_priority_a_process_was_spawned_with_is_that_of_what_it_sends(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        receiver = await node.spawn(Puppet, heard)
+        urgent = await node.spawn(Puppet, priority=Priority.MAX)
+        gate = trio.Event()
+        node.send(receiver, lambda me: gate.wait())
+        await wait_all_tasks_blocked()
+
+        async def send_three(me: Puppet) -> None:
+            me.send(receiver, "normal after all", priority=Priority.NORMAL)
+            me.send(receiver, "urgent")
+            me.send_priority = Priority.HIGH
+            me.send(receiver, "high")
+
+        await node.call(urgent, send_three)
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert heard == ["urgent", "high", "normal after all"]
+
+
+# -- links made by spawn -------------------------------------------------------------------------------------------------
+
+
+async def test_spawn_with_a_link_links_both_ways(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Puppet, link=True))
+
+        infos = node.process_info(parent), node.process_info(child)
+
+        assert [(info.links, info.linked_by) for info in infos] == [((child,), (child,)), ((parent,), (parent,))]
+
+
+async def test_a_linked_child_that_crashes_takes_its_parent_with_it(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        parent = await node.spawn(Witness, ends)
+        child = await node.call(parent, lambda me: me.spawn(Puppet, link=True))
+
+        node.send(child, fail)
+        await wait_all_tasks_blocked()
+
+        assert ends == [Crashed(Failed("in init"))]
+        assert node.processes() == []
+
+
+async def test_the_end_of_a_linked_child_that_dies_at_once_is_never_missed(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+
+    class Short(Actor):
+        def init(self) -> None:
+            self.stop("at once")
+
+    async def spawn_many(me: Puppet) -> None:
+        me.trap_exit = True
+        for _ in range(500):
+            await me.spawn(Short, link=True)
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet, heard)
+
+        await node.call(parent, spawn_many)
+        await wait_all_tasks_blocked()
+
+        assert [type(message).__name__ for message in heard] == ["Exit"] * 500
+        assert len({message.source for message in heard}) == 500
+        assert node.info().relations == 0
+
+
+async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(autojump_clock: MockClock) -> None:
+    class Linking(Puppet):
+        def init(self) -> None:
+            self.link(self.parent)
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+
+        child = await node.call(parent, lambda me: me.spawn(Linking, link=True))
+
+        assert node.process_info(child).links == (parent,)
+
+
+# -- spawning on a node that stops ---------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_spawned_on_a_node_that_has_stopped(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pass
+
+    with pytest.raises(NodeStoppedError, match="open_node"):
+        await node.spawn(Puppet)
+
+
+async def test_nothing_is_spawned_through_a_node_that_is_stopping(autojump_clock: MockClock) -> None:
+    errors: list[BaseException] = []
+
+    class Leaving(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            try:
+                await self.node.spawn(Puppet, name="late")
+            except NodeStoppedError as error:
+                errors.append(error)
+
+    async with running_node() as node:
+        await node.spawn(Leaving)
+
+    assert len(errors) == 1
+    assert node.exit_report is not None
+    assert len(node.exit_report.stopped) == 1
+
+
+async def test_a_child_may_still_be_spawned_by_a_process_that_finishes_its_work_while_the_node_stops(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+
+    async def work(me: Puppet) -> None:
+        await trio.sleep(1)
+        await me.spawn(Witness, ends, "child")
+
+    async with running_node() as node:
+        pid = await node.spawn(Witness, ends, "parent")
+        node.send(pid, work)
+        await wait_all_tasks_blocked()
+
+    assert ends == ["child", "parent"]
