@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ergo_py.shell.cli import _parser
+from ergo_py.shell.grammar import make_parser
 from tests.examples.programs import EXAMPLES, promises
 from tests.examples.test_readmes import ELSEWHERE
 from tests.pages import Block, blocks
@@ -91,7 +91,7 @@ def unknown_command(line: str) -> str | None:
             return None if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) else f"no {line!r}"
         case ["ergo", *arguments]:
             try:
-                _parser().parse_args(arguments)
+                make_parser().parse_args(arguments)
             except SystemExit:
                 return f"ergo does not take {arguments}"
             return None

@@ -12,7 +12,7 @@ import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.testing
 from ergo_py._core.options import SpawnKeywords
-from ergo_py.shell.cli import _parser
+from ergo_py.shell.grammar import make_parser
 from tests.control.rig import runtime_directory
 from tests.shell.terminal import ROOT, at_terminal
 from tests.shell.transcripts import assert_typed, transcripts
@@ -67,7 +67,7 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
 
     for command in commands:
         with pytest.raises(SystemExit, match=r"^0$"):
-            _parser().parse_args([command, "--help"])
+            make_parser().parse_args([command, "--help"])
 
 
 def test_a_plain_prompt_shows_what_the_page_for_pykka_shows() -> None:
