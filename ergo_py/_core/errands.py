@@ -41,7 +41,8 @@ class Errand:
             await checkpoint()
             await checkpoint()
             if task is not None and not self.gone.is_set() and self._relay.abort(task):
-                await self.gone.wait()
+                await checkpoint()
+                await checkpoint()
         return self.gone.is_set()
 
     async def _run(self, body: Callable[[], Awaitable[None]]) -> None:

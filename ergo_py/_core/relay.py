@@ -88,6 +88,11 @@ class Relay:
             pass
         for part in parts:
             if _frame(part) is not None:
+                trap = _trap_of(part)
+                abort = getattr(trap, "abort_func", None)
+                if abort is not None and abort(_raise_cancel) is not Abort.SUCCEEDED:
+                    # Somebody will wake this task: it must be there then.
+                    yield trap
                 _keep_for_good(part)
 
     @property
@@ -140,6 +145,14 @@ def _keep_for_good(remains: Any) -> None:
 
 def _raise_cancel() -> NoReturn:
     raise RuntimeError("abandoned")
+
+
+def _trap_of(part: Any) -> Any:
+    """What a coroutine that refused to be closed waits for now: whoever would wake a task that has ended, would break trio."""
+    *_, last = _parts(part)
+    frame = _frame(last)
+    # The innermost one of trio's has nothing but what it passes to the loop.
+    return next((one for one in frame.f_locals.values() if hasattr(one, "abort_func")), None)
 
 
 def _parts(coroutine: Any) -> Iterator[Any]:

@@ -213,6 +213,64 @@ async def test_a_coroutine_that_refuses_to_be_closed_is_left_without_a_word(
     assert capsys.readouterr().err == ""
 
 
+async def test_who_is_left_waiting_in_its_cleaning_up_is_woken_by_nobody() -> None:
+    inner, outer = trio.Event(), trio.Event()
+
+    async def body() -> None:
+        try:
+            await cleans_up()
+        finally:
+            await outer.wait()
+
+    async def cleans_up() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            await inner.wait()
+
+    relayed = Relayed(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked()
+            relayed.relay.abandon()
+            relayed.abort()
+            await wait_all_tasks_blocked()
+            done = relayed.done
+
+            inner.set()
+            outer.set()
+
+    assert done
+    assert relayed.error is None
+    assert inner.statistics().tasks_waiting == outer.statistics().tasks_waiting == 0
+
+
+async def test_who_is_left_in_a_cleaning_up_that_cannot_be_aborted_is_there_to_be_woken() -> None:
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            await wait_task_rescheduled(lambda _: Abort.FAILED)
+
+    relayed = Relayed(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked()
+            relayed.relay.abandon()
+            relayed.abort()
+            await wait_all_tasks_blocked()
+            waits = not relayed.done
+
+            assert relayed.task is not None
+            trio.lowlevel.reschedule(relayed.task)
+
+    assert waits
+    assert relayed.done
+    assert relayed.error is None
+
+
 async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
     async def body() -> None:
         try:
