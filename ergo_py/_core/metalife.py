@@ -1,5 +1,6 @@
 """The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -136,7 +137,7 @@ class Meta:
         self.waiting = None
         self.state = MetaState.SLEEP
         self.born = perf_counter()
-        self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
+        self.history: deque[MetaState | float] = deque((MetaState.SLEEP, self.born), _HISTORY)
         self.reason: Reason | None = None
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
@@ -168,7 +169,6 @@ class Meta:
         """That thread."""
         self.promised: list[Caller] = []
         """Calls whose answers were deferred in a worker thread, for the loop to note."""
-        self._retired = False
         # The end.
         self.closing: Errand | None = None
         self.step: trio.CancelScope | None = None
@@ -216,8 +216,6 @@ class Meta:
         check_meta_transition(self.state, state)
         self.state = state
         self.history += (state, perf_counter())
-        if len(self.history) > _HISTORY:
-            del self.history[: _HISTORY // 2]
 
     def own(self, key: object, thing: "Meta") -> None:
         """Note a meta-process that must not outlive this one."""
@@ -265,14 +263,14 @@ class Meta:
                 watch_writes(behaviour, meta._side, meta._report_shared)
             start_reader(meta)
         except BaseException as error:
-            meta._begin_to_undo(error)
+            reason = meta._begin_to_undo(error)
             if meta.owned and not isinstance(error, GeneratorExit):
                 with trio.CancelScope(shield=True):
-                    await stop_all(meta.owned, meta.reason or Shutdown())
+                    await stop_all(meta.owned, reason)
             release(meta)
             if isinstance(error, SpawnError) or not isinstance(error, Exception):
                 raise
-            raise InitError(meta.callbacks.behaviour, error, meta.reason) from error
+            raise InitError(meta.callbacks.behaviour, error, reason) from error
         meta.initialised = True
         if kernel.observer is None:
             # One who observes is told of what the handler is given.
@@ -303,17 +301,18 @@ class Meta:
         if was_cut:
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
 
-    def _begin_to_undo(self, error: BaseException) -> None:
+    def _begin_to_undo(self, error: BaseException) -> Reason:
         """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
-        self.reader_gone.set()
         if self.has_thread:
             self.kernel.breather.give_place_back()
-        if self.reason is None:
-            self.reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
+        reason = self.reason
+        if reason is None:
+            self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
             self.kernel.obituaries.note(self)
         self.accepting = False
         self.mailbox.refuse_waiters()
         self.resources.unblock()
+        return reason
 
     def spawn_from_thread(self, behaviour: Any, options: MetaOptions) -> Alias:
         """Spawn a child, blocking this thread until it is registered or refused."""
@@ -501,20 +500,21 @@ class Meta:
         """Account for an exception that left a callback, and tell the caller it was serving."""
         reason = Crashed(error)
         self.kernel.note_crash(self, reason)
-        _, _, ref, payload = self.handling or (0, None, None, None)
-        is_message = self.handling is not None and callback != "start"
-        self.kernel.obituaries.note_crash(self, callback, type(payload).__qualname__ if is_message else None)
+        # Whatever the handler is doing is no concern of the reader's.
+        handling = None if callback == "start" else self.handling
+        message_type = None if handling is None else type(handling[3]).__qualname__
+        self.kernel.obituaries.note_crash(self, callback, message_type)
         if self.kernel.log.wants("error"):
             self.log.error(
                 "meta-process crashed",
                 callback=callback,
-                message_type=None if self.handling is None or callback == "start" else type(payload).__qualname__,
+                message_type=message_type,
                 lanes=self.mailbox.depths(),
                 error=str(reason),
                 exception=reason.traceback,
             )
-        if isinstance(ref, Caller) and callback != "start":
-            ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+        if handling is not None and isinstance(caller := handling[2], Caller):
+            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if callback != "start" or not self.has_thread:
             self.pass_on(error)
         return reason

@@ -450,7 +450,9 @@ async def test_a_kill_in_the_middle_of_a_polite_end_hurries_it() -> None:
         owned.node.send(alias, lambda _me: trio.sleep(HELD))  # noqa: ASYNC105 - awaited by the handler
         await wait_all_tasks_blocked()
         owned.node.send_exit(alias, "asked")
-        await owned.until(lambda: not meta.reading)
+        await owned.until(meta._meta.reader_gone.is_set)
+        # Now the handler is given its time.
+        await wait_all_tasks_blocked()
 
         owned.node.kill(alias)
         with trio.fail_after(15):
@@ -869,3 +871,30 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
         await owned.end(alias)
 
         assert owned.node.info().threads_abandoned == 0
+
+
+async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Served(MetaProcess):
+        def start(self) -> None:
+            self.pause(HELD)
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise AssertionError("there is no thread for this")
+
+    monkeypatch.setattr(metaending, "_GRACE", 0.05)
+    ours, theirs = socket.socketpair()
+    async with owning() as owned:
+        workers, meta = owned.node._kernel.workers, Served()
+        alias = await owned.spawn(meta, stop_timeout=0.05)
+        meta.opened(ours)
+        workers.total_tokens = 1
+        await workers.acquire_on_behalf_of(owned)
+        owned.node.send(alias, "never served")
+        await wait_all_tasks_blocked()
+
+        await owned.end(alias, "asked")
+
+        workers.release_on_behalf_of(owned)
+        assert ours.fileno() == -1
+        assert owned.node.info().threads_abandoned == 0
+    theirs.close()

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import trio
 import trio.lowlevel
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     NO_REPLY,
@@ -49,10 +50,12 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core import metaending, metalife, metareading, metaserving
+from ergo_py._core.errands import Errand
 from ergo_py._core.lingering import Lingering
 from ergo_py._core.metalife import Meta
 from ergo_py._core.options import MetaOptions
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
+from tests._core.test_metaending import keep_log
 from tests.support import Failed, Puppet, Recorder, running_node
 
 # -- every event at every point where threads and loop meet ------------------------------------------------------------
@@ -455,6 +458,57 @@ async def test_messages_for_one_that_is_still_in_its_init_are_served_after_it() 
         await owned.until(lambda: meta.heard == [("early", meta.id)])
 
 
+async def test_nothing_is_served_before_init_is_done() -> None:
+    async def send_and_wait(me: Any) -> None:
+        me.send(me.id, "early")
+        await wait_all_tasks_blocked()
+        served.extend(me.heard)
+
+    served: list[Any] = []
+    async with owning() as owned:
+        meta = InitialisedOnLoop(send_and_wait)
+        await owned.spawn(meta)
+        await owned.until(lambda: meta.heard == [("early", meta.id)])
+
+        assert served == []
+
+
+async def test_who_waits_for_room_during_an_init_that_fails_is_told() -> None:
+    async def wait_and_fail(me: Any) -> None:
+        me.send(me.id, "early")
+        nursery.start_soon(send, me.id)
+        await wait_all_tasks_blocked()
+        waited.append(not sent)
+        raise Failed
+
+    async def send(alias: Alias) -> None:
+        sent.append(await owned.node.send_wait(alias, "finds no room"))
+
+    waited, sent = list[bool](), list[bool]()
+    async with owning() as owned, trio.open_nursery() as nursery:
+        await spawn_and_fail(owned, InitialisedOnLoop(wait_and_fail), InitError, mailbox_size=1, overflow=Overflow.WAIT)
+        await owned.until(lambda: bool(sent))
+
+        assert (waited, sent) == ([True], [False])
+
+
+async def test_an_init_that_is_left_in_its_thread_is_freed_from_what_it_has_opened() -> None:
+    ours, theirs = socket.socketpair()
+    freed = threading.Event()
+
+    def block(me: Any) -> None:
+        me.opened(ours)
+        ours.recv(1)
+        freed.set()
+
+    with ours, theirs:
+        async with owning() as owned:
+            await spawn_and_fail(owned, Initialised(block), InitTimeoutError, init_timeout=0.05)
+
+            await owned.until(freed.is_set)
+            await owned.until(lambda: ours.fileno() == -1)
+
+
 async def test_messages_and_calls_for_one_whose_init_fails_are_not_lost_in_silence() -> None:
     async def send_then_fail(me: Any) -> None:
         me.send(me.id, "early")
@@ -537,6 +591,27 @@ async def test_a_thread_that_the_system_has_not_got_is_an_error_and_nothing_is_l
 
         assert "no thread" in str(error)
         assert_nothing_is_left(owned)
+
+
+async def test_who_spawns_many_lets_others_run_now_and_then() -> None:
+    ran = trio.Event()
+
+    async def run() -> None:
+        ran.set()
+
+    async def spawn_until_others_run(owner: Puppet) -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            for number in range(1000):
+                if ran.is_set():
+                    return number
+                await owner.spawn_meta(InTask())
+        return 1000
+
+    async with owning() as owned:
+        spawned = await owned.ask_owner(spawn_until_others_run)
+
+        assert spawned <= 100
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -1215,3 +1290,409 @@ async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> 
 
         with pytest.raises(AssertionError, match="no transition from TERMINATED to SLEEP"):
             meta._meta.enter(MetaState.SLEEP)
+
+
+# -- what is known of it -----------------------------------------------------------------------------------------------
+
+
+async def test_the_history_of_its_states_stays_short_and_ends_with_the_present_one() -> None:
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        for number in range(20):
+            owned.node.send(alias, number)
+            await wait_all_tasks_blocked()
+
+        states, moments = zip(*owned.node.meta_info(alias).history, strict=True)
+
+        assert states == (MetaState.RUNNING, MetaState.SLEEP) * 4
+        assert list(moments) == sorted(moments)
+
+
+async def test_a_part_of_it_that_was_left_behind_is_remembered() -> None:
+    held, inside = threading.Event(), threading.Event()
+
+    class Swallows(InTask):
+        async def start(self) -> None:
+            self.notes.append("start")
+            while True:
+                try:
+                    await trio.sleep_forever()
+                except trio.Cancelled:
+                    continue
+
+    def stick(_me: Any) -> None:
+        inside.set()
+        held.wait(30)
+
+    async with owning() as owned:
+        well, cut_off, stuck = InTask(), Swallows(), InThread()
+        for meta in (well, cut_off, stuck):
+            await owned.spawn(meta, stop_timeout=0.05)
+        owned.node.send(stuck.id, stick)
+        await owned.until(inside.is_set)
+
+        for meta in (well, cut_off, stuck):
+            await owned.end(meta.id)
+
+        assert [meta._meta.abandoned for meta in (well, cut_off, stuck)] == [False, True, True]
+        assert (cut_off._meta.stragglers, stuck._meta.stragglers) == (set(), {"handler"})
+        held.set()
+        await owned.until(lambda: not stuck._meta.stragglers)
+
+
+async def test_one_in_its_init_says_so() -> None:
+    async def look(me: Any) -> None:
+        seen.append(owned.node.meta_info(me.id))
+
+    seen: list[Any] = []
+    async with owning() as owned:
+        alias = await owned.spawn(InitialisedOnLoop(look))
+
+        assert [info.callback for info in seen] == ["init"]
+        assert owned.node.meta_info(alias).callback is None
+
+
+async def test_a_process_may_call_a_meta_process() -> None:
+    async with owning() as owned:
+        alias = await owned.spawn(InTask())
+        owned.node.send(alias, "before")
+
+        heard = await owned.ask_owner(lambda owner: owner.call(alias, "what?", timeout=20))
+
+        assert heard == [("before", owned.node.pid)]
+
+
+# -- undone ------------------------------------------------------------------------------------------------------------
+
+
+class EndsLate(InTask):
+    """Does not end before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending = trio.Event()
+        self.may_end = trio.Event()
+
+    async def terminate(self, reason: Reason) -> None:
+        self.ending.set()
+        await self.may_end.wait()
+        await super().terminate(reason)
+
+
+async def test_one_whose_init_has_failed_refuses_messages_while_its_children_end() -> None:
+    async def spawn_then_fail(me: Any) -> None:
+        await me.spawn_meta(child)
+        raise Failed("in init")
+
+    errors: list[InitError] = []
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta, child = InitialisedOnLoop(spawn_then_fail), EndsLate()
+
+        async def spawn() -> None:
+            errors.append(await spawn_and_fail(owned, meta, InitError))
+
+        nursery.start_soon(spawn)
+        await child.ending.wait()
+        sent, stopping = owned.node.send(meta.id, "late"), meta.stopping
+        child.may_end.set()
+        await owned.until(lambda: bool(errors))
+
+        assert (sent, stopping) == (False, True)
+        assert child.notes[-1] == ("terminate", Crashed(Failed("in init")))
+        assert "in spawn_then_fail" in errors[0].__notes__[0]
+        crash = owned.node.crashes()[0]
+        assert (crash.pid, crash.reason, crash.callback) == (meta.id, Crashed(Failed("in init")), "init")
+        assert_nothing_is_left(owned)
+
+
+async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_that(autojump_clock: MockClock) -> None:
+    async def spawn_and_stay(me: Any) -> None:
+        await me.spawn_meta(child)
+        inside.set()
+        await trio.sleep_forever()
+
+    inside = trio.Event()
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta, child = InitialisedOnLoop(spawn_and_stay), EndsLate()
+
+        async def spawn() -> None:
+            with pytest.raises(TargetDownError):
+                await owned.spawn(meta)
+
+        nursery.start_soon(spawn)
+        await inside.wait()
+        owned.node.kill(owned.owner)
+        await child.ending.wait()
+        await wait_all_tasks_blocked()
+        waits = meta.id in owned.node.metas()
+        child.may_end.set()
+        await owned.node.wait_ended(owned.owner)
+
+        assert waits
+        assert child.notes[-1] == ("terminate", Shutdown())
+        assert meta._meta.reason == Shutdown()
+        assert owned.node.metas() == []
+    assert owned.node.exit_report is not None
+    assert owned.node.exit_report.abandoned == ()
+
+
+# -- kills -------------------------------------------------------------------------------------------------------------
+
+
+class LastWord(InTask):
+    """Needs some time for its last word."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.speaks = trio.Event()
+
+    async def terminate(self, reason: Reason) -> None:
+        self.speaks.set()
+        await trio.sleep(self.seconds)
+        await super().terminate(reason)
+
+
+@pytest.mark.parametrize(
+    "before, meanwhile, seconds, is_said",
+    [
+        (1, 0, 1.0, True),
+        (0, 1, 1.0, True),
+        (2, 0, 1.0, False),
+        (1, 1, 1.0, False),
+        (0, 2, 1.0, False),
+        (2, 0, 0.04, True),
+        (1, 1, 0.04, True),
+    ],
+)
+async def test_a_second_kill_and_no_other_cuts_the_last_word_short(
+    before: int, meanwhile: int, seconds: float, is_said: bool, autojump_clock: MockClock
+) -> None:
+    async with owning() as owned:
+        meta = LastWord(seconds)
+        alias = await owned.spawn(meta, stop_timeout=5.0)
+        for _ in range(before):
+            owned.node.kill(alias)
+        owned.node.send_exit(alias, "asked")
+
+        await meta.speaks.wait()
+        for _ in range(meanwhile):
+            owned.node.kill(alias)
+        reason = await owned.ended(alias)
+
+        assert reason == (Killed() if before else Custom("asked"))
+        assert (meta.notes[-1] == ("terminate", reason)) is is_said
+
+
+async def test_a_kill_does_not_give_more_time_than_there_was(autojump_clock: MockClock) -> None:
+    async with owning() as owned:
+        meta = LastWord(0.03)
+        alias = await owned.spawn(meta, stop_timeout=0.01)
+        owned.node.kill(alias)
+
+        await meta.speaks.wait()
+        owned.node.kill(alias)
+        await owned.ended(alias)
+
+        assert meta.notes[-1] == "start"
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_is_logged_with_what_was_being_done() -> None:
+    async with owning() as owned:
+        meta = InThreadServedOnLoop()
+        alias = await owned.spawn(meta)
+        kept = keep_log(meta)
+
+        owned.node.send(alias, partial(fail, "on purpose"))
+        owned.node.send(alias, "waits")
+        await owned.ended(alias)
+
+        (line,) = kept.of("meta-process crashed")
+        assert (line["callback"], line["message_type"]) == ("handle_message", "partial")
+        assert (line["lanes"], line["error"]) == ({"system": 0, "main": 1}, str(Crashed(Failed("on purpose"))))
+        assert "in fail" in line["exception"]
+        (crash,) = owned.node.crashes()
+        assert (crash.callback, crash.message_type) == ("handle_message", "partial")
+
+
+async def test_a_reader_that_fails_fails_neither_the_call_in_progress_nor_in_its_name() -> None:
+    async def stay(_me: Any, _caller: Caller) -> str:
+        await hold.wait()
+        return "served"
+
+    hold = trio.Event()
+    answers: list[str] = []
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThreadServedOnLoop()
+        alias = await owned.spawn(meta)
+        kept = keep_log(meta)
+
+        async def call() -> None:
+            answers.append(await owned.node.call(alias, stay, timeout=None))
+
+        nursery.start_soon(call)
+        await wait_all_tasks_blocked()
+        meta.give(partial(fail, "on purpose"))
+        await owned.until(lambda: meta._meta.reason is not None)
+        hold.set()
+        await owned.ended(alias)
+
+        assert answers == ["served"]
+        (line,) = kept.of("meta-process crashed")
+        assert (line["callback"], line["message_type"]) == ("start", None)
+        (crash,) = owned.node.crashes()
+        assert (crash.callback, crash.message_type) == ("start", None)
+
+
+# -- shut, and left behind ---------------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_room_learns_at_once_that_there_will_be_none() -> None:
+    hold = trio.Event()
+    sent: list[bool] = []
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InTask()
+        alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.WAIT)
+        owned.node.send(alias, lambda _me: hold.wait())
+        await wait_all_tasks_blocked()
+        owned.node.send(alias, "waits")
+
+        async def send() -> None:
+            sent.append(await owned.node.send_wait(alias, "finds no room"))
+
+        nursery.start_soon(send)
+        await wait_all_tasks_blocked()
+        before = list(sent)
+        owned.node.send_exit(alias, "asked")
+        await wait_all_tasks_blocked()
+        told = list(sent)
+        hold.set()
+        await owned.ended(alias)
+
+        assert (before, told) == ([], [False])
+
+
+class InitEndsLate(InTask):
+    """Needs some time after its ``init`` was cut off."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.inside = trio.Event()
+
+    async def init(self) -> None:
+        self.inside.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.end_init()
+
+    async def end_init(self) -> None:
+        await trio.sleep(self.seconds)
+
+
+class InitHasTasks(InitEndsLate):
+    """Waits for tasks of its own meanwhile: it cannot be cut off."""
+
+    async def end_init(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, self.seconds)
+
+
+def spawn_in_errand(owned: Owned, parent: Any, meta: Any, errors: list[str]) -> Errand:
+    """Spawn a meta-process as a reader's thread does, where nobody waits for it."""
+
+    async def spawn() -> None:
+        try:
+            await Meta.spawn(parent._meta, meta, MetaOptions(stop_timeout=5.0), errand)
+        except SpawnError as error:
+            errors.append(str(error))
+
+    errand = Errand()
+    errand.start(owned.node._kernel.nursery, spawn, "spawn")
+    return errand
+
+
+@pytest.mark.parametrize(
+    "kind, seconds, is_left", [(InitEndsLate, 1.0, False), (InitEndsLate, 60.0, True), (InitHasTasks, 60.0, True)]
+)
+async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
+    kind: type[InitEndsLate], seconds: float, is_left: bool, autojump_clock: MockClock
+) -> None:
+    async with owning(limit=300.0) as owned:
+        parent, meta, errors = InTask(), kind(seconds), list[str]()
+        await owned.spawn(parent)
+        errand = spawn_in_errand(owned, parent, meta, errors)
+        await meta.inside.wait()
+        kept, began = keep_log(meta), trio.current_time()
+
+        await meta._meta.shut(Custom("asked"))
+
+        assert meta._meta.reason == Custom("asked")
+        assert trio.current_time() - began == pytest.approx(5.0 if is_left else 1.0)
+        assert errors == ([] if is_left else [f"{kind.__name__} was stopped during its init: asked"])
+        assert kept.of("abandoned") == ([{"callback": "init"}] if is_left else [])
+        assert owned.node.metas() == [parent.id]
+        assert owned.node.meta_info(parent.id).children == ()
+        await errand.gone.wait()
+    assert owned.node.exit_report is not None
+    assert [ended.pid for ended in owned.node.exit_report.abandoned] == ([meta.id] if is_left else [])
+
+
+async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_waits(autojump_clock: MockClock) -> None:
+    class Spawns(InitEndsLate):
+        async def init(self) -> None:
+            await self.spawn_meta(child)
+            await super().init()
+
+    async with owning(limit=300.0) as owned:
+        parent, meta, child = InTask(), Spawns(60.0), InTask()
+        await owned.spawn(parent)
+        errand = spawn_in_errand(owned, parent, meta, [])
+        await meta.inside.wait()
+        meta._meta.finish(Custom("asked"))
+        await wait_all_tasks_blocked()
+
+        with trio.CancelScope() as nobody_waits:
+            nobody_waits.cancel()
+            await meta._meta.abandon()
+
+        assert meta._meta.gone.is_set()
+        assert child.notes[-1] == ("terminate", Killed())
+        assert owned.node.metas() == [parent.id]
+        await errand.gone.wait()
+
+
+class Closed:
+    """Notes when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(autojump_clock: MockClock) -> None:
+    async with owning(limit=300.0) as owned:
+        meta, opened = EndsLate(), Closed()
+        alias = await owned.spawn(meta, stop_timeout=60.0)
+        inner, kept = meta._meta, keep_log(meta)
+        meta.opened(opened, unblock=lambda: None)
+        owned.node.send_exit(alias, "asked")
+        await meta.ending.wait()
+        began = trio.current_time()
+
+        await inner.abandon()
+
+        assert trio.current_time() - began == pytest.approx(2.0)
+        assert (opened.closed, inner.stragglers, inner.gone.is_set()) == (True, set(), True)
+        assert kept.of("abandoned") == [{"callback": "terminate"}]
+        assert owned.node.metas() == []
+    assert owned.node.exit_report is not None
+    assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]

@@ -636,6 +636,19 @@ async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() 
         assert (crash.pid, crash.callback, crash.message_type) == (alias, "handle_message", "str")
 
 
+async def test_what_comes_after_the_end_was_decided_is_not_served_in_passing() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        owned.node.send_exit(alias, "asked")
+        sent = owned.node.send(alias, "late")
+        await owned.ended(alias)
+
+        assert sent is False
+        assert meta.passed == meta.heard == []
+
+
 async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -> None:
     seen: list[Any] = []
     async with owning(observer=seen.append) as owned:
