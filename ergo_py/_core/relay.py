@@ -94,6 +94,10 @@ class Relay:
                     # Somebody will wake this task: it must be there then.
                     yield trap
                 _keep_for_good(part)
+        for nursery in reversed(task.child_nurseries):
+            # Opened in its cleaning up. Its tasks cannot be left; nobody waits for them but this one.
+            nursery.cancel_scope.cancel()
+            yield from nursery._nested_child_finished(None)
 
     @property
     def abandoned(self) -> bool:

@@ -100,6 +100,29 @@ async def test_one_that_sits_in_a_thread_cannot_be_cut_off() -> None:
     assert errand.gone.is_set()
 
 
+async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None:
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            errand = Errand()
+            errand.start(nursery, body, "an errand")
+            await wait_all_tasks_blocked()
+            task = errand.task
+
+            was_cut = await errand.cut_off()
+
+            assert task is not None
+            trio.lowlevel.reschedule(task)
+
+    assert not was_cut
+    assert errand.gone.is_set()
+
+
 async def cancellation() -> trio.Cancelled:
     """What trio raises to cancel something."""
     caught: list[trio.Cancelled] = []

@@ -271,6 +271,41 @@ async def test_who_is_left_in_a_cleaning_up_that_cannot_be_aborted_is_there_to_b
     assert relayed.error is None
 
 
+@pytest.mark.parametrize("when", ["inside", "at its end", "at its end, with nothing to wait for"])
+async def test_a_nursery_that_is_opened_in_the_cleaning_up_ends_before_its_task(when: str) -> None:
+    steps: list[str] = []
+
+    async def body() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+                if when != "at its end, with nothing to wait for":
+                    outer.start_soon(stay)
+                    inner.start_soon(stay)
+                if when == "inside":
+                    await trio.sleep_forever()
+
+    async def stay() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            steps.append("ended")
+
+    relayed = Relayed(body())
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(relayed.run)
+            await wait_all_tasks_blocked()
+            relayed.relay.abandon()
+
+            relayed.abort()
+
+    assert relayed.done
+    assert relayed.error is None
+    assert steps == ([] if "nothing" in when else ["ended"] * 2)
+
+
 async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
     async def body() -> None:
         try:
