@@ -240,7 +240,7 @@ async def test_a_worker_that_asks_its_own_pool_is_answered_by_another_one() -> N
             if request == "ask the pool":
                 # Somebody else's turn goes by, and then it would be its own.
                 self.send("pool", "something")
-                return self.pid, await self.call("pool", "who are you", timeout=1.0)
+                return self.pid, await self.call("pool", "who are you", timeout=20.0)
             return self.pid
 
     async with running_node() as node:

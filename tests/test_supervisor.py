@@ -461,7 +461,7 @@ async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_fro
         node.send("a", "fail")
         for _ in range(100):
             await trio.lowlevel.checkpoint()
-        answer = await node.inspect("top", timeout=1.0)
+        answer = await node.inspect("top", timeout=20.0)
         await tree.stop_child("b")
         node.send_exit("top")
         await node.wait_ended("top")

@@ -418,7 +418,7 @@ async def test_a_port_whose_program_does_not_read_says_how_it_is() -> None:
         owned.node.send(port, PortWrite(b"x" * 1_000_000))
         await eventually(lambda: owned.node.meta_info(port).callback == "handle_message")
 
-        inspected = await owned.node.inspect_meta(port, timeout=5)
+        inspected = await owned.node.inspect_meta(port, timeout=20)
 
         assert inspected["running"] == "True"
         assert inspected["bytes_in"] == "0"

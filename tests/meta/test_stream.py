@@ -445,15 +445,15 @@ async def test_a_slow_peer_is_waited_for_and_can_be_looked_at_meanwhile(wire: Wi
         server, mail = await serve(node, wire, react, write_limit=500_000)
         stream = await wire.dial(server)
         connection = (await mail.first(TCPConnected)).connection
-        await trio.testing.wait_all_tasks_blocked(0.05)
-
-        facts = await node.inspect_meta(connection, timeout=5)
+        facts = await node.inspect_meta(connection, timeout=20)
+        while int(facts["pending"]) <= 500_000:
+            facts = await node.inspect_meta(connection, timeout=20)
         info = node.meta_info(connection)
         node.send(connection, TCPClose())
         got = b"".join([part async for part in stream])
 
         # Beyond the limit by at most what was being written when it was reached.
-        assert 500_000 < int(facts["pending"]) <= 700_000
+        assert int(facts["pending"]) <= 700_000
         assert info.lanes["main"] > 10
         assert got == b"".join(content)
         await stream.aclose()

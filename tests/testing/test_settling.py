@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, Caller, MetaProcess, Node
 from ergo_py.testing import Probe, UnsettledError, VirtualClock, busy, delaying, settle
@@ -134,6 +134,7 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
     async with running_node() as node:
         pid = await node.spawn(Puppet, name="sleeper", shutdown=0.01)
         node.send(pid, lambda me: trio.sleep(3600))  # noqa: ASYNC105 - awaited by the puppet
+        await wait_all_tasks_blocked()
 
         began = time.perf_counter()
         with pytest.raises(UnsettledError, match=r"sleeper.* is running, in handle_message") as failure:
@@ -152,7 +153,7 @@ async def test_a_process_that_was_suspended_is_not_waited_for() -> None:
         await node.suspend(pid)
         node.send(pid, "waits")
 
-        await settle(node, timeout=1)
+        await settle(node)
         suspended = list(heard)
         await node.resume(pid)
         await settle(node)
@@ -267,9 +268,10 @@ async def test_what_waits_for_a_full_receiver_is_not_settled() -> None:
 
     async with running_node() as node:
         await node.spawn(Slow, mailbox_size=1, shutdown=0.01)
+        busy = ""
+        while "not delivered" not in busy:  # its thread has not come so far yet
+            with pytest.raises(UnsettledError) as failure:
+                await settle(node, timeout=0.1)
+            busy = "\n".join(failure.value.busy)
 
-        with pytest.raises(UnsettledError) as failure:
-            await settle(node, timeout=0.2)
-
-    assert any("Slow" in line for line in failure.value.busy)
-    assert any("not delivered" in line for line in failure.value.busy)
+    assert "Slow" in busy
