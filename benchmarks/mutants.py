@@ -45,6 +45,18 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_serving.py",
     ),
     "ergo_py/strategies.py": ("tests/test_strategies.py", "tests/test_supervisor.py", "tests/test_pool.py"),
+    "ergo_py/turns.py": (
+        "tests/test_turns.py",
+        "tests/test_strategies.py",
+        "tests/test_supervisor.py",
+        "tests/test_pool.py",
+    ),
+    "ergo_py/child.py": (
+        "tests/test_child.py",
+        "tests/test_strategies.py",
+        "tests/test_supervisor.py",
+        "tests/test_pool.py",
+    ),
     "ergo_py/_core/bridge.py": (
         "tests/_core/test_bridge.py",
         "tests/_core/test_router.py",

@@ -17,6 +17,7 @@ from ._core.options import check_number
 from ._core.reasons import Reason
 from ._core.seats import Decision, Fate, Redirect
 from .actions import Action, AddChild, Operation, RemoveChild
+from .child import Child
 from .handles import SupervisorHandle
 from .sharing import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Routing, Share
 from .specs import (
@@ -30,7 +31,6 @@ from .specs import (
     SupervisorSpec,
     WorkerKeywords,
 )
-from .strategies import Child
 from .supervisor import Supervisor
 
 __all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Pool", "PoolHandle", "PoolSpec", "Routing"]

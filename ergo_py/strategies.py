@@ -1,13 +1,12 @@
 """Supervision decided: given what happened, what is to be done. No clock and no await: time is passed in.
 
 An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was asked for), actions come out. The
-supervisor performs them, and reports what came of them as the next event. One start is under way at a time; and in a group that
-restarts together, one stop.
+supervisor performs them, and reports what came of them as the next event. Who comes back, and who with it, is decided here; whose
+turn it is then, in ``turns``.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, assert_never
 
@@ -37,111 +36,19 @@ from .actions import (
     RemoveChild,
     Removed,
     RestartChild,
-    Start,
     StartChild,
     Stop,
     StopChild,
-    Wake,
 )
+from .child import BACKING_OFF, PENDING, RUNNING, STARTING, STOPPING, Child, Window
 from .specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
+from .turns import Turns
 
-__all__ = ["Child", "Supervision"]
+__all__ = ["Supervision"]
 
 _HISTORY: Final = 50
 
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
-
-# Those that every restart reads: on CPython 3.11 reading a member of an enumeration is slow.
-_BACKING_OFF: Final = Phase.BACKING_OFF
-_PENDING: Final = Phase.PENDING
-_RUNNING: Final = Phase.RUNNING
-_STARTING: Final = Phase.STARTING
-_STOPPING: Final = Phase.STOPPING
-
-
-class Child:
-    """A child, as its supervisor knows it."""
-
-    __slots__ = (
-        "args",
-        "asker",
-        "before",
-        "cycles",
-        "due",
-        "has_run",
-        "last_pid",
-        "leaves_as",
-        "name",
-        "phase",
-        "pid",
-        "position",
-        "reason",
-        "restarts",
-        "spec",
-        "started_at",
-        "ticket",
-        "tries",
-        "wanted",
-        "window",
-    )
-
-    def __init__(self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()) -> None:
-        self.name = name
-        self.spec = spec
-        self.position = position
-        self.args = args
-        self.phase = _PENDING
-        self.pid: Any = None
-        self.last_pid: Any = None
-        self.reason: Reason | None = None
-        """Why its last process ended."""
-        self.wanted = True
-        """It is to run, now or later."""
-        self.cycles = False
-        """It is to be stopped with its siblings, which come back together."""
-        self.due = 0.0
-        self.tries = 0
-        """Restarts in a row."""
-        self.restarts = 0
-        self.has_run = False
-        """It has been started, with success, at least once."""
-        self.started_at: float
-        self.window: _Window | None = None if spec.budget is None else _Window(spec.budget.restarts, spec.budget.period)
-        self.asker: Any = None
-        """Who waits for an operation on it."""
-        self.before: Phase | None = None
-        """What it was when somebody asked for its start, if it goes back to that when the start fails."""
-        self.leaves_as: Phase | None = None
-        """What it becomes when it has been stopped; None if it is to be removed."""
-        self.ticket: int
-        """Which of its entries among those that wait for a start is the valid one."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """It will be started, when it is its turn and its time."""
-        return self.wanted and self.phase in (_PENDING, _BACKING_OFF)
-
-    def __repr__(self) -> str:
-        return f"<Child {self.name!r} {self.phase.value}>"
-
-
-class _Window:
-    """Counts restarts inside a sliding period."""
-
-    __slots__ = ("most", "period", "times")
-
-    def __init__(self, most: int, period: float) -> None:
-        self.most = most
-        self.period = period
-        self.times: deque[float] = deque()
-
-    def admits(self, now: float) -> bool:
-        """Count one more; False if that is one too many."""
-        times = self.times
-        times.append(now)
-        while now - times[0] > self.period:
-            times.popleft()
-        return len(times) <= self.most
 
 
 class Supervision:
@@ -155,27 +62,11 @@ class Supervision:
         self.ended = False
         self._chance = chance
         self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
-        self._is_group = spec.strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
-        self._window = _Window(spec.intensity, spec.period)
+        self._window = Window(spec.intensity, spec.period)
         self._by_pid: dict[Any, Child] = {}
         self._positions = count()
-        self._tickets = count()
+        self._turns = Turns(spec.strategy)
         self._actions: list[Action] = []
-        self._is_new = True
-        """Nothing but the first start of each child has happened."""
-        self._starting: Child | None = None
-        self._asked: deque[Child] = deque()
-        """Children that somebody waits for: they start before all others and at once."""
-        # Heaps whose outdated entries are skipped when they come up: (due, position) if each child restarts for itself,
-        # (position) if they restart in order.
-        self._queue: list[tuple[float, int, int, Child]] = []
-        self._stops: list[tuple[int, int, Child]] = []
-        self._cycling = 0
-        """Children of a group that are to be stopped or are being stopped."""
-        self._stopping: Child | None = None
-        self._hold = 0.0
-        """ALL_FOR_ONE: when the group may start."""
-        self._wake: float | None = None
         self._up: list[Child] = []
         """Children that had not ended for good when somebody last looked at all of them."""
         if not self._is_simple:
@@ -187,16 +78,16 @@ class Supervision:
     def begin(self, now: float) -> list[Action]:
         """Start the children, in order, each when the one before it is ready. If one cannot, the supervisor ends."""
         for child in self.children.values():
-            self._wait(child, now)
+            self._turns.wait(child, now)
         return self._settle(now)
 
     def started(self, name: str, pid: Any, now: float) -> list[Action]:
         """A start succeeded."""
-        child = self._starting
+        child = self._turns.starting
         if self.ended or child is None or child.name != name:
             return []
-        self._starting = None
-        child.phase = _RUNNING
+        self._turns.starting = None
+        child.phase = RUNNING
         child.pid = child.last_pid = pid
         child.started_at = now
         child.restarts += child.has_run
@@ -211,16 +102,16 @@ class Supervision:
         self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
     ) -> list[Action]:
         """A start failed: as if the child had ended at once, unless somebody asked for a start that changes nothing then."""
-        child = self._starting
+        child = self._turns.starting
         if self.ended or child is None or child.name != name:
             return []
-        self._starting = None
-        self._leave_cycle(child)
+        self._turns.starting = None
+        self._turns.leave_cycle(child)
         child.reason = reason
         asker, child.asker = child.asker, None
         if asker is not None:
             self._actions.append(Answer(asker, None, error))
-        if self._is_new:
+        if self._turns.is_new:
             self._end(reason)
         elif asker is not None and child.before is not None:
             if child.has_run:
@@ -242,15 +133,15 @@ class Supervision:
         backoff = child.spec.backoff
         if backoff is not None and backoff.is_healthy(now - child.started_at):
             child.tries = 0
-        if child.phase is _STOPPING:
-            self._leave_cycle(child)
+        if child.phase is STOPPING:
+            self._turns.leave_cycle(child)
             self._stopped(child, reason, now)
         elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
             # It was going to be stopped with its siblings and has ended before: it comes back with them if it may.
-            self._leave_cycle(child)
+            self._turns.leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
-                child.phase = _PENDING
-                self._wait(child, now)
+                child.phase = PENDING
+                self._turns.wait(child, now)
             else:
                 self._finish(child, reason)
         else:
@@ -258,8 +149,8 @@ class Supervision:
         return self._settle(now)
 
     def woken(self, now: float) -> list[Action]:
-        """The time of a :class:`Wake` has come."""
-        self._wake = None
+        """The time of a ``Wake`` has come."""
+        self._turns.woken()
         return self._settle(now)
 
     def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
@@ -276,7 +167,7 @@ class Supervision:
             case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
                 template = self.spec.children[0]
                 child = self._make(f"{template.name}-{next(self._positions)}", template, args)
-                self._start_for(child, asker, or_back_to=_PENDING)
+                self._start_for(child, asker, or_back_to=PENDING)
             case StartChild(name, args):
                 self._ask_start(self._free(name), args, asker)
             case RestartChild(name):
@@ -319,7 +210,7 @@ class Supervision:
 
     def _free(self, name: Any) -> Child:
         child = self.find(name)
-        if child.asker is not None or child.phase is _STARTING:
+        if child.asker is not None or child.phase is STARTING:
             raise ChildBusyError(child.name, child.phase.value)
         return child
 
@@ -334,29 +225,29 @@ class Supervision:
         self._refuse_simple("add_child")
         if spec.name in self.children:
             raise ChildExistsError(spec.name)
-        self._start_for(self._make(spec.name, spec), asker, or_back_to=_PENDING)
+        self._start_for(self._make(spec.name, spec), asker, or_back_to=PENDING)
 
     def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
         if args:
             raise BadInputError(
                 f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
             )
-        if child.phase is _RUNNING:
+        if child.phase is RUNNING:
             raise ChildRunningError(child.name, child.pid)
-        if child.phase is _STOPPING:
+        if child.phase is STOPPING:
             raise ChildBusyError(child.name, child.phase.value)
         if child.phase is Phase.DISABLED:
             raise ChildDisabledError(child.name)
         self._start_for(child, asker, or_back_to=None if child.is_waiting else child.phase)
 
     def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
-        if child.phase is not _RUNNING:
+        if child.phase is not RUNNING:
             self._ask_start(child, (), asker)
             return
         self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
         child.asker = asker
         child.wanted = True
-        child.phase = _STOPPING
+        child.phase = STOPPING
         self._actions.append(Stop(child.name, returns=True))
 
     def _ask_enable(self, child: Child, asker: Any) -> None:
@@ -368,18 +259,18 @@ class Supervision:
         self._start_for(child, asker, or_back_to=Phase.DISABLED)
 
     def _ask_stop(self, child: Child, asker: Any) -> None:
-        if child.phase not in (_RUNNING, _STOPPING) and not child.is_waiting:
+        if child.phase not in (RUNNING, STOPPING) and not child.is_waiting:
             raise ChildNotRunningError(child.name, child.phase.value)
         self._take_down(child, asker, Phase.COMPLETED)
 
     def _take_down(self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False) -> None:
         child.wanted = False
         child.leaves_as = leaves_as
-        if child.phase is _RUNNING:
+        if child.phase is RUNNING:
             child.asker = asker
-            child.phase = _STOPPING
+            child.phase = STOPPING
             self._actions.append(Stop(child.name, returns=False, drain=drain))
-        elif child.phase is _STOPPING:
+        elif child.phase is STOPPING:
             child.asker = asker
         else:
             child.asker = asker
@@ -389,18 +280,18 @@ class Supervision:
         child.asker = asker
         child.before = or_back_to
         child.wanted = True
-        child.phase = _PENDING
-        self._asked.append(child)
+        child.phase = PENDING
+        self._turns.go_first(child)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def _stopped(self, child: Child, reason: Reason, now: float) -> None:
         if child.wanted:
-            child.phase = _PENDING
+            child.phase = PENDING
             if child.asker is not None:
-                self._asked.append(child)
+                self._turns.go_first(child)
             else:
-                self._wait(child, now)
+                self._turns.wait(child, now)
         else:
             self._leave(child, reason)
 
@@ -461,38 +352,29 @@ class Supervision:
         backoff = child.spec.backoff
         delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
         child.tries += 1
-        child.phase = _BACKING_OFF if delay > 0 else _PENDING
+        child.phase = BACKING_OFF if delay > 0 else PENDING
         self.history.append((now, child.name, reason, delay))
-        self._wait(child, now + delay)
+        self._turns.wait(child, now + delay)
         for sibling in self._siblings(child):
-            if sibling.phase in (_RUNNING, _STARTING) and not sibling.cycles:
-                sibling.cycles = True
+            if sibling.phase in (RUNNING, STARTING) and not sibling.cycles:
                 sibling.wanted = sibling.spec.restart is not RestartPolicy.TEMPORARY
                 sibling.leaves_as = Phase.COMPLETED
-                self._cycling += 1
-                heappush(self._stops, (-sibling.position, next(self._tickets), sibling))
+                self._turns.cycle(sibling)
 
     def _siblings(self, child: Child) -> Iterable[Child]:
         """Those that are started anew with a child, if they are up; itself may be among them, which is not."""
-        if not self._is_group:
+        if not self._turns.is_group:
             return ()
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
             return self.children.values()
         return [one for one in self.children.values() if one.position > child.position]
-
-    def _leave_cycle(self, child: Child) -> None:
-        if child.cycles:
-            child.cycles = False
-            self._cycling -= 1
-        if self._stopping is child:
-            self._stopping = None
 
     def _end(self, reason: Reason) -> None:
         # Once, since nothing is listened to afterwards.
         self.ended = True
         self._actions.append(End(reason))
 
-    # -- who is next -------------------------------------------------------------------------------------------------
+    # -- what all of them do -----------------------------------------------------------------------------------------
 
     def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
         child = self.children[name] = Child(name, spec, next(self._positions), args)
@@ -507,66 +389,9 @@ class Supervision:
         if asker is not None:
             self._actions.append(Answer(asker, pid))
 
-    def _wait(self, child: Child, due: float) -> None:
-        child.due = due
-        child.ticket = next(self._tickets)
-        if self._is_group:
-            self._hold = max(self._hold, due)
-            heappush(self._queue, (0.0, child.position, child.ticket, child))
-        else:
-            heappush(self._queue, (due, child.position, child.ticket, child))
-
     def _settle(self, now: float) -> list[Action]:
-        """Say what can be begun now, and until when to wait for the rest."""
+        """Say what is to be done, and what can be begun now."""
         if not self.ended:
-            if self._stops:
-                self._next_stop()
-            if self._starting is None:
-                child = self._next_start(now)
-                if child is not None:
-                    self._begin(child)
+            self._turns.take(now, self._actions)
         actions, self._actions = self._actions, []
         return actions
-
-    def _begin(self, child: Child) -> None:
-        self._starting = child
-        child.phase = _STARTING
-        self._actions.append(Start(child.name, child.reason if child.has_run else None))
-
-    def _next_stop(self) -> None:
-        while self._stopping is None and self._stops:
-            child = self._stops[0][2]
-            if child.cycles and child.phase is _STARTING:
-                return
-            heappop(self._stops)
-            if child.cycles and child.phase is _RUNNING:
-                child.phase = _STOPPING
-                self._stopping = child
-                self._actions.append(Stop(child.name, returns=child.wanted))
-
-    def _next_start(self, now: float) -> Child | None:
-        if self._asked:
-            # It still waits: nothing else can be asked of a child that somebody waits for.
-            return self._asked.popleft()
-        queue = self._queue
-        while queue and not (queue[0][3].is_waiting and queue[0][3].ticket == queue[0][2]):
-            heappop(queue)
-        if not queue:
-            self._is_new = False
-            return None
-        if self._cycling:
-            return None
-        child = queue[0][3]
-        due = child.due if self.spec.strategy is not Strategy.ALL_FOR_ONE else self._group_due(now)
-        if due > now:
-            if self._wake != due:
-                self._wake = due
-                self._actions.append(Wake(due))
-            return None
-        return child
-
-    def _group_due(self, now: float) -> float:
-        """ALL_FOR_ONE: nobody starts before everybody may."""
-        if self._hold > now:
-            self._hold = max(one.due for one in self.children.values() if one.is_waiting)
-        return self._hold

@@ -23,8 +23,9 @@ from ._core.states import Operation as Verb
 from ._core.timers import Timer
 from .actions import Action, AddChild, Answer, End, Gone, Operation, Removed, Start, Stop, Wake
 from .actor import Actor
+from .child import Child
 from .specs import ChildSpec, Strategy, SupervisorSpec
-from .strategies import Child, Supervision
+from .strategies import Supervision
 
 __all__ = ["Supervising"]
 

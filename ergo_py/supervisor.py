@@ -14,9 +14,9 @@ from ._core.errors import BadInputError, BehaviourError
 from ._core.ids import PID
 from ._core.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
 from .actions import AddChild, DisableChild, EnableChild, RemoveChild, RestartChild, StartChild, StopChild
+from .child import Child
 from .service import Service
 from .specs import ChildSpec, SupervisorSpec
-from .strategies import Child
 from .supervising import Supervising
 
 __all__ = ["ChildCount", "Supervisor", "describe", "read_spec"]

@@ -16,6 +16,8 @@ PURE = [
             *("mailbox", "registry", "relations", "requests", "timers", "events", "deadletters", "info", "obituaries"),
         )
     ),
+    "child.py",
+    "turns.py",
     "strategies.py",
     "meta/framing.py",
     "control/protocol.py",

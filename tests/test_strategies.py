@@ -638,17 +638,6 @@ def test_nothing_happens_after_the_end() -> None:
     assert late == ([], [])
 
 
-@pytest.mark.parametrize("later, ends", [(5.0, True), (5.1, False)])
-def test_a_restart_counts_until_its_period_is_over(later: float, ends: bool) -> None:
-    plan = begun(ChildSpec("a", Worker), ChildSpec("b", Worker), intensity=1)
-    plan.exited("a", "a", Killed(), None, 1.0)
-    plan.started("a", "a2", 1.0)
-
-    actions = plan.exited("b", "b", Killed(), None, 1.0 + later)
-
-    assert isinstance(actions[-1], End) == ends
-
-
 def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> None:
     plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
     actions = plan.begin(0.0)
@@ -662,12 +651,6 @@ def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_w
 
     assert before == []
     assert Answer("asker", "b") in after
-
-
-def test_a_child_says_its_name_and_where_it_is() -> None:
-    plan = begun(ChildSpec("a", Worker))
-
-    assert repr(plan.find("a")) == "<Child 'a' running>"
 
 
 def test_one_that_is_on_its_way_out_with_its_siblings_cannot_be_started() -> None:
@@ -693,22 +676,6 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
 
 
 # -- who is next -----------------------------------------------------------------------------------------------------
-
-
-def test_one_that_waits_anew_does_not_keep_the_place_that_it_had_in_line() -> None:
-    plan = begun(
-        ChildSpec("a", Worker, backoff=Backoff(10.0, 40.0)), ChildSpec("b", Worker, backoff=Backoff(15.0, 15.0))
-    )
-    plan.exited("a", "a", Killed(), None, 0.0)
-    asked = plan.ask(StartChild("a"), "asker", 1.0)
-    plan.start_failed("a", OSError(), Killed(), None, 1.0)
-
-    waits = plan.exited("b", "b", Killed(), None, 1.0)
-    starts = plan.woken(16.0)
-
-    assert asked == [Start("a", Killed())]
-    assert waits == [Wake(16.0)]
-    assert starts == [Start("b", Killed())]
 
 
 def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -> None:
@@ -794,16 +761,6 @@ def test_who_comes_back_too_early_is_told_again_when_to_come() -> None:
     again = plan.woken(9.9)
 
     assert told == again == [Wake(10.0)]
-
-
-def test_when_to_come_back_is_said_once() -> None:
-    plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("b", Worker))
-
-    told = plan.exited("a", "a", Killed(), None, 0.0)
-    meanwhile = plan.ask(StopChild("b"), "asker", 1.0)
-
-    assert told == [Wake(10.0)]
-    assert meanwhile == [Stop("b", returns=False)]
 
 
 def test_a_restart_that_was_asked_for_is_among_the_last_ones() -> None:
