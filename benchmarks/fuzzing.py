@@ -27,7 +27,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from ergo_py.control.commands import Arguments
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
 from ergo_py.meta import Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
-from ergo_py.shell.cli import _parser
+from ergo_py.shell.grammar import make_parser
 from ergo_py.shell.leaving import Leave
 
 __all__ = ["CORPUS", "TARGETS", "corpus_of", "main"]
@@ -142,7 +142,7 @@ def command_line(data: bytes) -> str:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            chosen = _parser().parse_args(words)
+            chosen = make_parser().parse_args(words)
     except SystemExit as left:
         status = left.code
     except Leave:
