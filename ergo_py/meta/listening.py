@@ -16,7 +16,7 @@ from .._core.metalife import Meta
 from .._core.options import check_number
 from .._core.reasons import Reason, Shutdown
 from .messages import Address
-from .options import StreamOptions, WhenFull
+from .options import LARGEST, StreamOptions, WhenFull
 from .polling import Poller
 from .readers import EitherReader, ReaderKind
 from .receivers import ReceiverOption, Receivers
@@ -62,7 +62,7 @@ class Listener(EitherReader):
             check_number("max_connections", max_connections, least=1, whole=True)
         if not isinstance(when_full, WhenFull):
             raise BadInputError("when_full", when_full, "WhenFull.PAUSE or WhenFull.REFUSE")
-        check_number("queue", queue, least=1, whole=True)
+        check_number("queue", queue, least=1, whole=True, most=LARGEST)
         self._choose_reader(reader)
         self._receivers = Receivers(receiver)
         self._options = options
@@ -176,10 +176,14 @@ class Listener(EitherReader):
         try:
             if self._contexts is not None:
                 connection._secure = Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
+                connection._may_write = False
             self._open[connection] = None
             connection._actor = actor = await self._receivers.make_actor(meta)
             if meta.reason is not None:
                 raise NotAllowedError("the server is ending")
+            if actor is not None and not actor.accepting:
+                # What an actor owns ends with it, and so must be owned before that.
+                raise SpawnError("the actor that was made for it has ended already")
             await Meta.spawn(actor or meta, connection, replace(meta.options, linger=False))
         except BaseException as error:
             sock.close()
@@ -197,9 +201,7 @@ class Listener(EitherReader):
         return True
 
     def _cannot_read_certificates(self, error: Exception) -> None:
-        self.log.error(
-            "the certificates have changed and cannot be read; the old ones stay in use", error=describe(error)
-        )
+        self.log.error("the certificates have changed and cannot be read; the old ones stay in use", error=str(error))
 
     def _gone(self, connection: Stream) -> None:
         """A connection has ended. On the loop."""

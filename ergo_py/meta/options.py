@@ -12,10 +12,13 @@ from .framing import Framing, Raw
 from .messages import check_bytes
 from .tls import TLSFiles
 
-__all__ = ["KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]
+__all__ = ["LARGEST", "KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]
 
 
 _RAW: Final = Raw()
+LARGEST: Final = 2**31 - 1
+"""What the operating system takes as a size."""
+_KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
 
 
 class WhenSlow(Enum):
@@ -47,8 +50,8 @@ class KeepAlive:
     count: int = 6
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            check_number(f"KeepAlive({field.name})", getattr(self, field.name), least=1, whole=True)
+        for name, most in _KEEP_ALIVE.items():
+            check_number(f"KeepAlive({name})", getattr(self, name), least=1, whole=True, most=most)
 
 
 class StreamKeywords(TypedDict, total=False):
@@ -110,7 +113,7 @@ class StreamOptions:
         check_number("write_limit", self.write_limit, least=1, whole=True)
         for name in ("receive_buffer", "send_buffer"):
             if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), least=1, whole=True)
+                check_number(name, getattr(self, name), least=1, whole=True, most=LARGEST)
         for name in ("idle_timeout", "frame_timeout", "keepalive_period"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name), least=0.001)

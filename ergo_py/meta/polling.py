@@ -26,11 +26,12 @@ Readable = Callable[[], bool]
 
 
 class _Watch:
-    __slots__ = ("readable", "task")
+    __slots__ = ("failure", "readable", "task")
 
     def __init__(self, readable: Readable, task: Task) -> None:
         self.readable = readable
         self.task = task
+        self.failure: Exception | None = None
 
 
 class Poller:
@@ -56,6 +57,8 @@ class Poller:
             await park_as(watch.task, watch)
         finally:
             self._forget(fd, watch)
+        if watch.failure is not None:
+            raise watch.failure
 
     def close(self) -> None:
         """Give the descriptor back. Nobody may be watching."""
@@ -82,7 +85,14 @@ class Poller:
                     return
                 for fd, _ in epoll.poll(0, _AT_ONCE):
                     watch = self._watches.get(fd)
-                    if watch is not None and not watch.readable():
+                    if watch is None:
+                        continue
+                    try:
+                        goes_on = watch.readable()
+                    except Exception as error:
+                        # The reader it belongs to fails, and no other.
+                        watch.failure, goes_on = error, False
+                    if not goes_on:
                         self._forget(fd, watch)
                         wake_with(watch.task, watch)
 

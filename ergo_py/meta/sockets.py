@@ -7,10 +7,20 @@ from typing import Any, Final
 
 import trio
 
+from .._core.errors import BadInputError
 from .messages import Endpoint
 from .options import KeepAlive, StreamOptions
 
-__all__ = ["OUT_OF_RESOURCES", "abort_on_close", "describe", "endpoint", "open_listener", "prepare", "resolve"]
+__all__ = [
+    "OUT_OF_RESOURCES",
+    "abort_on_close",
+    "check_stream",
+    "describe",
+    "endpoint",
+    "open_listener",
+    "prepare",
+    "resolve",
+]
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no memory at this moment."""
@@ -72,6 +82,12 @@ async def open_listener(
                 sock.close()
             failure = failure or OSError(error.errno, f"{describe(error)}: {endpoint(address)}")
     raise failure or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+
+
+def check_stream(what: str, sock: object) -> None:
+    """Refuse what is no stream socket."""
+    if not isinstance(sock, socket.socket) or sock.type != socket.SOCK_STREAM or hasattr(sock, "getpeercert"):
+        raise BadInputError(what, sock, "a socket.socket of type SOCK_STREAM; TLS is put on top of it by tls=…")
 
 
 def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:

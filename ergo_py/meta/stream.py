@@ -3,18 +3,19 @@
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from trio.lowlevel import notify_closing
 
 from .._core.errors import Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
-from .._core.mailbox import CALL, MESSAGE, STOP, Lane, Priority
+from .._core.mailbox import CALL, MESSAGE, STOP, Envelope, Lane, Priority
 from .._core.messages import NO_REPLY, Why
 from .._core.metaserving import wait_in_callback
 from .._core.process import Process
 from .._core.reasons import Killed, Normal, Reason
 from .._core.requests import Caller
+from .._core.timers import Timer
 from .messages import Address, Cause, TCPClose, TCPDisconnected, TCPSend
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
@@ -32,8 +33,11 @@ class _Linger:
     """A connection's message to itself: the peer had its time to close."""
 
 
-_TICK: Final = _Tick()
-_LINGER: Final = _Linger()
+class _Look:
+    """A connection's message to itself: it only wakes the handler, which waits for a slow peer."""
+
+
+_TICK, _LINGER, _LOOK = _Tick(), _Linger(), _Look()
 
 
 class Stream(StreamReader):
@@ -50,7 +54,16 @@ class Stream(StreamReader):
         """Sent before the TLS handshake was done, or while TLS had to read first."""
         self._closers: list[Caller] = []
         self._aborting = False
+        self._has_said_goodbye = False
         self._half_closed = False
+        self._tick: Timer | None = None
+        self._look: Timer | None = None
+        self._excused = 0.0
+        """When the receiver was last found to be behind: what the peer had sent by then was not looked at."""
+        self._looked_at: Envelope | None = None
+        """Of the messages that wait for a slow peer, the last one that was looked at."""
+        self._close_waits: tuple[float, float] | None = None
+        """A close is among them: since when, and for how long it lets the peer take nothing."""
         self.messages_out = 0
 
     # -- birth -------------------------------------------------------------------------------------------------------
@@ -81,7 +94,8 @@ class Stream(StreamReader):
         """Write, in the turn of whoever sent it, what needs no waiting."""
         if type(message) is not TCPSend or self._closing or self._writer.pending:
             return False
-        self._put(message.data, None)
+        if not self._put(message.data, None):
+            self._drop_if_slow()
         return True
 
     async def handle_message(self, message: Any, sender: PID | Alias) -> None:
@@ -99,7 +113,7 @@ class Stream(StreamReader):
             self._look_at_clock()
         elif message is _LINGER:
             self._end(Cause.ASKED, "the peer did not close its side")
-        else:
+        elif message is not _LOOK:
             self._meta.unhandled += 1
             self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
 
@@ -126,7 +140,7 @@ class Stream(StreamReader):
         try:
             if secure is None:
                 done = self._writer.write(data)
-            elif not self.connected or self._early or not secure.encrypt(data):
+            elif not self._may_write or self._early or not secure.encrypt(data):
                 self._early.append((bytes(data), caller))
                 return False
             else:
@@ -138,64 +152,110 @@ class Stream(StreamReader):
             self._writer.answer_when_written(caller, len(data))
         return done
 
+    def _secured(self) -> None:
+        """The handshake is done: other times count from now on, and what was sent too early is written. On the loop."""
+        if not self.stopping:
+            self._arm_tick()
+        self._write_secured()
+
     def _write_secured(self) -> None:
         """Write what TLS itself has to say, and what was sent too early. On the loop."""
-        if self._secure is None or not self.connected or self._meta.gone.is_set():
+        if self._secure is None or not self._may_write or self._meta.gone.is_set():
             return
         early, self._early = self._early, []
         try:
-            self._writer.write(self._secure.take())
+            # To write nothing at all would fail, too, once no more may be written.
+            if said := self._secure.take():
+                self._writer.write(said)
         except OSError as error:
             self._broken(error)
         for data, caller in early:
             self.messages_out -= 1
             if self._put(data, caller) and caller is not None:
                 self._meta.kernel.calls.reply(caller, len(data), None)
-
-    async def _peer_is_slow(self) -> None:
-        limit = self._options.write_limit
-        if self._options.when_slow is WhenSlow.DROP:
-            self._end(Cause.SLOW_PEER, f"{self._writer.pending} bytes are waiting, {limit} may")
-        else:
-            await wait_in_callback(self._meta, lambda: self._writer.pending > limit and self.cause is None)
+        self._half_close_if_due()
 
     def _written(self) -> None:
         """Something that waited is out."""
-        if self._closing and not self._writer.pending:
-            self._half_close()
+        self._half_close_if_due()
         self._ring()
         self._meta.wake()
+
+    # -- slow peers --------------------------------------------------------------------------------------------------
+
+    def _drop_if_slow(self) -> None:
+        waiting, limit = self._writer.pending, self._options.write_limit
+        if waiting > limit and self._options.when_slow is WhenSlow.DROP:
+            self._end(Cause.SLOW_PEER, f"{waiting} bytes are waiting, {limit} may")
+
+    async def _peer_is_slow(self) -> None:
+        self._drop_if_slow()
+        await wait_in_callback(self._meta, self._waits_for_peer)
+
+    def _waits_for_peer(self) -> bool:
+        """Whether what comes next has to wait. A close that is among it must not wait for ever."""
+        if self._writer.pending <= self._options.write_limit or self.cause is not None:
+            return False
+        box = self._meta.mailbox
+        for envelope in reversed(box.main):
+            if envelope is self._looked_at:
+                break
+            self._heed_close(envelope)
+        self._looked_at = box.main[-1] if box.main else None
+        for envelope in box.system:
+            self._heed_close(envelope)
+        if self._close_waits is not None:
+            since, patience = self._close_waits
+            left = max(since, self._writer.last) + patience - monotonic()
+            if left <= 0:
+                self._end(Cause.ASKED, f"the peer took nothing for {patience:g} s")
+            elif self._look is None or not self._look.active:
+                self._look = self.send_after(left, self.id, _LOOK, priority=Priority.HIGH)
+        return self.cause is None
+
+    def _heed_close(self, envelope: Envelope) -> None:
+        message = envelope[3]
+        if type(message) is TCPClose and envelope[0] in (MESSAGE, CALL):
+            if message.abort:
+                self._close(message)
+            elif self._close_waits is None:
+                self._close_waits = (monotonic(), self._patience_of(message))
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_tick(self) -> None:
         options, now = self._options, monotonic()
         times = []
-        if self._secure is not None and not self.connected:
+        if self._secure is not None and not self._may_write:
             times.append(self.since + options.handshake_timeout)
         else:
             if options.idle_timeout is not None:
-                times.append(max(self.last_in, self._writer.last) + options.idle_timeout)
+                times.append(max(self.last_in, self._writer.last, self._excused) + options.idle_timeout)
             if options.frame_timeout is not None:
-                times.append((self.frame_since or now) + options.frame_timeout)
-            if options.keepalive_period is not None:
-                times.append(self._writer.last + options.keepalive_period)
+                times.append(max(self.frame_since or now, self._excused) + options.frame_timeout)
+            if options.keepalive_period is not None and not self._closing:
+                # While something waits for the peer, one more byte would tell it nothing.
+                times.append((now if self._writer.pending else self._writer.last) + options.keepalive_period)
+        if self._tick is not None:
+            self._tick.cancel()
         if times:
             # Before everything that waits: a slow peer is exactly the one to be timed.
-            self.send_after(max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH)
+            self._tick = self.send_after(max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH)
 
     def _look_at_clock(self) -> None:
         options, now = self._options, monotonic()
-        if self._secure is not None and not self.connected:
+        if self._secure is not None and not self._may_write:
             if now >= self.since + options.handshake_timeout:
                 self._end(Cause.TIMEOUT, f"no TLS handshake within {options.handshake_timeout:g} s")
         else:
+            if self._is_held_up():
+                self._excused = now
             idle, frame, alive = options.idle_timeout, options.frame_timeout, options.keepalive_period
-            if idle is not None and now >= max(self.last_in, self._writer.last) + idle:
+            if idle is not None and now >= max(self.last_in, self._writer.last, self._excused) + idle:
                 self._end(Cause.TIMEOUT, f"silent for {idle:g} s")
-            elif frame is not None and self.frame_since and now >= self.frame_since + frame:
+            elif frame is not None and self.frame_since and now >= max(self.frame_since, self._excused) + frame:
                 self._end(Cause.TIMEOUT, f"a frame was not complete after {frame:g} s")
-            elif alive is not None and now >= self._writer.last + alive and not self._closing:
+            elif alive is not None and now >= self._writer.last + alive and not (self._closing or self._writer.pending):
                 self._put(options.keepalive_bytes, None)
                 self.messages_out -= 1
         if self.cause is None:
@@ -209,33 +269,38 @@ class Stream(StreamReader):
             self._end(Cause.ASKED, "aborted")
         elif not self._closing:
             self._closing = True
-            linger = self._options.linger if how.linger is None else how.linger
-            self.send_after(linger, self.id, _LINGER, priority=Priority.HIGH)
-            if not self._writer.pending and not self._early:
-                self._half_close()
+            self.send_after(self._patience_of(how), self.id, _LINGER, priority=Priority.HIGH)
+            self._half_close_if_due()
 
-    def _half_close(self) -> None:
-        if self._half_closed:
+    def _patience_of(self, how: TCPClose) -> float:
+        return self._options.linger if how.linger is None else how.linger
+
+    def _half_close_if_due(self) -> None:
+        """Tell the peer that no more comes, once all is written; in TLS this is written, too, and may have to wait."""
+        if not self._closing or self._half_closed or not self._may_write or self._early or self._writer.pending:
             return
-        self._half_closed = True
         try:
-            self._say_goodbye()
-            self._socket.shutdown(socket.SHUT_WR)
+            if self._say_goodbye():
+                self._half_closed = True
+                self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             self._broken(error)
 
-    def _say_goodbye(self) -> None:
-        if self._secure is not None and self.connected:
-            self._secure.say_goodbye()
-            self._writer.write(self._secure.take())
+    def _say_goodbye(self) -> bool:
+        """Say it as TLS demands, once. Returns whether nothing waits for the peer."""
+        if self._secure is None or not self._may_write or self._has_said_goodbye:
+            return True
+        self._has_said_goodbye = True
+        self._secure.say_goodbye()
+        return self._writer.write(self._secure.take())
 
     async def terminate(self, reason: Reason) -> None:
         """Write what was sent before the end was asked for, as far as the peer takes it; close; tell the receiver."""
         self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
         orderly = self.cause in (Cause.ASKED, Cause.EOF) and not self._aborting and not isinstance(reason, Killed)
         try:
+            self._take_rest(orderly)
             if orderly:
-                self._write_rest()
                 self._say_goodbye()
             elif self._aborting or self._writer.pending:
                 # Nothing is to linger in the operating system for a peer that does not take it.
@@ -264,17 +329,25 @@ class Stream(StreamReader):
             # In its turn, after all that the connection has said.
             self._meta.router.signal(self._actor, Lane.MAIN, (STOP, self.id, None, Normal()))
 
-    def _write_rest(self) -> None:
+    def _take_rest(self, orderly: bool) -> None:
         """Serve what was sent to the connection before it was told to end, and was not begun."""
-        meta = self._meta
+        meta, may_send = self._meta, orderly and not self._closing
         for envelope in list(meta.mailbox.drain()):
             kind, _, ref, payload = envelope
-            if type(payload) is TCPSend and kind in (MESSAGE, CALL) and not self._closing:
-                done = self._put(payload.data, None)
-                if kind == CALL and done:
-                    meta.kernel.calls.reply(ref, len(payload.data), None)
+            if kind in (MESSAGE, CALL):
+                if type(payload) is TCPClose:
+                    # It gets what it asks for.
+                    may_send = False
+                    if kind == CALL:
+                        self._closers.append(ref)
                     continue
-                if kind == MESSAGE:
+                if type(payload) is TCPSend and may_send:
+                    done = self._put(payload.data, None)
+                    if kind == CALL and done:
+                        meta.kernel.calls.reply(ref, len(payload.data), None)
+                    if kind == MESSAGE or done:
+                        continue
+                if isinstance(payload, _Tick | _Linger | _Look):
                     continue
             meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
 

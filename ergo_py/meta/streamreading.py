@@ -11,6 +11,7 @@ import trio
 from trio.lowlevel import wait_readable, wait_writable
 
 from .._core.ids import Target
+from .._core.mailbox import Lane
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
 from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts
@@ -49,6 +50,8 @@ class StreamReader(EitherReader):
             answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
         )
         self._secure: Secure | None = None
+        self._may_write = True
+        """False until the TLS handshake of a server's connection is done."""
         self._server: Any = None
         """The server that accepted it."""
         self.local: Address = ""
@@ -88,7 +91,9 @@ class StreamReader(EitherReader):
             if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
                 self._end(Cause.EOF, "during the TLS handshake")
                 return
-            self._post(to, self._connect())
+            if not self._post(to, self._connect()) and not self._has_receiver(to):
+                self._end(Cause.NO_RECEIVER)
+                return
             data = b""
             while True:
                 for message in self._messages(data):
@@ -120,13 +125,16 @@ class StreamReader(EitherReader):
             if self._secure is not None and not self._secure.ready and not await shake_hands(sock, self._secure):
                 self._end(Cause.EOF, "during the TLS handshake")
                 return
-            await self._hand_over(to, self._connect())
+            if not await self._hand_over(to, self._connect()) and not self._has_receiver(to):
+                self._end(Cause.NO_RECEIVER)
+                return
             self._held = self._messages(b"")
             while True:
                 for message in self._held:
                     if not await self._hand_over(to, message) and not self._has_receiver(to):
                         self._end(Cause.NO_RECEIVER)
                         return
+                self._held = ()
                 if self.cause is not None:
                     return
                 if self._at_end:
@@ -175,8 +183,8 @@ class StreamReader(EitherReader):
     def _connect(self) -> TCPConnected:
         if self._secure is not None:
             self.tls = self._secure.facts()
-            # What was sent too early is written now.
-            self._meta.router.bridge.post(self._write_secured)
+            self._may_write = True
+            self._meta.router.bridge.post(self._secured)
         self.connected = self.last_in = monotonic()
         return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
 
@@ -213,16 +221,17 @@ class StreamReader(EitherReader):
     def _decrypted(self, data: bytes) -> bytes:
         secure = self._secure
         assert secure is not None
-        try:
-            clear, self._said_goodbye = secure.decrypt(data)
-        except ssl.SSLError as error:
-            self._broken(error)
-            clear = b""
+        clear, self._said_goodbye, wrong = secure.decrypt(data)
+        if wrong is not None:
+            self._broken(wrong)
         if self._said_goodbye:
             self._at_end = True
         if secure.has_output:
             self._meta.router.bridge.post(self._write_secured)
         return clear
+
+    def _secured(self) -> None:
+        raise NotImplementedError
 
     def _write_secured(self) -> None:
         raise NotImplementedError
@@ -261,6 +270,14 @@ class StreamReader(EitherReader):
     def _nothing_is_open(self) -> bool:
         return self._answered and not self._writer.pending
 
+    def _is_held_up(self) -> bool:
+        """Whether nothing is read because of others than the peer: its receiver has much to do, or it has itself. On the loop."""
+        outbox = self._meta.outbox
+        if outbox.reader_waits or self._held or self._waits is not None:
+            return True
+        receiver = self._meta.router.resolve(self._receiver())
+        return receiver is not None and receiver.mailbox.depth(Lane.MAIN) * 2 >= outbox.backlog
+
     # -- causes ------------------------------------------------------------------------------------------------------
 
     def _set_cause(self, cause: Cause, detail: str) -> bool:
@@ -270,10 +287,13 @@ class StreamReader(EitherReader):
         return True
 
     def _end(self, cause: Cause, detail: str = "") -> None:
-        """End the connection, from either side. The first cause counts."""
-        if self._set_cause(cause, detail):
-            is_orderly = cause in (Cause.EOF, Cause.ASKED)
-            self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
+        """End the connection, from either side. The first cause counts, also that of one that only has to answer yet."""
+        self._set_cause(cause, detail)
+        if self.stopping:
+            return
+        cause, detail = self.cause or cause, self.detail
+        is_orderly = cause in (Cause.EOF, Cause.ASKED)
+        self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
 
     def _broken(self, error: BaseException) -> None:
         """End the connection because of an error of its socket; unless it is being stopped, which makes such errors."""

@@ -18,10 +18,10 @@ from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .readers import ReaderKind
 from .receivers import ReceiverOption, check_receiver
-from .sockets import endpoint, open_listener
+from .sockets import check_stream, endpoint, open_listener
 from .stream import Stream
 from .streamreading import shake_hands
-from .tls import Contexts, Secure
+from .tls import Contexts, Secure, TLSFiles
 
 __all__ = ["TCPConnection", "TCPServer"]
 
@@ -44,6 +44,7 @@ class TCPConnection(Stream):
         Raises:
             BadInputError: an option cannot be right.
         """
+        check_stream("TCPConnection(sock)", sock)
         self._begin(sock, check_receiver(receiver), read_stream_options("TCPConnection", options), reader)
 
     def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
@@ -147,8 +148,8 @@ class TCPServer(Listener):
     ) -> None:
         _check_endpoint("TCPServer", host, port, least=0)
         checked = read_stream_options("TCPServer", options)
-        if checked.tls is True:
-            raise BadInputError("tls", True, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
+        if checked.tls is True or (isinstance(checked.tls, TLSFiles) and checked.tls.certificate is None):
+            raise BadInputError("tls", checked.tls, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
         check_flag("reuse_port", reuse_port)
         check_flag("dual_stack", dual_stack)
         super().__init__(receiver, checked, reader, max_connections, when_full, queue)

@@ -8,7 +8,7 @@ outside of it.
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from .._core.bridge import Lock
@@ -31,7 +31,7 @@ class TLSFiles:
         password: for an encrypted key.
         authorities: whom to trust for the other side's certificate; by default, for a client, whom the system trusts.
         require_certificate: for a server: clients must show a certificate (mutual TLS).
-        names: for a server: other certificates for other names that clients ask for.
+        names: for a server: other certificates for other names that clients ask for. What they do not say is as for the whole.
         alpn: protocols to offer, the best first.
     """
 
@@ -50,6 +50,16 @@ class TLSFiles:
             )
         if self.key is not None and self.certificate is None:
             raise BadInputError("TLSFiles(key)", self.key, "a key together with its certificate")
+        for name, other in self.names.items():
+            if not isinstance(other, TLSFiles) or other.certificate is None or other.names:
+                raise BadInputError(f"TLSFiles(names[{name!r}])", other, "a TLSFiles with a certificate, and no names")
+            if other.require_certificate and not self.require_certificate:
+                # OpenSSL settles this before it hears the name, and would let everybody in.
+                raise BadInputError(
+                    f"TLSFiles(names[{name!r}], require_certificate)",
+                    True,
+                    "require_certificate for the whole server; it cannot be for one of its names alone",
+                )
 
     def paths(self) -> Iterator[Path]:
         """All files it speaks of."""
@@ -67,9 +77,12 @@ class TLSFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         if self.certificate is not None:
-            context.load_cert_chain(self.certificate, self.key, self.password)
+            self._load_certificate(context, self.certificate)
         if self.authorities is not None:
-            context.load_verify_locations(self.authorities)
+            try:
+                context.load_verify_locations(self.authorities)
+            except ssl.SSLError as error:
+                raise ssl.SSLError(error.errno, f"there are no certificates in {self.authorities}, as PEM") from error
         elif not server_side:
             context.load_default_certs()
         if server_side and self.require_certificate:
@@ -77,6 +90,27 @@ class TLSFiles:
         if self.alpn:
             context.set_alpn_protocols(self.alpn)
         return context
+
+    def _load_certificate(self, context: ssl.SSLContext, certificate: Path) -> None:
+        key = certificate if self.key is None else self.key
+        is_encrypted = False
+
+        def password() -> str:
+            # Without this, OpenSSL would ask for it at the terminal, and the whole node would wait for the answer.
+            nonlocal is_encrypted
+            is_encrypted = True
+            return self.password or ""
+
+        try:
+            context.load_cert_chain(certificate, self.key, password)
+        except ssl.SSLError as error:
+            if is_encrypted:
+                text = f"the key in {key} is encrypted, and TLSFiles(password=…) is {'wrong' if self.password else 'missing'}"
+            elif error.reason == "KEY_VALUES_MISMATCH":
+                text = f"the key in {key} does not belong to the certificate in {certificate}"
+            else:
+                text = f"there is no certificate in {certificate}, or no key in {key}, both as PEM"
+            raise ssl.SSLError(error.errno, text) from error
 
 
 class Contexts:
@@ -91,6 +125,8 @@ class Contexts:
         self._files = tls if isinstance(tls, TLSFiles) else None
         self._server_side = server_side
         self._stamp: object = None
+        self._refused: object = None
+        self._complaint = ""
         self._others: dict[str, ssl.SSLContext] = {}
         if isinstance(tls, ssl.SSLContext):
             self._context = tls
@@ -108,15 +144,30 @@ class Contexts:
         if files is not None:
             try:
                 stamp = _stamp(files)
-                if stamp != self._stamp:
+                if stamp not in (self._stamp, self._refused):
+                    # If this fails they are left alone until they change once more.
+                    self._refused = stamp
                     self._context = self._read(files)
                     self._stamp = stamp
             except (OSError, ValueError) as error:
-                failed(error)
+                # Said once, and not for every connection.
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    failed(error)
+            else:
+                self._complaint = ""
         return self._context
 
     def _read(self, files: TLSFiles) -> ssl.SSLContext:
-        others = {name.lower(): other.context(self._server_side) for name, other in files.names.items()}
+        others = {
+            name.lower(): replace(
+                other,
+                authorities=other.authorities or files.authorities,
+                require_certificate=files.require_certificate,
+                alpn=other.alpn or files.alpn,
+            ).context(self._server_side)
+            for name, other in files.names.items()
+        }
         context = files.context(self._server_side)
         if self._server_side:
             for one in (context, *others.values()):
@@ -182,12 +233,8 @@ class Secure:
             peer_certificate=certificate,
         )
 
-    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """What was read, in clear; and whether the other side has said that no more comes.
-
-        Raises:
-            ssl.SSLError: it is not what it should be.
-        """
+    def decrypt(self, data: bytes) -> tuple[bytes, bool, ssl.SSLError | None]:
+        """What was read, in clear; whether the other side has said that no more comes; and what is wrong with the rest."""
         clear: list[bytes] = []
         with self._lock:
             if data:
@@ -197,13 +244,15 @@ class Secure:
                 while self._incoming.pending or self._object.pending():
                     some = self._object.read(_RECORDS)
                     if not some:
-                        return b"".join(clear), True
+                        return b"".join(clear), True, None
                     clear.append(some)
             except ssl.SSLWantReadError:  # the rest of a record is still on its way
                 pass
             except ssl.SSLZeroReturnError:
-                return b"".join(clear), True
-        return b"".join(clear) if len(clear) != 1 else clear[0], False
+                return b"".join(clear), True, None
+            except ssl.SSLError as error:
+                return b"".join(clear), False, error
+        return b"".join(clear) if len(clear) != 1 else clear[0], False, None
 
     def encrypt(self, data: bytes) -> bool:
         """Encrypt. False if the other side must be read first; then nothing has happened.

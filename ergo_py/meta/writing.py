@@ -97,6 +97,9 @@ class Writer:
             if sent == len(data):
                 self.last = monotonic()
                 return True
+        if not data:
+            # It has nothing to wait with: a piece without bytes would never be done with.
+            return False
         # A copy if the sender could still change it.
         self._queue.append(memoryview(data if type(data) is bytes else bytes(data))[sent:])
         self.pending += len(data) - sent

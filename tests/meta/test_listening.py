@@ -448,6 +448,23 @@ async def test_an_actor_that_cannot_be_made_refuses_that_connection_only(wire: W
             await stream.aclose()
 
 
+async def test_an_actor_that_ends_at_once_leaves_no_connection_behind(wire: Wire) -> None:
+    class Shy(Ear):
+        async def init(self) -> None:
+            self.stop()
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Shy, Mail()))
+
+        # Whether it is gone before its connection is there is a matter of luck.
+        for _ in range(30):
+            async with await wire.dial(server) as stream:
+                assert await stream.receive_some() == b""
+
+        await until(lambda: server.connections == 0 and len(node.metas()) == 1)
+        assert server.accepted + server.refused == 30
+
+
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
@@ -607,6 +624,7 @@ async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no
         {"max_connections": 0},
         {"when_full": "pause"},
         {"queue": 0},
+        {"queue": 2**31},
         {"reader": "fibre"},
         {"framing": b"\n"},
         {"tls": "certificate.pem"},
@@ -621,6 +639,7 @@ async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no
         {"keepalive_period": 1.0},
         {"keepalive_bytes": "x", "keepalive_period": 1.0},
         {"receive_buffer": 0},
+        {"receive_buffer": 2**31},
         {"colour": "red"},
         {"port": 65536},
         {"port": -1},

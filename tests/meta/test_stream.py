@@ -4,12 +4,13 @@ import gc
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Custom, Down, InitError, Node, Normal, Reject, TargetDownError
+from ergo_py import Custom, Down, InitError, Node, Normal, Priority, Reject, TargetDownError
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenSlow
@@ -272,6 +273,68 @@ async def test_aborting_is_seen_as_a_reset_and_sends_nothing_more(wire: Wire) ->
         await stream.aclose()
 
 
+HOW_TO_END = [TCPClose(abort=True), TCPClose(linger=0.05)]
+
+
+@pytest.mark.parametrize("close", HOW_TO_END, ids=["abort", "close"])
+async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers(wire: Wire, close: TCPClose) -> None:
+    def answer(me: Ear, message: object) -> None:
+        if isinstance(message, TCPData):
+            me.send(message.connection, TCPSend(bytes(900_000)))
+
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, answer, linger=1000.0, send_buffer=4096)
+        with wire.dial_plain(server) as peer:
+            peer.sendall(b"much, please")
+            peer.shutdown(socket.SHUT_WR)
+            alias = (await mail.first(TCPData)).connection
+            await until(lambda: next(iter(server._open)).cause is Cause.EOF)
+
+            await node.call(alias, close)
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.EOF
+        assert "bytes were not sent" in disconnected.detail
+
+
+@pytest.mark.parametrize("close", HOW_TO_END, ids=["abort", "close"])
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
+async def test_closing_is_heeded_though_much_waits_for_a_peer_that_takes_nothing(
+    wire: Wire, close: TCPClose, priority: Priority
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, write_limit=1000)
+        with wire.dial_plain(server):
+            alias = (await mail.first(TCPConnected)).connection
+            for _ in range(5):
+                node.send(alias, TCPSend(bytes(10 * MEBI)))
+            await until(lambda: next(iter(server._open))._looked_at)
+
+            await node.call(alias, close, priority=priority)
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.ASKED
+        assert "bytes were not sent" in disconnected.detail
+
+
+async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_takes_it(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, write_limit=1000, linger=20.0)
+        stream = await wire.dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        for _ in range(5):
+            node.send(alias, TCPSend(bytes(2 * MEBI)))
+        node.send(alias, TCPClose())
+        await until(lambda: next(iter(server._open))._close_waits)
+
+        got = sum([len(part) async for part in stream])
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert got == 10 * MEBI
+        assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
+
+
 async def test_what_was_sent_before_the_owner_ended_is_written(wire: Wire) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
@@ -504,6 +567,19 @@ async def test_a_slow_peer_is_dropped_if_that_is_the_policy(wire: Wire) -> None:
         await stream.aclose()
 
 
+async def test_a_slow_peer_is_dropped_for_one_thing_it_does_not_take(wire: Wire) -> None:
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPConnected):
+            me.send(message.connection, TCPSend(bytes(20 * MEBI)))
+
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, react, write_limit=500_000, when_slow=WhenSlow.DROP)
+        with wire.dial_plain(server):
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.SLOW_PEER
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -644,6 +720,31 @@ async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_c
 
         assert b"".join([part async for part in stream]) == b"words<alive>"
         await stream.aclose()
+
+
+@pytest.mark.parametrize("state", ["a peer that takes nothing", "closing"])
+async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state: str) -> None:
+    period = 0.02
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=period)
+        with wire.dial_plain(server):
+            alias = (await mail.first(TCPConnected)).connection
+            (connection,) = server._open
+            if state == "closing":
+                node.send(alias, TCPClose(linger=1000.0))
+                await until(lambda: connection._half_closed)
+            else:
+                while not connection.pending:
+                    node.send(alias, TCPSend(bytes(50_000)))
+                    await trio.lowlevel.checkpoint()
+            pending, handled, since = connection.pending, connection._meta.handled, monotonic()
+
+            await trio.sleep(10 * period)
+            periods = (monotonic() - since) / period
+
+            assert connection.pending <= pending
+            # One look at the clock for each period, and some for what was under way.
+            assert connection._meta.handled - handled <= periods + 10
 
 
 # -- beginnings --------------------------------------------------------------------------------------------------------

@@ -213,6 +213,21 @@ def test_an_endpoint_that_cannot_be_is_refused() -> None:
             TCPConnection.connect(host, port)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def test_what_is_no_stream_socket_is_not_taken_over() -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        for sock in (None, "socket", datagrams):
+            with pytest.raises(BadInputError, match="SOCK_STREAM"):
+                TCPConnection(sock)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("settings", [{"idle": 32768}, {"interval": 32768}, {"count": 128}, {"idle": 0}], ids=str)
+def test_keep_alive_that_the_operating_system_would_refuse_is_refused_where_it_is_made(
+    settings: dict[str, int],
+) -> None:
+    with pytest.raises(BadInputError):
+        KeepAlive(**settings)
+
+
 async def test_options_reach_the_socket(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(

@@ -3,6 +3,7 @@
 import shutil
 import socket
 import ssl
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -300,7 +301,7 @@ async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKi
         await stream.send_all(secure.take())
         answer = b""
         while not answer:
-            answer, _ = secure.decrypt(await stream.receive_some())
+            answer, _, _ = secure.decrypt(await stream.receive_some())
 
         assert answer == b"question\n"
         await stream.aclose()
@@ -378,6 +379,215 @@ async def test_a_context_of_the_users_own_is_used_as_it_is(reader: ReaderKind) -
         assert facts is not None
         assert facts.version == "TLSv1.2"
         await stream.aclose()
+
+
+async def test_times_other_than_that_for_the_handshake_count_as_soon_as_it_is_done(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, idle_timeout=0.1, handshake_timeout=1000.0)
+
+        stream = await dial(server)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.TIMEOUT
+        await trio.aclose_forcefully(stream)
+
+
+@pytest.mark.parametrize("words", [b"", b"all I have to say"])
+async def test_a_client_that_closes_at_once_ends_as_any_other(reader: ReaderKind, words: bytes) -> None:
+    async def speak_and_close(me: Puppet) -> None:
+        client = TCPConnection.connect("localhost", server.local.port, reader=reader, tls=TRUSTING, linger=1000.0)
+        alias = await me.spawn_meta(client)
+        if words:
+            me.send(alias, TCPSend(words))
+        me.send(alias, TCPClose())
+
+    def request(me: Puppet) -> Any:
+        return speak_and_close(me)
+
+    async with wired_node() as node:
+        server, heard = await serve(node, reader)
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+
+        await node.call(owner, request)
+        ours, theirs = await mail.first(TCPDisconnected), await heard.first(TCPDisconnected)
+
+        assert (ours.reason, ours.detail) == (Cause.ASKED, "")
+        assert (theirs.reason, theirs.detail) == (Cause.EOF, "")
+        assert b"".join(message.data for message in heard.of(TCPData)) == words
+
+
+async def test_a_close_during_the_handshake_waits_for_it(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, linger=1000.0)
+        stream = trio.SSLStream(
+            await trio.open_tcp_stream(*server.local),
+            ssl.create_default_context(cafile=AUTHORITY),
+            server_hostname="localhost",
+        )
+        await until(lambda: server.accepted)
+        (connection,) = server._open
+        node.send(connection.id, TCPSend(b"hello and "))
+        node.send(connection.id, TCPSend(b"goodbye"))
+        node.send(connection.id, TCPClose())
+        await until(lambda: connection._closing)
+
+        said = b"".join([part async for part in stream])
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert said == b"hello and goodbye"
+        assert disconnected.reason is Cause.ASKED
+
+
+async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, None)
+        stream = await dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        (connection,) = server._open
+        writer = connection._writer
+        takes = writer._send
+
+        def take_nothing(_data: bytes, _flags: int) -> int:
+            writer._send = takes
+            raise BlockingIOError
+
+        await node.call(alias, TCPSend(b"last words"))
+        # As if those had just filled the last place that the operating system had.
+        writer._send = take_nothing
+        node.send(alias, TCPClose())
+        said = b"".join([part async for part in stream])
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert said == b"last words"
+        assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
+
+
+async def test_what_came_before_the_garbage_is_delivered(reader: ReaderKind) -> None:
+    context = ssl.create_default_context(cafile=AUTHORITY)
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, None)
+        stream = await trio.open_tcp_stream(*server.local)
+        secure = Secure(context, False, "localhost")
+        data = b""
+        while not secure.handshake(data):
+            await stream.send_all(secure.take())
+            data = await stream.receive_some()
+        assert secure.encrypt(b"sense")
+
+        await stream.send_all(secure.take() + b"nonsense" * 10)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert [message.data for message in mail.of(TCPData)] == [b"sense"]
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        await stream.aclose()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def encrypted_key(directory: Path) -> Path:
+    """The key of the server, behind the password ``secret``."""
+    path = directory / "encrypted.key"
+    key = str(CERTIFICATES / "server.key")
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", key, "-out", path, "-passout", "pass:secret"], check=True, timeout=60
+    )
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_nobody_is_asked_for_a_password_at_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    certificate, key = CERTIFICATES / "server.pem", encrypted_key(tmp_path)
+    capfd.readouterr()
+
+    TLSFiles(certificate, key, "secret").context(server_side=True)
+    with pytest.raises(ssl.SSLError, match=r"encrypted.*password.*missing"):
+        TLSFiles(certificate, key).context(server_side=True)
+    with pytest.raises(ssl.SSLError, match=r"encrypted.*password.*wrong"):
+        TLSFiles(certificate, key, "guess").context(server_side=True)
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_wrong_with_files_is_said_with_their_names(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.pem"
+    cut.write_bytes((CERTIFICATES / "server.pem").read_bytes()[:300])
+
+    with pytest.raises(ssl.SSLError, match=r"no certificate in .*cut\.pem, or no key in .*server\.key"):
+        TLSFiles(cut, CERTIFICATES / "server.key").context(server_side=True)
+    with pytest.raises(ssl.SSLError, match=r"other\.key does not belong to the certificate in .*server\.pem"):
+        TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "other.key").context(server_side=True)
+    with pytest.raises(ssl.SSLError, match=r"no certificates in .*cut\.pem"):
+        TLSFiles(authorities=cut).context(server_side=False)
+
+
+def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_have_changed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.pem"
+    whole = (CERTIFICATES / "server.pem").read_bytes()
+    mine.write_bytes(whole)
+    contexts = Contexts(TLSFiles(mine, CERTIFICATES / "server.key"), server_side=True)
+    complaints: list[str] = []
+
+    def ask() -> ssl.SSLContext:
+        """What three new connections get, which is all the same."""
+        first, *others = [contexts.current(lambda error: complaints.append(str(error))) for _ in range(3)]
+        assert all(one is first for one in others)
+        return first
+
+    original = ask()
+    mine.write_bytes(whole[:300])
+    while_cut = ask()
+    mine.unlink()
+    while_missing = ask()
+    mine.write_bytes(whole + b"\n")
+    renewed = ask()
+
+    assert while_cut is while_missing is original
+    assert renewed is not original
+    assert [("no certificate" in text, "No such file" in text) for text in complaints] == [(True, False), (False, True)]
+
+
+async def test_what_a_name_does_not_say_is_as_for_the_whole_server(reader: ReaderKind) -> None:
+    whole = files(
+        "server",
+        authorities=AUTHORITY,
+        require_certificate=True,
+        alpn=("chat",),
+        names={"other.example": files("other")},
+    )
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=whole)
+
+        stream = await dial(server, "other.example", certificate="client", alpn=["chat"])
+        await stream.send_all(b"let me in")
+        answer = await stream.receive_some()
+
+        facts = mail.of(TCPConnected)[0].tls
+        assert answer == b"let me in"
+        assert facts is not None
+        assert facts.alpn == "chat"
+        assert facts.peer_certificate
+        await stream.aclose()
+
+
+def test_a_name_that_would_not_be_guarded_as_its_files_say_is_refused() -> None:
+    guarded = files("other", authorities=AUTHORITY, require_certificate=True)
+
+    with pytest.raises(BadInputError, match="require_certificate for the whole server"):
+        files("server", names={"other.example": guarded})
+    with pytest.raises(BadInputError, match="a TLSFiles with a certificate"):
+        files("server", names={"other.example": TRUSTING})
+    with pytest.raises(BadInputError, match="a TLSFiles with a certificate"):
+        files("server", names={"other.example": CERTIFICATES / "other.pem"})
+    files("server", names={"other.example": guarded}, authorities=AUTHORITY, require_certificate=True)
+
+
+def test_a_server_without_a_certificate_is_refused() -> None:
+    with pytest.raises(BadInputError, match="certificate"):
+        TCPServer(tls=TRUSTING)
 
 
 def test_options_that_do_not_fit_together_are_refused() -> None:

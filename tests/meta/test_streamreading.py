@@ -1,0 +1,133 @@
+"""The reader's half of connections: whom it serves, whom it waits for, and whose fault it is."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Down, Name, Node
+from ergo_py.meta.framing import Decoder, Framing, LengthHeader
+from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
+
+MEBI = 1024 * 1024
+
+
+@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
+def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
+    kind, reader = request.param.split("-")
+    return Wire(kind, reader, tmp_path)
+
+
+async def serve(
+    node: Node, wire: Wire, react: Callable[[Ear, Any], object] | None = echo, **options: Any
+) -> tuple[Any, Mail]:
+    mail = Mail()
+    owner = await node.spawn(Ear, mail, react)
+    server = wire.server(**options)
+    await spawn_meta(node, owner, server)
+    return server, mail
+
+
+async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(wire: Wire) -> None:
+    def answer(me: Ear, message: object) -> None:
+        if isinstance(message, TCPData):
+            me.send(message.connection, TCPSend(bytes(20 * MEBI)))
+
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, answer, linger=1000.0)
+        peer = wire.dial_plain(server)
+        peer.sendall(b"much, please")
+        peer.shutdown(socket.SHUT_WR)
+        await until(lambda: server._open and next(iter(server._open)).cause is Cause.EOF)
+
+        # What it did not read makes this a reset.
+        peer.close()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.EOF
+        assert "bytes were not sent" in disconnected.detail
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
+async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(wire: Wire, limit: str) -> None:
+    class Busy(Ear):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, TCPData):
+                await go_on.wait()
+            await super().handle_message(message, sender)
+
+    go_on, mail, framing = trio.Event(), Mail(), LengthHeader()
+    async with wired_node() as node:
+        owner = await node.spawn(Busy, mail)
+        server = wire.server(framing=framing, **{limit: 1000.0})
+        await spawn_meta(node, owner, server)
+        stream = await wire.dial(server)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, framing.encode(bytes(200_000)) * 60)
+            await mail.first(TCPConnected)
+            (connection,) = server._open
+            await until(connection._is_held_up)
+            # As if all that had been long ago.
+            connection.last_in -= 2000.0
+            connection._writer.last -= 2000.0
+            if connection.frame_since:
+                connection.frame_since -= 2000.0
+            connection._look_at_clock()
+            cause = connection.cause
+            go_on.set()
+        await mail.wait_for(TCPData, 60)
+
+        assert cause is None
+        assert mail.of(TCPDisconnected) == []
+        await stream.aclose()
+
+
+async def test_a_peer_that_nobody_is_told_of_is_not_kept_waiting(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=Name("nobody"))
+
+        async with await wire.dial(server) as stream:
+            said = await stream.receive_some()
+
+        assert said == b""
+        await until(lambda: server.connections == 0)
+
+
+class Faulty(Framing):
+    """One whose author has made a mistake."""
+
+    def _decoder(self) -> Decoder:
+        class Faulting(Decoder):
+            def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+                raise KeyError("mistake")
+
+        return Faulting()
+
+    def _encode(self, frame: bytes) -> bytes:
+        return frame
+
+
+async def test_a_framing_that_fails_ends_the_connection_it_fails_for_and_no_other(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, framing=Faulty())
+        watcher = Mail()
+        watching = await node.spawn(Ear, watcher)
+        await node.call(watching, lambda me: me.monitor(server.id) and None)
+        one, two = await wire.dial(server), await wire.dial(server)
+        await mail.wait_for(TCPConnected, 2)
+
+        await one.send_all(b"x")
+        disconnected = await mail.first(TCPDisconnected)
+        third = await wire.dial(server)
+        await mail.wait_for(TCPConnected, 3)
+
+        assert "mistake" in disconnected.detail
+        assert len(mail.of(TCPDisconnected)) == 1
+        assert watcher.of(Down) == []
+        for stream in (one, two, third):
+            await stream.aclose()
