@@ -11,7 +11,7 @@ from .._core.ids import Alias
 from .._core.messages import Request
 from .messages import Endpoint, check_bytes, setters
 
-__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "fault_of", "udp_data"]
+__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "check_group", "fault_of", "udp_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,9 @@ class UDPJoin(Request[None]):
     group: str
     interface: str | None = None
 
+    def __post_init__(self) -> None:
+        check_group("UDPJoin", self.group, self.interface)
+
 
 @dataclass(frozen=True, slots=True)
 class UDPLeave(Request[None]):
@@ -101,6 +104,17 @@ class UDPLeave(Request[None]):
 
     group: str
     interface: str | None = None
+
+    def __post_init__(self) -> None:
+        check_group("UDPLeave", self.group, self.interface)
+
+
+def check_group(what: str, group: object, interface: object) -> None:
+    """Refuse what can be neither a group nor where it is."""
+    if not isinstance(group, str):
+        raise BadInputError(f"{what}(group)", group, "the address of a multicast group, such as '239.1.2.3'")
+    if not isinstance(interface, str | None):
+        raise BadInputError(f"{what}(interface)", interface, "the name or the address of an interface, or None")
 
 
 _FAULTS: Final = {

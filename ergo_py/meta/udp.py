@@ -12,6 +12,7 @@ from struct import pack
 from .._core.errors import BadInputError
 from .._core.ids import Target
 from .._core.options import check_flag, check_number
+from .datagrams import check_group
 from .messages import Endpoint
 from .readers import ReaderKind
 from .receivers import check_receiver
@@ -64,7 +65,11 @@ class UDPServer(UDPSocket):
         super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
         self._host, self._port = host, port
         self._broadcast = broadcast
+        if not isinstance(groups, Sequence):
+            raise BadInputError("UDPServer(groups)", groups, "the addresses of multicast groups, such as ['239.1.2.3']")
         self._groups = (groups,) if isinstance(groups, str) else tuple(groups)
+        for group in self._groups or ("",):
+            check_group("UDPServer", group, interface)
         self._interface = interface
         self._ttl = ttl
         self._reuse_port = reuse_port

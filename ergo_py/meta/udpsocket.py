@@ -18,6 +18,7 @@ from .._core.reasons import Reason
 from .._core.requests import Caller
 from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
 from .messages import Endpoint
+from .options import LARGEST
 from .readers import EitherReader, ReaderKind
 from .sockets import describe, endpoint, resolve
 
@@ -74,12 +75,14 @@ class UDPSocket(EitherReader):
         check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
         for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
             if size is not None:
-                check_number(name, size, least=1, whole=True)
+                check_number(name, size, least=1, whole=True, most=LARGEST)
         self._to = to
         self._most = max_datagram
         self._receive_buffer = receive_buffer
         self._send_buffer = send_buffer
         self._is_client = False
+        self._is_sixth = False
+        """The socket is one of IPv6, which may talk to peers of IPv4, too."""
         self._endpoints: dict[Any, Endpoint] = {}
         self._senders: dict[Endpoint, PID | Alias] = {}
         """Who last sent to a peer: the network says only later that nobody is there."""
@@ -109,6 +112,7 @@ class UDPSocket(EitherReader):
             sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
         except (OSError, KeyError):  # another system: then only clients hear of what was not delivered
             pass
+        self._is_sixth = sock.family == socket.AF_INET6
         self._prepare(sock)
         self.local = endpoint(sock.getsockname())
 
@@ -307,7 +311,7 @@ class UDPSocket(EitherReader):
                 if peer is None:
                     self._socket.send(data, _DONT_WAIT)
                 else:
-                    self._socket.sendto(data, _DONT_WAIT, peer)
+                    self._socket.sendto(data, _DONT_WAIT, self._as_sixth(peer) if self._is_sixth else peer)
                 break
             except BlockingIOError:
                 raise
@@ -337,10 +341,15 @@ class UDPSocket(EitherReader):
         self._numeric.add(host)
         return True
 
+    def _as_sixth(self, peer: tuple[str, int]) -> tuple[str, int]:
+        return peer if ":" in peer[0] else (f"::ffff:{peer[0]}", peer[1])
+
     async def _look_up(self, peer: tuple[str, int]) -> tuple[str, int]:
-        for family, address in await resolve(*peer, socket.SOCK_DGRAM):
-            if family == self._socket.family:
-                return (address[0], address[1])
+        found = await resolve(*peer, socket.SOCK_DGRAM)
+        for wanted in (self._socket.family, socket.AF_INET) if self._is_sixth else (self._socket.family,):
+            for family, address in found:
+                if family == wanted:
+                    return (address[0], address[1])
         raise socket.gaierror(socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to")
 
     def _member(self, group: str, interface: str | None, join: bool) -> None:
@@ -349,6 +358,14 @@ class UDPSocket(EitherReader):
         Raises:
             OSError: that cannot be done.
         """
+        try:
+            self._set_member(group, interface, join)
+        except OSError as error:
+            where = "" if interface is None else f" at {interface}"
+            text = f"cannot {'join' if join else 'leave'} {group}{where}: {describe(error)}"
+            raise OSError(error.errno or errno.EINVAL, text) from None
+
+    def _set_member(self, group: str, interface: str | None, join: bool) -> None:
         sock = self._socket
         if sock.family == socket.AF_INET6:
             index = 0 if interface is None else socket.if_nametoindex(interface)

@@ -1,6 +1,5 @@
 """Unix sockets: connections between programs of one machine, with the messages and options of TCP."""
 
-import errno
 import os
 import socket
 import stat
@@ -17,6 +16,7 @@ from .messages import Address
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .readers import ReaderKind
 from .receivers import ReceiverOption, check_receiver
+from .sockets import check_stream, describe
 from .stream import Stream
 
 __all__ = ["UnixConnection", "UnixServer"]
@@ -40,6 +40,7 @@ class UnixConnection(Stream):
         Raises:
             BadInputError: an option cannot be right.
         """
+        check_stream("UnixConnection(sock)", sock)
         self._begin(sock, check_receiver(receiver), _read_options("UnixConnection", options), reader)
 
     def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
@@ -78,10 +79,12 @@ class UnixConnection(Stream):
             try:
                 await sock.connect(self._path)
                 return socket.socket(fileno=sock.detach())
+            except OSError as error:
+                raise _naming(error, self._path) from None
             finally:
                 sock.close()
         assert scope.cancelled_caught
-        raise TimeoutError(f"no connection to {self._path} within {self._connect_timeout:g} s")
+        raise TimeoutError(f"no connection to {_shown(self._path)} within {self._connect_timeout:g} s")
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         return _shown(sock.getsockname()), self._path or _peer(sock)
@@ -128,8 +131,8 @@ class UnixServer(Listener):
                 self._made = _identity(self._path)
         except BaseException as error:
             sock.close()
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                raise OSError(error.errno, f"{error.strerror}: {_shown(self._path)}") from None
+            if isinstance(error, OSError):
+                raise _naming(error, self._path) from None
             raise
         return sock
 
@@ -148,9 +151,11 @@ class UnixServer(Listener):
 
     async def terminate(self, reason: Reason) -> None:
         """Remove the file, and end as any server does."""
-        if self._made is not None and _identity(self._path) == self._made:
-            os.unlink(self._path)
-        await super().terminate(reason)
+        try:
+            if self._made is not None and _identity(self._path) == self._made:
+                os.unlink(self._path)
+        finally:
+            await super().terminate(reason)
 
 
 def _read_options(what: str, options: StreamKeywords) -> StreamOptions:
@@ -166,12 +171,21 @@ def _check_path(path: object) -> str:
     text = os.fspath(path)
     if not isinstance(text, str) or len(os.fsencode(text)) > 107:
         raise BadInputError("path", path, "a path of at most 107 bytes, which is all that a Unix socket can have")
+    if "\0" in text and not text.startswith("\0"):
+        raise BadInputError(
+            "path", path, "a path without zero bytes; one at its beginning makes a name that is no file"
+        )
     return text
 
 
 def _shown(address: Any) -> str:
     text = os.fsdecode(address)
     return "@" + text[1:] if text.startswith("\0") else text
+
+
+def _naming(error: OSError, path: str) -> OSError:
+    """The same error, saying where: the operating system does not."""
+    return OSError(error.errno, f"{describe(error)}: {_shown(path)}")
 
 
 def _peer(sock: socket.socket) -> str:

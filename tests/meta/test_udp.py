@@ -143,6 +143,24 @@ async def test_the_sixth_version_works_too(reader: ReaderKind) -> None:
         assert str(mail.of(UDPData)[0].peer).startswith("[::1]:")
 
 
+async def test_peers_of_both_versions_are_answered_by_one_socket(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, host="::")
+        with plain() as fourth, plain(family=socket.AF_INET6) as sixth:
+            fourth.sendto(b"four", ("127.0.0.1", server.local.port))
+            sixth.sendto(b"six", ("::1", server.local.port))
+
+            answers = [await receive(fourth), await receive(sixth)]
+            by_name = await node.call(server.id, UDPSend(b"by name", ("localhost", fourth.getsockname()[1])))
+
+            assert answers == [b"four", b"six"]
+            assert sorted(message.peer for message in mail.of(UDPData)) == sorted(
+                (fourth.getsockname(), sixth.getsockname()[:2])
+            )
+            assert by_name == 7
+            assert mail.of(UDPFailed) == []
+
+
 async def test_a_name_is_looked_up_without_holding_up_the_loop(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, None)
@@ -585,6 +603,10 @@ async def test_stopping_frees_the_port_at_once(reader: ReaderKind) -> None:
         {"max_datagram": 65536},
         {"receive_buffer": 0},
         {"send_buffer": -1},
+        {"send_buffer": 2**31},
+        {"groups": 5},
+        {"groups": [5]},
+        {"interface": 5},
         {"ttl": 256},
         {"broadcast": "no"},
         {"reuse_port": 1},
@@ -596,6 +618,30 @@ async def test_stopping_frees_the_port_at_once(reader: ReaderKind) -> None:
 def test_what_cannot_be_right_is_refused_when_the_server_is_made(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         UDPServer(**options)
+
+
+async def test_a_group_that_cannot_be_joined_is_named(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, _ = await serve(node, reader)
+
+        with pytest.raises(OSError, match=r"cannot join 127\.0\.0\.1: Invalid argument"):
+            await node.call(server.id, UDPJoin("127.0.0.1"))
+        with pytest.raises(OSError, match="cannot join nonsense"):
+            await node.call(server.id, UDPJoin("nonsense"))
+        with pytest.raises(OSError, match=r"cannot leave 239\.1\.2\.3 at nowhere0"):
+            await node.call(server.id, UDPLeave("239.1.2.3", "nowhere0"))
+        with pytest.raises(InitError, match="cannot join nonsense"):
+            await serve(node, reader, groups=["nonsense"])
+
+        assert await node.inspect_meta(server.id)
+
+
+@pytest.mark.parametrize("make", [UDPJoin, UDPLeave])
+def test_a_group_that_cannot_be_right_is_refused_where_it_is_made(make: Any) -> None:
+    with pytest.raises(BadInputError):
+        make(5)
+    with pytest.raises(BadInputError):
+        make("239.1.2.3", 5)
 
 
 def test_a_send_that_cannot_be_right_is_refused_where_it_is_made() -> None:

@@ -123,7 +123,19 @@ async def test_one_half_of_a_pair_can_be_taken_over(reader: ReaderKind) -> None:
         theirs.close()
 
 
-@pytest.mark.parametrize("path", ["", "x" * 108, 5, b"bytes"])
+async def test_what_fails_says_where(reader: ReaderKind, tmp_path: Path) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+
+        with pytest.raises(InitError, match=r"No such file or directory: .*/none/x\.sock"):
+            await spawn_meta(node, owner, UnixServer(tmp_path / "none" / "x.sock", reader=reader))
+        with pytest.raises(InitError, match=r"No such file or directory: .*/nobody\.sock"):
+            await spawn_meta(node, owner, UnixConnection.connect(tmp_path / "nobody.sock", reader=reader))
+        with pytest.raises(InitError, match="Connection refused: @nobody here"):
+            await spawn_meta(node, owner, UnixConnection.connect("\0nobody here", reader=reader))
+
+
+@pytest.mark.parametrize("path", ["", "x" * 108, "zero\0byte", 5, b"bytes"])
 def test_a_path_that_cannot_be_is_refused(path: str) -> None:
     with pytest.raises(BadInputError):
         UnixServer(path)
