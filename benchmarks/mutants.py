@@ -70,6 +70,20 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_unblocking.py",
         "tests/_core/test_metalife.py",
     ),
+    "ergo_py/_core/metalife.py": (
+        "tests/_core/test_metalife.py",
+        "tests/_core/test_metaending.py",
+        "tests/_core/test_metareading.py",
+        "tests/_core/test_metasending.py",
+        "tests/_core/test_metaserving.py",
+        "tests/_core/test_metabox.py",
+        "tests/_core/test_meta.py",
+        "tests/_core/test_outbox.py",
+        "tests/_core/test_lingering.py",
+        "tests/_core/test_shared.py",
+        "tests/_core/test_observing.py",
+        "tests/_core/test_breather.py",
+    ),
 }
 """The modules that are broken, and the tests that should notice."""
 

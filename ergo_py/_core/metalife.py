@@ -398,7 +398,7 @@ class Meta:
 
     def _handler_ended(self) -> None:
         self.handler = None
-        if self.reason is None and len(self.mailbox):
+        if len(self.mailbox):
             # Something came between the decision to go and this line.
             self.wake()
 

@@ -1696,3 +1696,123 @@ async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(autojump_cl
         assert owned.node.metas() == []
     assert owned.node.exit_report is not None
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
+
+
+async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_end_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = metalife.serve
+
+    async def serve_and_send(inner: Any, task: Any) -> None:
+        await original(inner, task)
+        if len(meta.heard) == 1:
+            # As a handler of signals may do it.
+            owned.node.send(inner.id, "second")
+
+    monkeypatch.setattr(metalife, "serve", serve_and_send)
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, "first")
+        await wait_all_tasks_blocked()
+
+        meta._meta.retire()
+        await wait_all_tasks_blocked()
+
+        assert [message for message, _ in meta.heard] == ["first", "second"]
+        await owned.end(alias)
+
+
+async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
+    nobody: Any = None
+    async with owning() as owned:
+        meta = InTask()
+        await owned.spawn(meta)
+        inner = meta._meta
+
+        with pytest.raises(AssertionError, match="never open"):
+            inner.stir()
+        with pytest.raises(AssertionError, match="on the spot"):
+            inner.answer_now(nobody, "request")
+
+        assert not inner.open
+        assert not inner.answers_at_once()
+
+
+# -- what was opened ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_opened_is_open_until_terminate_has_run() -> None:
+    class Looks(InThread):
+        def terminate(self, reason: Reason) -> None:
+            seen.append(opened.closed)
+
+    seen: list[bool] = []
+    async with owning() as owned:
+        meta, opened = Looks(), Closed()
+        alias = await owned.spawn(meta)
+        meta.opened(opened, unblock=lambda: None)
+
+        meta.give(None)
+        await owned.ended(alias)
+
+        assert (seen, opened.closed) == ([False], True)
+
+
+class Stuck(MetaProcess):
+    """Both of its threads stay until they are let go."""
+
+    def __init__(self) -> None:
+        self.in_reader, self.in_handler = threading.Event(), threading.Event()
+        self.reader_may_go, self.handler_may_go = threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        self.in_reader.set()
+        self.reader_may_go.wait(30)
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.in_handler.set()
+        self.handler_may_go.wait(30)
+
+
+async def leave_both(owned: Owned, meta: Stuck, opened: Closed) -> None:
+    """Have both threads left behind."""
+    alias = await owned.spawn(meta, stop_timeout=0.05)
+    meta.opened(opened, unblock=lambda: None)
+    owned.node.send(alias, "stick")
+    await owned.until(lambda: meta.in_reader.is_set() and meta.in_handler.is_set())
+    await owned.end(alias)
+
+
+@pytest.mark.parametrize("first", ["reader", "handler"])
+async def test_the_last_thread_that_was_left_closes_what_was_opened(first: str) -> None:
+    async with owning() as owned:
+        meta, opened = Stuck(), Closed()
+        await leave_both(owned, meta, opened)
+        gates = {"reader": meta.reader_may_go, "handler": meta.handler_may_go}
+
+        gates.pop(first).set()
+        await owned.until(lambda: first not in meta._meta.stragglers)
+        # By now the loop has been told.
+        await owned.node.call(owned.owner, "anything", timeout=20)
+        between = opened.closed
+        for gate in gates.values():
+            gate.set()
+        await owned.until(lambda: opened.closed)
+
+        assert not between
+
+
+async def test_a_worker_that_outlives_the_node_closes_what_was_opened() -> None:
+    async with owning() as owned:
+        meta, opened = Stuck(), Closed()
+        await leave_both(owned, meta, opened)
+        meta.reader_may_go.set()
+        await owned.until(lambda: "reader" not in meta._meta.stragglers)
+    before = opened.closed
+
+    meta.handler_may_go.set()
+    with trio.fail_after(30):
+        await owned.until(lambda: opened.closed)
+
+    assert not before
