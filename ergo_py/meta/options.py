@@ -25,7 +25,7 @@ class WhenSlow(Enum):
     """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are waiting."""
 
     WAIT = "wait"
-    """What is sent waits in the mailbox of the connection, and nothing more is read from that peer."""
+    """What is sent waits in the mailbox of the connection; and a server reads nothing more from that peer."""
     DROP = "drop"
     """The connection is dropped."""
 

@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from functools import cache
+from math import inf
 from time import monotonic
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ class StreamReader(EitherReader):
     # -- a thread, and a task: the same steps ------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
-        sock, limit = self._socket, self._options.write_limit
+        sock, limit = self._socket, self._read_limit()
         to = self._target = self._receiver()
         try:
             if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
@@ -118,7 +119,7 @@ class StreamReader(EitherReader):
             self._wait_in_thread(self._nothing_is_open, self._options.linger)
 
     async def _read_in_task(self) -> None:
-        sock, limit = self._socket, self._options.write_limit
+        sock, limit = self._socket, self._read_limit()
         to = self._target = self._receiver()
         poller: Poller | None = None if self._server is None else self._server.poller
         try:
@@ -238,6 +239,13 @@ class StreamReader(EitherReader):
 
     def _written(self) -> None:
         raise NotImplementedError
+
+    def _read_limit(self) -> float:
+        """How much may wait for the peer before it is no longer read from.
+
+        Only the side that was called stops: if both did, each would wait for the other to take something, for ever.
+        """
+        return inf if self._server is None else self._options.write_limit
 
     def _may_read(self) -> bool:
         return self._writer.pending <= self._options.write_limit or self.cause is not None

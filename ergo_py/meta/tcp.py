@@ -6,6 +6,7 @@ gets ``TCPConnected``, ``TCPData`` and ``TCPDisconnected``, and sends ``TCPSend`
 
 import os
 import socket
+import ssl
 from typing import Any, Self, Unpack
 
 import trio
@@ -39,13 +40,20 @@ class TCPConnection(Stream):
         reader: ReaderKind = "thread",
         **options: Unpack[StreamKeywords],
     ) -> None:
-        """Take over a socket that is connected.
+        """Take over a socket that is connected. It is treated as a client's: with ``tls``, say the ``server_name`` to verify.
 
         Raises:
             BadInputError: an option cannot be right.
         """
         check_stream("TCPConnection(sock)", sock)
-        self._begin(sock, check_receiver(receiver), read_stream_options("TCPConnection", options), reader)
+        checked = read_stream_options("TCPConnection", options)
+        tls = checked.tls
+        if tls and not checked.server_name and (not isinstance(tls, ssl.SSLContext) or tls.check_hostname):
+            # Python checks no name that it was not given, and says nothing about it.
+            raise BadInputError(
+                "server_name", checked.server_name, "the name that the certificate of the peer must have"
+            )
+        self._begin(sock, check_receiver(receiver), checked, reader)
 
     def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         super().__init__(to, options, reader)

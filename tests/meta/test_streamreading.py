@@ -52,6 +52,21 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         assert "bytes were not sent" in disconnected.detail
 
 
+async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_another(wire: Wire) -> None:
+    small: dict[str, Any] = {"write_limit": 10_000, "send_buffer": 65_536, "receive_buffer": 65_536}
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, **small)
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        alias = await spawn_meta(node, owner, wire.client(server, **small))
+
+        for _ in range(80):
+            node.send(alias, TCPSend(bytes(50_000)))
+        got = await mail.bytes(80 * 50_000)
+
+        assert len(got) == 80 * 50_000
+
+
 @pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
 async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(wire: Wire, limit: str) -> None:
     class Busy(Ear):

@@ -465,6 +465,30 @@ async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKin
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
+async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_said(reader: ReaderKind) -> None:
+    unchecked = TRUSTING.context(server_side=False)
+    unchecked.check_hostname = False
+    async with wired_node() as node:
+        server, heard = await serve(node, reader)
+        owner = await node.spawn(Puppet)
+        with socket.create_connection(server.local) as sock, pytest.raises(BadInputError, match="server_name"):
+            TCPConnection(sock, tls=TRUSTING, reader=reader)
+
+        named = TCPConnection(
+            socket.create_connection(server.local), tls=TRUSTING, server_name="localhost", reader=reader
+        )
+        nameless = TCPConnection(socket.create_connection(server.local), tls=unchecked, reader=reader)
+        wrong = TCPConnection(
+            socket.create_connection(server.local), tls=TRUSTING, server_name="x.example", reader=reader
+        )
+        await spawn_meta(node, owner, named)
+        await spawn_meta(node, owner, nameless)
+        with pytest.raises(InitError, match="not valid for 'x.example'"):
+            await spawn_meta(node, owner, wrong)
+
+        await heard.wait_for(TCPConnected, 2)
+
+
 async def test_what_came_before_the_garbage_is_delivered(reader: ReaderKind) -> None:
     context = ssl.create_default_context(cafile=AUTHORITY)
     async with wired_node() as node:
