@@ -483,7 +483,7 @@ async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_sa
         )
         await spawn_meta(node, owner, named)
         await spawn_meta(node, owner, nameless)
-        with pytest.raises(InitError, match="not valid for 'x.example'"):
+        with pytest.raises(InitError, match=r"not valid for 'x\.example'"):
             await spawn_meta(node, owner, wrong)
 
         await heard.wait_for(TCPConnected, 2)
