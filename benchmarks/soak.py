@@ -403,9 +403,12 @@ class Soak:
 
 
 async def soak(
-    seconds: float, seed: int, pace: float, period: float, slowest: float, most_left: int = 0
+    seconds: float, seed: int, pace: float, period: float, slowest: float, most_left: int = 0, least: int = 1
 ) -> dict[str, Any]:
-    """Run for some time; ``pace`` is how many things are begun in a second, ``period`` how often all comes to rest."""
+    """Run for some time; ``pace`` is how many things are begun in a second, ``period`` how often all comes to rest.
+
+    A machine that is too busy goes on until ``least`` things were begun.
+    """
     began = time.monotonic()
     books, report = Books(), dict[str, Any]()
     with directory() as place:
@@ -415,10 +418,14 @@ async def soak(
             await run.come_to_rest()
             async with trio.open_nursery() as bystanders:
                 bystanders.start_soon(run.watch_bystander)
-                while time.monotonic() - began < seconds:
+
+                def is_over() -> bool:
+                    return time.monotonic() - began >= seconds and run.acts.total() >= least
+
+                while not is_over():
                     async with trio.open_nursery() as nursery:
-                        until = min(time.monotonic() + period, began + seconds)
-                        while time.monotonic() < until:
+                        until = time.monotonic() + period
+                        while time.monotonic() < until and not is_over():
                             run.act(nursery)
                             await trio.sleep(run.random.expovariate(pace))
                     await run.come_to_rest()
@@ -475,10 +482,20 @@ def main(arguments: list[str] | None = None) -> int:
         default=0,
         help="how many threads may be left behind: on a machine that is too busy, some are",
     )
+    parser.add_argument(
+        "--least", type=int, default=1, help="how many things are begun at least, however long that takes (default: 1)"
+    )
     parser.add_argument("--results", type=Path, help="a file for the report as JSON")
     chosen = parser.parse_args(arguments)
     report = trio.run(
-        soak, chosen.minutes * 60, chosen.seed, chosen.pace, chosen.period, chosen.slowest, chosen.most_left
+        soak,
+        chosen.minutes * 60,
+        chosen.seed,
+        chosen.pace,
+        chosen.period,
+        chosen.slowest,
+        chosen.most_left,
+        chosen.least,
     )
     print(show(report))
     if chosen.results is not None:

@@ -29,7 +29,7 @@ def test_a_program_in_the_readme_is_the_example(path: str, program: str) -> None
 @pytest.mark.parametrize("path, output", shown("output"))
 def test_a_program_in_the_readme_prints_what_the_readme_says(path: str, output: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", path], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", path], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -67,7 +67,7 @@ async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_s
     assert ends == [(label, Shutdown()) for label in ("third", "second", "first")]
     assert node.processes() == []
     assert node.whereis("first") is None
-    assert trio.lowlevel.current_statistics().tasks_living == before
+    assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
 async def test_a_node_leaves_no_thread_behind() -> None:
@@ -121,7 +121,7 @@ async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(aut
     await wait_all_tasks_blocked()
 
     assert scope.cancelled_caught
-    assert trio.lowlevel.current_statistics().tasks_living == before
+    assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ async def test_an_option_that_cannot_be_right_is_refused_before_anything_happens
 
     assert isinstance(caught.value, ValueError)
     assert "allowed is" in str(caught.value)
-    assert trio.lowlevel.current_statistics().tasks_living == before
+    assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
 def test_a_node_that_is_opened_without_async_with_says_what_to_write() -> None:

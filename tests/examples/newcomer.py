@@ -16,7 +16,7 @@ from tests.shell.transcripts import assert_typed, plain, split
 
 __all__ = ["Newcomer"]
 
-LIMIT = 60
+LIMIT = 200
 """Seconds that anything in the tutorial may take."""
 
 

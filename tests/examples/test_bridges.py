@@ -28,7 +28,7 @@ def run(script: Path, *arguments: str) -> str:
         [sys.executable, "-W", "error", str(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def database_directory() -> Iterator[Path]:
             cwd=place,
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=200,
         )
         yield Path(place)
 

@@ -27,7 +27,7 @@ def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         env={**{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"}, **environment},
     )

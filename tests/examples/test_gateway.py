@@ -201,7 +201,7 @@ def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=200,
             check=False,
         )
         status = program.interrupt()

@@ -40,7 +40,7 @@ def test_an_example_prints_what_its_readme_says(command: str, printed: str) -> N
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
 

@@ -39,7 +39,7 @@ def client(example: str, *arguments: object) -> str:
         [sys.executable, "-W", "error", str(EXAMPLES / example), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

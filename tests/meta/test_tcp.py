@@ -22,7 +22,7 @@ from ergo_py.meta.options import KeepAlive
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.tls import TLSFiles
-from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, echo, needs_ipv6, spawn_meta, until, wired_node
 from tests.support import Puppet
 
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -46,18 +46,6 @@ async def serve(
     server = TCPServer(host, reader=reader, **options)
     await spawn_meta(node, owner, server)
     return server, mail
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 # -- addresses ---------------------------------------------------------------------------------------------------------

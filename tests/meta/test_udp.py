@@ -14,7 +14,7 @@ from ergo_py.meta.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLea
 from ergo_py.meta.messages import Endpoint
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.udp import UDPClient, UDPServer
-from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, needs_ipv6, spawn_meta, until, wired_node
 from tests.support import Puppet
 
 
@@ -132,6 +132,7 @@ async def test_datagrams_from_many_peers_keep_their_addresses(reader: ReaderKind
             sock.close()
 
 
+@needs_ipv6
 async def test_the_sixth_version_works_too(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::1")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import trio
 
 from ergo_py import PID, Alias, Node, Reject, SpawnError
@@ -17,9 +18,21 @@ from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
-__all__ = ["Ear", "Mail", "Wire", "echo", "spawn_meta", "until", "wired_node"]
+__all__ = ["Ear", "Mail", "Wire", "echo", "needs_ipv6", "spawn_meta", "until", "wired_node"]
 
 M = TypeVar("M")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 
 
 class Mail:

@@ -130,7 +130,7 @@ def test_inputs_may_come_from_a_pipe(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
