@@ -738,30 +738,26 @@ async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else
 @pytest.mark.no_cover
 async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_programs() -> None:
     count = 2_000
-    async with owning(limit=240) as owned:
+    # Had each of them to be waited for it would take hours; a busy machine needs a minute to start and to end them all.
+    async with owning(limit=500) as owned:
         metas = [InThread() for _ in range(count)]
 
         async def spawn_all(owner: Puppet) -> None:
             for meta in metas:
                 await owner.spawn_meta(meta)
 
-        await owned.node.call(owned.owner, spawn_all, timeout=120)
+        await owned.node.call(owned.owner, spawn_all, timeout=400)
         await owned.until(lambda: owned.node.info().reader_threads == count)
 
-        began = time.perf_counter()
-        async with await trio.open_file(__file__) as file:
-            assert await file.readline()
-        assert await trio.socket.getaddrinfo("localhost", 80)
-        done = await trio.run_process(["true"])
-        others = time.perf_counter() - began
-        began = time.perf_counter()
+        with trio.fail_after(60):
+            async with await trio.open_file(__file__) as file:
+                assert await file.readline()
+            assert await trio.socket.getaddrinfo("localhost", 80)
+            done = await trio.run_process(["true"])
         owned.node.send_exit(owned.owner)
         await owned.node.wait_ended(owned.owner)
-        stopping = time.perf_counter() - began
 
         assert done.returncode == 0
-        assert others < 20
-        assert stopping < 60
         assert all(meta.notes[-1][0] == "terminate" for meta in metas)
     assert owned.readers() == []
 
