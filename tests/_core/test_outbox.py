@@ -78,12 +78,12 @@ class Scene:
         self.let = let
         self.poured = self.sent = 0
 
-    async def pour(self, count: int) -> None:
+    async def pour(self, count: int, priority: Priority = Priority.NORMAL) -> None:
         """Have the reader begin to send numbers."""
 
         def send_all(me: Any) -> None:
             for number in range(count):
-                me.send(self.receiver, number)
+                me.send(self.receiver, number, priority=priority)
                 self.sent += 1
 
         self.poured += count
@@ -198,13 +198,7 @@ async def test_a_reader_keeps_its_order_between_waiting_and_going_on() -> None:
 async def test_the_bound_holds_for_every_priority(receiver: str) -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), RECEIVERS[receiver])
-
-        def send_all(me: Any) -> None:
-            for number in range(100):
-                me.send(scene.receiver, number, priority=Priority.HIGH)
-                scene.sent += 1
-
-        scene.meta.give(send_all)
+        await scene.pour(100, Priority.HIGH)
         sent = await scene.stuck()
         depth = scene.node.process_info(scene.receiver).lanes["system"]
         scene.let.go(1000)

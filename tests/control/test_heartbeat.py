@@ -3,6 +3,7 @@
 import threading
 import time
 
+from ergo_py._core.bridge import stack_of
 from ergo_py.control.heartbeat import Heartbeat
 from tests.control.rig import in_thread
 from tests.support import running_node
@@ -25,10 +26,11 @@ async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
 async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> None:
     async with running_node() as node:
         heart, reports = Heartbeat(node), []
-        blocked, seen = threading.Event(), threading.Event()
+        seen, loop = threading.Event(), threading.get_ident()
 
         def look() -> None:
-            blocked.wait(20)
+            while "seen.wait(20)" not in stack_of(loop):
+                time.sleep(0.001)
             heart.ask()
             reports.append(heart.who_blocks(10))
             time.sleep(0.05)
@@ -37,7 +39,6 @@ async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> N
 
         thread = threading.Thread(target=look)
         thread.start()
-        blocked.set()
         # Here the loop is blocked, by this very test.
         seen.wait(20)
         thread.join()
