@@ -227,17 +227,24 @@ async def test_its_environment_is_its_own_over_that_of_its_owner() -> None:
 
 
 async def test_priorities_are_given_once_or_with_each_message() -> None:
-    lanes: dict[str, Any] = {}
+    order: list[str] = []
+    hold = trio.Event()
 
-    class Lanes(Recorder):
-        def handle_message(self, message: Any, sender: Any) -> None:
-            lanes[message] = dict(self.node.process_info(self.pid).lanes)
+    class Ordered(Puppet):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if message == "hold":
+                await hold.wait()
+            else:
+                order.append(message)
 
     async with owning() as owned:
-        receiver = await owned.node.spawn(Lanes)
+        receiver = await owned.node.spawn(Ordered)
         meta = InThread()
         await owned.spawn(meta, priority=Priority.HIGH)
         default = meta.send_priority
+        # What is sent by a thread comes one by one: so that all are compared, nothing is served before the last is there.
+        owned.node.send(receiver, "hold")
+        await wait_all_tasks_blocked()
 
         def send_all(me: Any) -> None:
             me.send(receiver, "high by default")
@@ -246,10 +253,11 @@ async def test_priorities_are_given_once_or_with_each_message() -> None:
             me.send(receiver, "normal", priority=Priority.NORMAL)
 
         await owned.in_handler(meta, send_all)
-        await owned.until(lambda: len(lanes) == 3)
+        hold.set()
+        await owned.until(lambda: len(order) == 3)
 
         assert default is Priority.HIGH
-        assert list(lanes) == ["max by default", "high by default", "normal"]
+        assert order == ["max by default", "high by default", "normal"]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
