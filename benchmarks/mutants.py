@@ -36,6 +36,21 @@ EXPLAINED = Path(__file__).with_suffix(".toml")
 PAGE = ROOT / "docs" / "design.md"
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
+_OF_META: Final = (
+    "tests/_core/test_metalife.py",
+    "tests/_core/test_metaending.py",
+    "tests/_core/test_metareading.py",
+    "tests/_core/test_metasending.py",
+    "tests/_core/test_metaserving.py",
+    "tests/_core/test_metabox.py",
+    "tests/_core/test_meta.py",
+    "tests/_core/test_outbox.py",
+    "tests/_core/test_lingering.py",
+    "tests/_core/test_shared.py",
+    "tests/_core/test_observing.py",
+    "tests/_core/test_breather.py",
+)
+
 TESTS: dict[str, tuple[str, ...]] = {
     "ergo_py/_core/mailbox.py": (
         "tests/_core/test_mailbox.py",
@@ -70,20 +85,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/_core/test_unblocking.py",
         "tests/_core/test_metalife.py",
     ),
-    "ergo_py/_core/metalife.py": (
-        "tests/_core/test_metalife.py",
-        "tests/_core/test_metaending.py",
-        "tests/_core/test_metareading.py",
-        "tests/_core/test_metasending.py",
-        "tests/_core/test_metaserving.py",
-        "tests/_core/test_metabox.py",
-        "tests/_core/test_meta.py",
-        "tests/_core/test_outbox.py",
-        "tests/_core/test_lingering.py",
-        "tests/_core/test_shared.py",
-        "tests/_core/test_observing.py",
-        "tests/_core/test_breather.py",
-    ),
+    "ergo_py/_core/metalife.py": _OF_META,
+    "ergo_py/_core/metaspawning.py": _OF_META,
 }
 """The modules that are broken, and the tests that should notice."""
 

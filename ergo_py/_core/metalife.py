@@ -1,27 +1,20 @@
 """The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-import outcome
 import trio
 from trio.lowlevel import current_task, enable_ki_protection
 
-from .bridge import Parker, ReaderThread, get_ident
+from .bridge import ReaderThread, get_ident
 from .callbacks import META_CALLBACKS
-from .ending import kill_all, stop_all
+from .ending import kill_all
 from .errands import Errand, without_cancellation
 from .errors import (
-    BehaviourError,
-    InitError,
-    InitTimeoutError,
     NodeStoppedError,
     NotAllowedError,
-    SpawnError,
     TargetDownError,
-    TooManyReadersError,
 )
 from .ids import PID, Alias, Ref, Target
 from .info import Ended
@@ -29,17 +22,15 @@ from .kernel import Kernel
 from .mailbox import MESSAGE, Envelope, Lane, Mailbox, Priority, kind_name
 from .metabox import RequestCaller, TwoLanes
 from .metaending import close, release
-from .metareading import in_reader, start_reader
 from .metasending import send_wait, wait_for_room
 from .metaserving import serve
-from .observing import Spawned
+from .metaspawning import spawn, spawn_from_thread
 from .options import MetaOptions
 from .outbox import Outbox
 from .parking import wake
-from .reasons import Crashed, Custom, Killed, Reason, Shutdown
+from .reasons import Crashed, Custom, Killed, Reason
 from .requests import Caller
 from .serving import check_plain
-from .shared import watch_writes
 from .states import MetaOperation, MetaState, Operation, check_meta_allowed, check_meta_transition
 from .timers import Owned
 from .unblocking import Resources
@@ -137,7 +128,7 @@ class Meta:
         self.waiting = None
         self.state = MetaState.SLEEP
         self.born = perf_counter()
-        self.history: deque[MetaState | float] = deque((MetaState.SLEEP, self.born), _HISTORY)
+        self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
         self.reason: Reason | None = None
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
@@ -216,6 +207,7 @@ class Meta:
         check_meta_transition(self.state, state)
         self.state = state
         self.history += (state, perf_counter())
+        del self.history[:-_HISTORY]
 
     def own(self, key: object, thing: "Meta") -> None:
         """Note a meta-process that must not outlive this one."""
@@ -227,131 +219,14 @@ class Meta:
 
     # -- birth -------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    async def spawn(
-        cls, owner: "Process | Meta", behaviour: Any, options: MetaOptions, birth: Errand | None = None
-    ) -> "Meta":
-        """Make a meta-process, run its ``init``, start its reader.
-
-        Raises:
-            SpawnError: and nothing of it remains.
-        """
-        kernel = owner.kernel
-        if kernel.router.stopped:
-            raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
-        if isinstance(owner, Meta):
-            owner.allow_spawn()
-        meta = cls(kernel, behaviour, options, owner, owner.process if isinstance(owner, Meta) else owner)
-        for name in ("handle_inspect", "unblock"):
-            if name in meta.callbacks.asynchronous:
-                raise BehaviourError(
-                    f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
-                )
-        if meta.has_thread and kernel.breather.readers >= kernel.max_reader_threads:
-            raise TooManyReadersError(kernel.max_reader_threads)
-        meta.birth = birth
-        # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
-        object.__setattr__(behaviour, "_meta", meta)
-        if meta.has_thread:
-            # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
-            kernel.breather.take_place()
-        kernel.router.registry.add_alias(meta.id, meta)
-        owner.own(meta.id, meta)
-        try:
-            await meta._initialise()
-            if kernel.debug_shared_state:
-                watch_writes(behaviour, meta._side, meta._report_shared)
-            start_reader(meta)
-        except BaseException as error:
-            reason = meta._begin_to_undo(error)
-            if meta.owned and not isinstance(error, GeneratorExit):
-                with trio.CancelScope(shield=True):
-                    await stop_all(meta.owned, reason)
-            release(meta)
-            if isinstance(error, SpawnError) or not isinstance(error, Exception):
-                raise
-            raise InitError(meta.callbacks.behaviour, error, reason) from error
-        meta.initialised = True
-        if kernel.observer is None:
-            # One who observes is told of what the handler is given.
-            meta.passing = behaviour._serve_in_passing
-        else:
-            kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
-        if len(meta.mailbox):
-            meta.wake()
-        await kernel.router.pause()
-        return meta
+    spawn = classmethod(spawn)
+    spawn_from_thread = spawn_from_thread
 
     def allow_spawn(self) -> None:
         """Raise if it is too late to start anything."""
         self.allow(MetaOperation.SPAWN)
         if self.reason is not None:
             raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
-
-    async def _initialise(self) -> None:
-        if "init" not in self.callbacks.defined:
-            return
-        timeout = self.options.init_timeout
-        with trio.CancelScope(deadline=trio.current_time() + timeout) as self._initialising:
-            await self.callback("init")
-        # Also if it swallowed the cancellation: what came too late has failed.
-        was_cut, self._initialising = self._initialising.cancel_called, None
-        if self.reason is not None:
-            raise SpawnError(f"{self.callbacks.behaviour} was stopped during its init: {self.reason}")
-        if was_cut:
-            raise InitTimeoutError(self.callbacks.behaviour, timeout)
-
-    def _begin_to_undo(self, error: BaseException) -> Reason:
-        """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
-        if self.has_thread:
-            self.kernel.breather.give_place_back()
-        reason = self.reason
-        if reason is None:
-            self.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
-            self.kernel.obituaries.note(self)
-        self.accepting = False
-        self.mailbox.refuse_waiters()
-        self.resources.unblock()
-        return reason
-
-    def spawn_from_thread(self, behaviour: Any, options: MetaOptions) -> Alias:
-        """Spawn a child, blocking this thread until it is registered or refused."""
-        parker: Parker[outcome.Outcome[Meta]] = Parker()
-
-        def refuse() -> None:
-            # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
-            parker.settle(outcome.Error(NodeStoppedError(self.router.node, "it starts nothing any more")))
-
-        errand = Errand(refuse)
-
-        async def spawn() -> None:
-            parker.settle(await outcome.acapture(Meta.spawn, self, behaviour, options, errand))
-
-        def start() -> None:
-            try:
-                errand.start(self.kernel.nursery, spawn, f"spawn {type(behaviour).__qualname__}")
-            except RuntimeError:  # the nursery is closed
-                refuse()
-
-        self.router.bridge.post(start)
-        parker.wait(None)
-        assert parker.value is not None
-        return parker.value.unwrap().id
-
-    def _side(self) -> str | None:
-        """Which half runs at this moment; None if it is alone."""
-        if self.state is MetaState.TERMINATED:
-            return None
-        if in_reader(self):
-            # Its thread may run before the one who starts it has taken note of that.
-            return "reader"
-        return "handler" if self.initialised else None
-
-    def _report_shared(self, attribute: str) -> None:
-        self.log.warning(
-            "an attribute is written by the reader and by the handler; use Counter or Flag, or let one side own it",
-            attribute=attribute,
-        )
 
     # -- the handler -------------------------------------------------------------------------------------------------
 

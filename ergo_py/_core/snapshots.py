@@ -163,7 +163,7 @@ def event_info(event: Event) -> EventInfo:
 def meta_info(meta: Meta) -> MetaInfo:
     """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its handler."""
     relations, thread = meta.kernel.relations, meta.thread
-    history = tuple(meta.history)
+    history = meta.history
     return MetaInfo(
         alias=meta.id,
         behaviour=meta.callbacks.behaviour,

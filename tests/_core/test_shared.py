@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ergo_py import Counter, Flag
-from ergo_py._core import metalife
+from ergo_py._core import metaspawning
 from ergo_py._core.metareading import start_reader
 from ergo_py._core.shared import watch_writes
 from tests._core.metas import COLOURS, InTask, InThread, owning
@@ -136,7 +136,7 @@ async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched
         start_reader(meta)
         assert has_written.wait(20)
 
-    monkeypatch.setattr(metalife, "start_reader", start_and_let_it_go_first)
+    monkeypatch.setattr(metaspawning, "start_reader", start_and_let_it_go_first)
     lines: list[str] = []
     async with owning(debug_shared_state=True) as owned:
         meta = Eager()
