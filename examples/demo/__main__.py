@@ -16,8 +16,21 @@ from examples.tcp.chat import Chat
 from examples.udp.statsd import Collector, Snapshot
 
 ON_TERMINAL = sys.stdin.isatty() and sys.stdout.isatty()
-SECONDS = os.environ.get("DEMO_SECONDS")
-SERVES = ON_TERMINAL or bool(SECONDS)
+
+
+def seconds() -> float | None:
+    """How long to serve, if that was said."""
+    text = os.environ.get("DEMO_SECONDS")
+    try:
+        if not text or float(text) >= 0:
+            return float(text) if text else None
+    except ValueError:
+        pass
+    sys.exit(f"DEMO_SECONDS is {text!r}; it takes a number from 0 up, such as DEMO_SECONDS=60")
+
+
+SECONDS = seconds()
+SERVES = ON_TERMINAL or SECONDS is not None
 ERGO = os.path.relpath(os.path.join(os.path.dirname(sys.executable), "ergo"))
 
 
@@ -192,7 +205,7 @@ async def main(node: Node) -> None:
 
 
 async def serve(ann: Guest) -> None:
-    with trio.move_on_after(float(SECONDS) if SECONDS else float("inf")):
+    with trio.move_on_after(float("inf") if SECONDS is None else SECONDS):
         try:
             await ann.stay()
         except (EOFError, trio.BrokenResourceError):
@@ -215,7 +228,7 @@ def invite(chat: Endpoint, metrics: Endpoint) -> None:
         ("    await node.inspect_meta(node.metas()[-1])", "to look into the latest connection"),
     ):
         show("", f"{styled('1', f'{command:<50}')}{purpose}")
-    tell("Ctrl-C stops everything in order." if not SECONDS else f"It ends by itself after {SECONDS} seconds.")
+    tell("Ctrl-C stops everything in order." if SECONDS is None else f"It ends by itself after {SECONDS:g} seconds.")
 
 
 opened: list[Node] = []

@@ -76,6 +76,15 @@ def test_with_a_time_set_it_serves_for_that_long() -> None:
     assert "It ends by itself after 1 seconds." in done.stdout
 
 
+@pytest.mark.parametrize("seconds", ["soon", "-1", "nan"])
+def test_a_time_that_is_none_is_refused_in_a_sentence(seconds: str) -> None:
+    done = demo(DEMO_SECONDS=seconds)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"DEMO_SECONDS is {seconds!r}; it takes a number from 0 up, such as DEMO_SECONDS=60\n"
+
+
 def test_it_finds_other_ports_if_its_own_are_taken() -> None:
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
