@@ -1697,7 +1697,7 @@ async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(autojump_cl
 async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_end_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = metalife.serve
+    original = metaserving.serve
 
     async def serve_and_send(inner: Any, task: Any) -> None:
         await original(inner, task)
