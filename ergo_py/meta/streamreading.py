@@ -115,8 +115,9 @@ class StreamReader(EitherReader):
             self._broken(error)
             return
         if self._heard_last():
+            patience = self._patience()
             self._meta.router.bridge.post(self._ask_whether_answered)
-            self._wait_in_thread(self._nothing_is_open, self._options.linger)
+            self._wait_in_thread(self._nothing_is_open, patience)
 
     async def _read_in_task(self) -> None:
         sock, limit = self._socket, self._read_limit()
@@ -152,7 +153,7 @@ class StreamReader(EitherReader):
         if self._heard_last():
             self._ask_whether_answered()
             if not self._nothing_is_open():
-                await self._wait_in_task(self._nothing_is_open, self._options.linger)
+                await self._wait_in_task(self._nothing_is_open, self._patience())
 
     def _read_once(self) -> bool:
         """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
@@ -251,12 +252,14 @@ class StreamReader(EitherReader):
         return self._writer.pending <= self._options.write_limit or self.cause is not None
 
     def _heard_last(self) -> bool:
-        """Note that the peer has said its last. Returns whether its last questions may have to be answered yet."""
+        """Note that the peer has said its last. Returns whether there may be something to write yet."""
         if self.stopping:
             return False
         if self._closing:
             self._set_cause(Cause.ASKED, "")
-            return False
+            # What was sent before the close is still to be written; nothing else is waited for.
+            self._answered = True
+            return bool(self._writer.pending)
         unfinished = self._decoder.unfinished
         if unfinished:
             detail = f"in the middle of a frame, after {unfinished} bytes of it"
@@ -264,6 +267,10 @@ class StreamReader(EitherReader):
             detail = "without the goodbye of TLS" if self._secure is not None and not self._said_goodbye else ""
         self._set_cause(Cause.EOF, detail)
         return True
+
+    def _patience(self) -> float | None:
+        """How long that may take; a close sees to it by itself."""
+        return None if self._closing else self._options.linger
 
     def _ask_whether_answered(self) -> None:
         """On the loop. Nothing is open once the receiver has served all of it, and this handler what the receiver said then."""

@@ -239,6 +239,30 @@ async def test_closing_flushes_first_and_lets_the_peer_close_its_half(wire: Wire
         await stream.aclose()
 
 
+async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent(wire: Wire) -> None:
+    def answer_and_close(me: Ear, message: object) -> None:
+        if isinstance(message, TCPData):
+            me.send(message.connection, TCPSend(bytes(8 * MEBI)))
+            me.send(message.connection, TCPClose(linger=1000.0))
+
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, answer_and_close, linger=0.0)
+        stream = await wire.dial(server)
+        await stream.send_all(b"much, please")
+        await mail.first(TCPData)
+        (connection,) = server._open
+        await until(lambda: connection._closing and connection.pending)
+
+        await stream.send_eof()
+        await until(lambda: connection.cause)
+        got = sum([len(part) async for part in stream])
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert got == 8 * MEBI
+        assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
+
+
 @pytest.mark.parametrize("always, this_time", [(0.05, None), (1000.0, 0.05)])
 async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(
     wire: Wire, always: float, this_time: float | None
