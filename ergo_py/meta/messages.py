@@ -143,7 +143,8 @@ class TCPClose(Request[None]):
     """Tell a connection to close. Asked with ``call`` it answers when the connection is closed.
 
     What was sent before is written, the peer is told that no more comes, and the connection ends when the peer has closed, too, or
-    after ``linger`` seconds (by default those of the connection). With ``abort`` it ends at once, and the peer sees a reset.
+    after ``linger`` seconds in which it took nothing (by default those of the connection). With ``abort`` it ends at once, and the
+    peer sees a reset.
     """
 
     abort: bool = False

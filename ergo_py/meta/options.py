@@ -92,7 +92,7 @@ class StreamOptions:
     """Seconds within which a frame that was begun must be complete."""
     handshake_timeout: float = 10.0
     linger: float = 5.0
-    """How long closing may take: for the last answers to be written, and for the peer to close its side."""
+    """How long closing waits for a peer that takes nothing of the last answers, or does not close its side."""
     nodelay: bool = True
     keepalive: KeepAlive | bool = False
     receive_buffer: int | None = None

@@ -6,6 +6,7 @@ from struct import pack
 from typing import Any, Final
 
 import trio
+from trio.lowlevel import notify_closing
 
 from .._core.errors import BadInputError
 from .messages import Endpoint
@@ -15,6 +16,7 @@ __all__ = [
     "OUT_OF_RESOURCES",
     "abort_on_close",
     "check_stream",
+    "close_socket",
     "describe",
     "endpoint",
     "open_listener",
@@ -112,6 +114,20 @@ def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
             # Not every system knows all of them.
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def close_socket(sock: socket.socket, *, in_use: bool) -> None:
+    """Close a connection. One that a reader may still sit in is only shut: it must not find somebody else's under its number."""
+    try:
+        if in_use:
+            sock.shutdown(socket.SHUT_RDWR)
+        else:
+            if sock.fileno() >= 0:
+                notify_closing(sock)
+            sock.close()
+    except OSError:
+        # The other side was gone first. A close that complains has closed nevertheless.
+        pass
 
 
 def abort_on_close(sock: socket.socket) -> None:

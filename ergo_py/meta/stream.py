@@ -5,8 +5,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from trio.lowlevel import notify_closing
-
 from .._core.errors import Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
 from .._core.mailbox import CALL, MESSAGE, STOP, Envelope, Lane, Priority
@@ -19,7 +17,7 @@ from .._core.timers import Timer
 from .messages import Address, Cause, TCPClose, TCPDisconnected, TCPSend
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
-from .sockets import abort_on_close, prepare
+from .sockets import abort_on_close, close_socket, prepare
 from .streamreading import StreamReader
 
 __all__ = ["Stream"]
@@ -30,14 +28,10 @@ class _Tick:
 
 
 class _Linger:
-    """A connection's message to itself: the peer had its time to close."""
+    """A connection's message to itself: perhaps the peer had its time to close, or to take what a close waits for."""
 
 
-class _Look:
-    """A connection's message to itself: it only wakes the handler, which waits for a slow peer."""
-
-
-_TICK, _LINGER, _LOOK = _Tick(), _Linger(), _Look()
+_TICK, _LINGER = _Tick(), _Linger()
 
 
 class Stream(StreamReader):
@@ -63,7 +57,7 @@ class Stream(StreamReader):
         self._looked_at: Envelope | None = None
         """Of the messages that wait for a slow peer, the last one that was looked at."""
         self._close_waits: tuple[float, float] | None = None
-        """A close is among them: since when, and for how long it lets the peer take nothing."""
+        """A close is among them, or under way: since when, and for how long it lets the peer take nothing."""
         self.messages_out = 0
 
     # -- birth -------------------------------------------------------------------------------------------------------
@@ -112,8 +106,10 @@ class Stream(StreamReader):
         elif message is _TICK:
             self._look_at_clock()
         elif message is _LINGER:
-            self._end(Cause.ASKED, "the peer did not close its side")
-        elif message is not _LOOK:
+            # Else the close is still to come, and it only had to be woken.
+            if self._closing:
+                self._look_at_close()
+        else:
             self._meta.unhandled += 1
             self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
 
@@ -204,13 +200,8 @@ class Stream(StreamReader):
         self._looked_at = box.main[-1] if box.main else None
         for envelope in box.system:
             self._heed_close(envelope)
-        if self._close_waits is not None:
-            since, patience = self._close_waits
-            left = max(since, self._writer.last) + patience - monotonic()
-            if left <= 0:
-                self._end(Cause.ASKED, f"the peer took nothing for {patience:g} s")
-            elif self._look is None or not self._look.active:
-                self._look = self.send_after(left, self.id, _LOOK, priority=Priority.HIGH)
+        if self._close_waits is not None and (self._look is None or not self._look.active):
+            self._look_at_close()
         return self.cause is None
 
     def _heed_close(self, envelope: Envelope) -> None:
@@ -219,7 +210,7 @@ class Stream(StreamReader):
             if message.abort:
                 self._close(message)
             elif self._close_waits is None:
-                self._close_waits = (monotonic(), self._patience_of(message))
+                self._close_waits = self._patience_of(message)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -269,11 +260,26 @@ class Stream(StreamReader):
             self._end(Cause.ASKED, "aborted")
         elif not self._closing:
             self._closing = True
-            self.send_after(self._patience_of(how), self.id, _LINGER, priority=Priority.HIGH)
+            self._close_waits = self._patience_of(how)
             self._half_close_if_due()
+            self._look_at_close()
 
-    def _patience_of(self, how: TCPClose) -> float:
-        return self._options.linger if how.linger is None else how.linger
+    def _patience_of(self, how: TCPClose) -> tuple[float, float]:
+        return monotonic(), self._options.linger if how.linger is None else how.linger
+
+    def _look_at_close(self) -> None:
+        """End the connection if its peer had the time it is given since it last took something; else look again then."""
+        assert self._close_waits is not None
+        since, patience = self._close_waits
+        left = max(since, self._writer.last) + patience - monotonic()
+        if self._look is not None:
+            self._look.cancel()
+        if left > 0:
+            self._look = self.send_after(left, self.id, _LINGER, priority=Priority.HIGH)
+        elif self._writer.pending:
+            self._end(Cause.ASKED, f"the peer took nothing for {patience:g} s")
+        else:
+            self._end(Cause.ASKED, "the peer did not close its side")
 
     def _half_close_if_due(self) -> None:
         """Tell the peer that no more comes, once all is written; in TLS this is written, too, and may have to wait."""
@@ -309,7 +315,7 @@ class Stream(StreamReader):
             pass
         pending = self._writer.pending
         self._writer.close()
-        self._close_socket()
+        close_socket(self._socket, in_use=self._meta.abandoned)
         for caller in self._closers:
             self._meta.kernel.calls.reply(caller, None, None)
         if self._when_gone is not None:
@@ -347,23 +353,9 @@ class Stream(StreamReader):
                         meta.kernel.calls.reply(ref, len(payload.data), None)
                     if kind == MESSAGE or done:
                         continue
-                if isinstance(payload, _Tick | _Linger | _Look):
+                if isinstance(payload, _Tick | _Linger):
                     continue
             meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
-
-    def _close_socket(self) -> None:
-        sock = self._socket
-        try:
-            if self._meta.abandoned:
-                # Its reader may still sit in it, and must not find somebody else's socket under the same number.
-                sock.shutdown(socket.SHUT_RDWR)
-            else:
-                if sock.fileno() >= 0:
-                    notify_closing(sock)
-                sock.close()
-        except OSError:
-            # The other side was gone first. A close that complains has closed nevertheless.
-            pass
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 

@@ -115,9 +115,9 @@ class StreamReader(EitherReader):
             self._broken(error)
             return
         if self._heard_last():
-            patience = self._patience()
             self._meta.router.bridge.post(self._ask_whether_answered)
-            self._wait_in_thread(self._nothing_is_open, patience)
+            while not (self._wait_in_thread(self._nothing_is_open, self._patience()) or self._is_impatient()):
+                pass
 
     async def _read_in_task(self) -> None:
         sock, limit = self._socket, self._read_limit()
@@ -153,7 +153,8 @@ class StreamReader(EitherReader):
         if self._heard_last():
             self._ask_whether_answered()
             if not self._nothing_is_open():
-                await self._wait_in_task(self._nothing_is_open, self._patience())
+                while not (await self._wait_in_task(self._nothing_is_open, self._patience()) or self._is_impatient()):
+                    pass
 
     def _read_once(self) -> bool:
         """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
@@ -255,6 +256,8 @@ class StreamReader(EitherReader):
         """Note that the peer has said its last. Returns whether there may be something to write yet."""
         if self.stopping:
             return False
+        # From now on it may take its time to take the rest.
+        self.last_in = monotonic()
         if self._closing:
             self._set_cause(Cause.ASKED, "")
             # What was sent before the close is still to be written; nothing else is waited for.
@@ -269,8 +272,13 @@ class StreamReader(EitherReader):
         return True
 
     def _patience(self) -> float | None:
-        """How long that may take; a close sees to it by itself."""
-        return None if self._closing else self._options.linger
+        """How long that may take from now on; a close sees to it by itself."""
+        return None if self._closing else max(self.last_in, self._writer.last) + self._options.linger - monotonic()
+
+    def _is_impatient(self) -> bool:
+        """Whether it took too long: the peer took nothing for all that time. It is the same if the end has come."""
+        patience = self._patience()
+        return self.stopping or (patience is not None and patience <= 0)
 
     def _ask_whether_answered(self) -> None:
         """On the loop. Nothing is open once the receiver has served all of it, and this handler what the receiver said then."""

@@ -263,6 +263,29 @@ async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
+async def test_closing_waits_as_long_as_the_peer_takes_something(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, write_limit=100 * MEBI)
+        with wire.dial_plain(server):
+            alias = (await mail.first(TCPConnected)).connection
+            (connection,) = server._open
+            node.send(alias, TCPSend(bytes(20 * MEBI)))
+            node.send(alias, TCPClose(linger=1000.0))
+            await until(lambda: connection._closing)
+
+            # As if it had been closed long ago, and the peer had taken something just now; and then nothing for long.
+            connection._close_waits = (connection._close_waits[0] - 2000.0, 1000.0)
+            connection._look_at_close()
+            while_it_takes = connection.cause
+            connection._writer.last -= 2000.0
+            connection._look_at_close()
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert while_it_takes is None
+        assert disconnected.reason is Cause.ASKED
+        assert disconnected.detail.startswith("the peer took nothing for 1000 s; ")
+
+
 @pytest.mark.parametrize("always, this_time", [(0.05, None), (1000.0, 0.05)])
 async def test_closing_does_not_wait_for_ever_for_a_peer_that_stays(
     wire: Wire, always: float, this_time: float | None

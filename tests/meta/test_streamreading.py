@@ -52,6 +52,36 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         assert "bytes were not sent" in disconnected.detail
 
 
+async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire: Wire) -> None:
+    class Slow(Ear):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await super().handle_message(message, sender)
+            if isinstance(message, TCPData):
+                await go_on.wait()
+                self.send(message.connection, TCPSend(b"at last"))
+
+    go_on, mail = trio.Event(), Mail()
+    async with wired_node() as node:
+        owner = await node.spawn(Slow, mail)
+        server = wire.server(linger=1000.0)
+        await spawn_meta(node, owner, server)
+        stream = await wire.dial(server)
+        await stream.send_all(b"well?")
+        await mail.first(TCPData)
+        (connection,) = server._open
+
+        # As if it had been waiting for longer than that.
+        connection.last_in -= 2000.0
+        connection._writer.last -= 2000.0
+        await stream.send_eof()
+        await until(lambda: connection.cause)
+        go_on.set()
+        said = b"".join([part async for part in stream])
+
+        assert said == b"at last"
+        await stream.aclose()
+
+
 async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_another(wire: Wire) -> None:
     small: dict[str, Any] = {"write_limit": 10_000, "send_buffer": 65_536, "receive_buffer": 65_536}
     async with wired_node() as node:
