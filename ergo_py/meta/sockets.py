@@ -22,6 +22,7 @@ __all__ = [
     "open_listener",
     "prepare",
     "resolve",
+    "unknown_host",
 ]
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -50,8 +51,18 @@ async def resolve(host: str, port: int, kind: int, flags: int = 0) -> list[tuple
     Raises:
         OSError: there are none.
     """
-    found = await trio.socket.getaddrinfo(host or None, port, type=kind, flags=flags)
+    try:
+        found = await trio.socket.getaddrinfo(host or None, port, type=kind, flags=flags)
+    except (socket.gaierror, UnicodeError) as error:
+        raise unknown_host(host, error) from error
     return [(int(family), address) for family, _, _, _, address in found]
+
+
+def unknown_host(host: str, error: Exception) -> socket.gaierror:
+    """The same error, saying which host: the resolver does not."""
+    if isinstance(error, socket.gaierror):
+        return socket.gaierror(error.errno, f"{describe(error)}: {host}")
+    return socket.gaierror(socket.EAI_NONAME, f"no name of a host: {host}")
 
 
 async def open_listener(

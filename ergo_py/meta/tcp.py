@@ -19,7 +19,7 @@ from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .readers import ReaderKind
 from .receivers import ReceiverOption, check_receiver
-from .sockets import check_stream, endpoint, open_listener
+from .sockets import check_stream, endpoint, open_listener, unknown_host
 from .stream import Stream
 from .streamreading import shake_hands
 from .tls import Contexts, Secure, TLSFiles
@@ -95,6 +95,8 @@ class TCPConnection(Stream):
         with trio.move_on_after(self._connect_timeout) as scope:
             try:
                 stream = await trio.open_tcp_stream(host, port)
+            except (socket.gaierror, UnicodeError) as error:
+                raise unknown_host(host, error) from error
             except OSError as error:
                 why = _why_not_connected(error, host, port)
                 if why is None:
@@ -199,6 +201,6 @@ def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:
 
 
 def _check_endpoint(what: str, host: object, port: object, least: int) -> None:
-    if not isinstance(host, str):
+    if not isinstance(host, str) or (least and not host):
         raise BadInputError(f"{what}(host)", host, "a name or an address, such as '127.0.0.1'")
     check_number(f"{what}(port)", port, least=least, whole=True, most=65535)

@@ -16,7 +16,7 @@ from .datagrams import check_group
 from .messages import Endpoint
 from .readers import ReaderKind
 from .receivers import check_receiver
-from .sockets import endpoint, open_listener, resolve
+from .sockets import describe, endpoint, open_listener, resolve
 from .udpsocket import LONGEST, UDPSocket, interface_of
 
 __all__ = ["UDPClient", "UDPServer"]
@@ -126,7 +126,7 @@ class UDPClient(UDPSocket):
                 sock.connect(address)
             except OSError as error:
                 sock.close()
-                failure = error
+                failure = OSError(error.errno, f"{describe(error)}: {endpoint(address)}")
                 continue
             self.peer = endpoint(address)
             return sock

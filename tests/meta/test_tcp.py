@@ -178,6 +178,11 @@ async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(reader
             await spawn_meta(node, owner, TCPConnection.connect("no-such-host.invalid", 80, reader=reader))
 
         assert isinstance(caught.value.__cause__, socket.gaierror)
+        assert "no-such-host.invalid" in str(caught.value)
+        with pytest.raises(InitError, match="no name of a host: x{300}"):
+            await spawn_meta(node, owner, TCPConnection.connect("x" * 300, 80, reader=reader))
+        with pytest.raises(InitError, match=r"not known: no-such-host\.invalid"):
+            await spawn_meta(node, owner, TCPServer("no-such-host.invalid", reader=reader))
 
 
 async def test_a_socket_that_is_connected_can_be_taken_over(reader: ReaderKind) -> None:
@@ -196,7 +201,7 @@ async def test_a_socket_that_is_connected_can_be_taken_over(reader: ReaderKind) 
 
 
 def test_an_endpoint_that_cannot_be_is_refused() -> None:
-    for host, port in (("localhost", 0), ("localhost", 70_000), (5, 80)):
+    for host, port in (("localhost", 0), ("localhost", 70_000), (5, 80), ("", 80)):
         with pytest.raises(BadInputError):
             TCPConnection.connect(host, port)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
