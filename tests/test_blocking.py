@@ -366,7 +366,7 @@ assert inside.wait(30)
     ids=["asleep", "waited for by a thread", "waited for by a pool", "blocked"],
 )
 def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes(more: str, out: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", LAST + more], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", LAST + more], capture_output=True, text=True, timeout=200, check=False)
 
     assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, out, "")
 

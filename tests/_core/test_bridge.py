@@ -1469,7 +1469,7 @@ def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK, where],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 

@@ -75,7 +75,7 @@ print(run(Owner, watchdog=None, log_output="none"))
 
 def test_a_recursion_without_an_end_is_a_crash_of_that_reader_only() -> None:
     """On a stack that is too small for it, it would be one of the whole program. So it has a program of its own."""
-    done = subprocess.run([sys.executable, "-c", RUNAWAY], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", RUNAWAY], capture_output=True, text=True, timeout=200, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "crashed: RecursionError" in done.stdout

@@ -52,7 +52,7 @@ class Program:
     def interrupt(self) -> int:
         """Press Ctrl-C, and return the status."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=100)
 
 
 @contextmanager

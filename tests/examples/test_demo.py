@@ -145,7 +145,7 @@ def test_at_a_terminal_it_takes_its_time_and_serves_until_ctrl_c() -> None:
             screen.wait_for("welcome, carl")
             process.send_signal(signal.SIGINT)
             screen.wait_for("node down in")
-        status = process.wait(timeout=30)
+        status = process.wait(timeout=100)
 
     assert status == 0
     assert "Traceback" not in screen.text.partition("Now it is your turn")[2]

@@ -22,7 +22,7 @@ def launched(path: str, *argv: str, **orders: Any) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         env={"A": "1", "B": "2"},
-        timeout=30,
+        timeout=200,
         check=False,
     )
     os.close(theirs)

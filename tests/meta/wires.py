@@ -145,5 +145,5 @@ class Wire:
 @asynccontextmanager
 async def wired_node(**options: Any) -> AsyncIterator[Node]:
     """A node for tests with sockets: what hangs is ended."""
-    async with running_node(limit=30.0, **options) as node:
+    async with running_node(limit=100.0, **options) as node:
         yield node

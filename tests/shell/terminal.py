@@ -80,7 +80,7 @@ class Terminal:
         """Change the size of the window; the program is told."""
         termios.tcsetwinsize(self.fd, (lines, columns))
 
-    def status(self, seconds: float = 30.0) -> int:
+    def status(self, seconds: float = 100.0) -> int:
         """How it ended. What it writes until then is read, since a terminal that is full holds a program up."""
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
@@ -148,6 +148,6 @@ def background(
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 try:
-                    process.wait(10)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()

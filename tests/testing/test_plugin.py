@@ -26,7 +26,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     return done.stdout
@@ -77,7 +77,7 @@ def test_nothing_is_imported_until_a_test_asks() -> None:
         "print([name for name in ('ergo_py', 'trio', 'structlog', 'outcome') if name in sys.modules])"
     )
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
 
     assert done.stdout == "[]\n"
 
