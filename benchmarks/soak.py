@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -47,7 +48,8 @@ class Soak:
         self.slowest = slowest
         self.most_left = most_left
         self.acts: Counter[str] = Counter()
-        self.latencies: list[float] = []
+        # A number each, and not an object: it is measured how much memory all of this takes.
+        self.latencies = array("d")
         self.violations: list[str] = []
         self.measures: list[dict[str, Any]] = []
         self.home: dict[str, int] = {}
