@@ -179,9 +179,9 @@ async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(reader
 
         assert isinstance(caught.value.__cause__, socket.gaierror)
         assert "no-such-host.invalid" in str(caught.value)
-        with pytest.raises(InitError, match="no name of a host: x{300}"):
+        with pytest.raises(InitError, match=r"no name of a host: x{300}"):
             await spawn_meta(node, owner, TCPConnection.connect("x" * 300, 80, reader=reader))
-        with pytest.raises(InitError, match=r"not known: no-such-host\.invalid"):
+        with pytest.raises(InitError, match=r": no-such-host\.invalid"):
             await spawn_meta(node, owner, TCPServer("no-such-host.invalid", reader=reader))
 
 
