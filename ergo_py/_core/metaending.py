@@ -41,6 +41,7 @@ async def close(meta: "Meta") -> None:
         await _end_handler(meta)
         await _end_children(meta)
         await _deliver_rest(meta)
+        _set_aside(meta)
         meta.enter(MetaState.TERMINATED)
         await _terminate(meta)
     finally:
@@ -172,6 +173,13 @@ async def _deliver_rest(meta: "Meta") -> None:
 # -- the last word -------------------------------------------------------------------------------------------------------
 
 
+def _set_aside(meta: "Meta") -> None:
+    """Nothing is in progress any more. A call that was when the handler was cut off is answered with those that were deferred."""
+    if meta.handling is not None and isinstance(meta.handling[2], Caller):
+        meta.handling[2].defer(meta)
+    meta.handling = None
+
+
 async def _terminate(meta: "Meta") -> None:
     if "terminate" not in meta.callbacks.defined:
         return
@@ -240,11 +248,8 @@ def release(meta: "Meta") -> None:
 def _answer(meta: "Meta") -> None:
     """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
     reason = meta.reason or Shutdown()
-    open_calls = [*(meta.deferred or ()), *meta.promised]
-    if meta.handling is not None and isinstance(meta.handling[2], Caller):
-        open_calls.append(meta.handling[2])
-    meta.handling = None
-    for caller in open_calls:
+    _set_aside(meta)
+    for caller in (*(meta.deferred or ()), *meta.promised):
         if caller.callee is meta:
             caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     for envelope in meta.mailbox.drain():

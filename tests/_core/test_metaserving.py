@@ -728,3 +728,22 @@ async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
         assert alias in owned.node.metas()
         gate.set()
         await owned.ended(alias)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(colour: type[Any]) -> None:
+    seen: list[Any] = []
+
+    class Looks(colour):  # type: ignore[misc]
+        def last(self, reason: Any) -> None:
+            super().last(reason)
+            seen.append(owned.node.meta_info(self.id))
+
+    async with owning() as owned:
+        meta = Looks()
+        alias = await owned.spawn(meta)
+        # The end comes before the handler has had a look for more, and found nothing.
+        owned.node.send(alias, lambda me: me.stop())
+        await owned.ended(alias)
+
+        assert [(info.callback, info.message_type) for info in seen] == [("terminate", None)]
