@@ -4,7 +4,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -219,6 +219,21 @@ async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process
         gate.opened.set()
 
 
+async def run_out_of_time(node: Node, behaviour: type[Actor], begun: Callable[[], Awaitable[None]]) -> None:
+    """Spawn one whose init does not return, and let its time be over once it has begun: a thread comes when it likes."""
+
+    async def spawn() -> None:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(behaviour, dispatcher=PINNED, init_timeout=1000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spawn)
+        await begun()
+        *_, process = node._router.processes.values()
+        assert process._scope is not None
+        process._scope.deadline = trio.current_time()
+
+
 async def test_an_init_that_takes_too_long_is_left_behind() -> None:
     gate = Gate()
 
@@ -227,8 +242,7 @@ async def test_an_init_that_takes_too_long_is_left_behind() -> None:
             gate()
 
     async with running_node() as node:
-        with pytest.raises(InitTimeoutError):
-            await node.spawn(Slow, dispatcher=PINNED, init_timeout=0.05)
+        await run_out_of_time(node, Slow, gate.wait_reached)
 
         assert node.processes() == []
         assert node.info().threads_abandoned == 1
@@ -532,11 +546,12 @@ async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatc
         assert records == []
 
 
-async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing() -> None:
+async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Asking(Doer):
         def init(self) -> None:
             self.wait_for(self.call("callee", "question", timeout=None))
 
+    monkeypatch.setattr(dispatching, "_GRACE", 30.0)
     async with running_node() as node:
         await node.spawn(Answering, name="callee")
 
@@ -553,8 +568,11 @@ async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_
     gate = Gate()
     refused: list[Exception] = []
 
+    begun = threading.Event()
+
     class Clinging(Doer):
         def init(self) -> None:
+            begun.set()
             try:
                 self.wait_for(for_ever())
             except BaseException:
@@ -566,8 +584,7 @@ async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_
 
     monkeypatch.setattr(dispatching, "_GRACE", 0.05)
     async with running_node() as node:
-        with pytest.raises(InitTimeoutError):
-            await node.spawn(Clinging, dispatcher=PINNED, init_timeout=0.05)
+        await run_out_of_time(node, Clinging, lambda: eventually(begun.is_set))
 
         assert node.info().threads_abandoned == 1
         gate.opened.set()
@@ -764,8 +781,7 @@ async def test_an_abandoned_thread_is_published() -> None:
 
     async with running_node() as node:
         hearing = await node.spawn(Hearing)
-        with pytest.raises(InitTimeoutError):
-            await node.spawn(Slow, dispatcher=PINNED, init_timeout=0.05)
+        await run_out_of_time(node, Slow, gate.wait_reached)
         [told] = await node.call(hearing, "all")
 
         assert isinstance(told, PID)
@@ -1079,8 +1095,7 @@ async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_le
 
     hops: list[Any] = []
     async with running_node() as node:
-        with pytest.raises(InitTimeoutError):
-            await node.spawn(Blocked, dispatcher=PINNED, init_timeout=0.05)
+        await run_out_of_time(node, Blocked, gate.wait_reached)
         errand = dispatching._Errand(for_ever())
 
         # As it comes through the bridge if it was posted a moment before.
