@@ -18,7 +18,8 @@ from ergo_py._core.bridge import Bridge
 from ergo_py._core.watchdog import Watchdog, look_at_loop
 from tests.support import Puppet, running_node
 
-THRESHOLD = 0.02
+THRESHOLD = 0.2
+"""Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test is about to block it, is rare."""
 PATIENCE = 20.0
 
 
@@ -283,7 +284,7 @@ async def test_one_blockage_is_reported_once_and_the_next_one_again() -> None:
     class Blocks(Actor):
         def handle_message(self, message: int, sender: Any) -> None:
             # Long enough for several more reports, if there were any.
-            reports.block_until(lambda _: len(reports.about(self.pid)) == message, and_for=THRESHOLD * 6)
+            reports.block_until(lambda _: len(reports.about(self.pid)) == message, and_for=THRESHOLD * 3)
 
     async with watched_node(reports) as node:
         pid = await node.spawn(Blocks)
@@ -322,7 +323,7 @@ class Looking(Watchdog):
 
 async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
     bridge = counting_bridge()
-    watchdog = Looking(bridge, THRESHOLD, Reports())
+    watchdog = Looking(bridge, 0.02, Reports())
 
     def look_on() -> int:
         """From a thread that the loop waits for: how often the loop is asked while it does."""
