@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Actor, Caller, Node, Reason, open_node
+from ergo_py import Actor, Caller, Node, NodeInfo, Reason, open_node
 
 __all__ = [
     "THOROUGH",
@@ -18,6 +19,7 @@ __all__ = [
     "Recorder",
     "Stubborn",
     "Witness",
+    "block_until_reported",
     "open_descriptors",
     "refused",
     "running_node",
@@ -98,6 +100,19 @@ class Stubborn(Actor):
                 await trio.sleep(1)
             except BaseException:
                 pass
+
+
+def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
+    """Block the loop, in a callback of this process, until the watchdog has said so; what the node knows then.
+
+    None if it did not. It speaks once for each turn of the loop, and may have spoken of a busy machine in this one: try again.
+    """
+    deadline = time.monotonic() + 5
+    while (last := node._last_blocked) is None or last.process != pid:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.001)
+    return node.info()
 
 
 async def _result(function: Callable[[Any], Any], puppet: Puppet) -> Any:

@@ -1,6 +1,5 @@
 """Events on a real node: subscribing, publishing, ends, and what the node says about itself."""
 
-import time
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ from ergo_py._core.publishing import (
     PROCESS_STARTED,
     RESTARTED,
 )
-from tests.support import Puppet, running_node
+from tests.support import Puppet, block_until_reported, running_node
 
 
 class Producer(Actor):
@@ -273,11 +272,8 @@ async def test_the_node_publishes_that_a_callback_is_slow() -> None:
         await node.call(observer, lambda actor: actor.subscribe(BLOCKED))
         slow = await node.spawn(Producer)
 
-        def block(_: Any) -> None:
-            while (last := node._last_blocked) is None or last.process != slow:
-                time.sleep(0.001)
-
-        await node.call(slow, block, timeout=20)
+        while not await node.call(slow, lambda _: block_until_reported(node, slow), timeout=20):
+            pass
         reports: list[BlockedReport] = []
         while not reports:
             # A busy machine may be the cause of others.

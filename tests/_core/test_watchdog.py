@@ -16,7 +16,7 @@ import trio
 from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
 from ergo_py._core.bridge import Bridge
 from ergo_py._core.watchdog import Watchdog, look_at_loop
-from tests.support import Puppet, running_node
+from tests.support import Puppet, block_until_reported, running_node
 
 THRESHOLD = 0.2
 """Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test is about to block it, is rare."""
@@ -373,15 +373,10 @@ async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: No
 @pytest.mark.parametrize("threshold", [THRESHOLD, 0.9])
 async def test_the_node_keeps_the_last_report_and_counts_them(threshold: float) -> None:
     async with running_node(watchdog=threshold) as node:
-
-        def block(me: Puppet) -> Any:
-            while (last := node._last_blocked) is None or last.process != me.pid:
-                time.sleep(0.001)
-            # At once: later the last one may be about something else, if the machine is busy.
-            return node.info()
-
         pid = await node.spawn(Puppet)
-        info = await node.call(pid, block, timeout=PATIENCE)
+        info: Any = None
+        while info is None:
+            info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
 
     assert info.times_blocked >= 1
     assert info.last_blocked is not None
@@ -396,14 +391,13 @@ async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixt
             return "the secret"
 
     class Blocks(Actor):
-        def handle_message(self, message: Secret, sender: Any) -> None:
-            while (last := self.node._last_blocked) is None or last.process != self.pid:
-                time.sleep(0.001)
+        def handle_call(self, request: Secret, caller: Caller) -> object:
+            return block_until_reported(self.node, self.pid)
 
     async with running_node(watchdog=THRESHOLD, log_output="json") as node:
         pid = await node.spawn(Blocks)
-        node.send(pid, Secret())
-        await node.inspect(pid, timeout=PATIENCE)
+        while not await node.call(pid, Secret(), timeout=PATIENCE):
+            pass
         during = watchdog_threads()
     assert not alive(during)
     logged = capsys.readouterr().err

@@ -526,7 +526,7 @@ async def test_a_blocked_loop_is_named_with_the_one_who_blocks_it() -> None:
 
 
 async def test_the_watchdog_knows_since_when() -> None:
-    async with served(limits=Impatient, watchdog=0.02) as (node, server):
+    async with served(limits=Impatient, watchdog=0.2) as (node, server):
         pid = await node.spawn(Blocker, name="blocker")
         found: Any = (await node.get_state(pid))["enough"]
         answers: list[Any] = []
