@@ -96,7 +96,7 @@ def test_what_grows_is_found_out() -> None:
     run = Alone(World.__new__(World), 1, slowest=0.1)
     flat = {"memory": 10**8, "threads": 10, "files": 20, "letters": 1}
     run.measures = [flat] * 4 + [{"memory": 10**9, "threads": 1000, "files": 2000, "letters": 2}]
-    run.latencies = [0.01] * 50 + [0.2] * 50
+    run.latencies.extend([0.01] * 50 + [0.2] * 50)
 
     run.judge()
 
