@@ -335,7 +335,8 @@ async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers
             peer.sendall(b"much, please")
             peer.shutdown(socket.SHUT_WR)
             alias = (await mail.first(TCPData)).connection
-            await until(lambda: next(iter(server._open)).cause is Cause.EOF)
+            (connection,) = server._open
+            await until(lambda: connection.cause is Cause.EOF and connection.pending)
 
             await node.call(alias, close)
             disconnected = await mail.first(TCPDisconnected)

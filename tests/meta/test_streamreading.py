@@ -42,7 +42,9 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         peer = wire.dial_plain(server)
         peer.sendall(b"much, please")
         peer.shutdown(socket.SHUT_WR)
-        await until(lambda: server._open and next(iter(server._open)).cause is Cause.EOF)
+        await mail.first(TCPData)
+        (connection,) = server._open
+        await until(lambda: connection.cause is Cause.EOF and connection.pending)
 
         # What it did not read makes this a reset.
         peer.close()
