@@ -190,9 +190,12 @@ class Stream(StreamReader):
 
     def _waits_for_peer(self) -> bool:
         """Whether what comes next has to wait. A close that is among it must not wait for ever."""
-        if self._writer.pending <= self._options.write_limit or self.cause is not None:
-            return False
         box = self._meta.mailbox
+        if self._writer.pending <= self._options.write_limit or self.cause is not None:
+            if not box.main:
+                # It may be large, and nothing is to be told from it any more.
+                self._looked_at = None
+            return False
         for envelope in reversed(box.main):
             if envelope is self._looked_at:
                 break
