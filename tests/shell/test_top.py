@@ -57,7 +57,8 @@ WITHOUT_RICH = (
 def frame(terminal: Terminal, mark: str, first: str) -> str:
     """What is shown once this one comes first; a busy machine may let nobody work for a while, and show others before."""
     terminal.wait_for(mark)
-    for _ in range(100):
+    shown = ""
+    for _ in range(300):
         shown = terminal.wait_for(mark)
         if shown.splitlines()[2].split()[1] == first:
             return shown
