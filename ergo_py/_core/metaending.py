@@ -175,9 +175,12 @@ async def _deliver_rest(meta: "Meta") -> None:
 
 def _set_aside(meta: "Meta") -> None:
     """Nothing is in progress any more. A call that was when the handler was cut off is answered with those that were deferred."""
+    owed = list(meta.promised)
     if meta.handling is not None and isinstance(meta.handling[2], Caller):
-        meta.handling[2].defer(meta)
+        owed.append(meta.handling[2])
     meta.handling = None
+    for caller in owed:
+        caller.defer(meta)
 
 
 async def _terminate(meta: "Meta") -> None:
@@ -249,8 +252,7 @@ def _answer(meta: "Meta") -> None:
     """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
     reason = meta.reason or Shutdown()
     _set_aside(meta)
-    for caller in (*(meta.deferred or ()), *meta.promised):
-        if caller.callee is meta:
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+    for caller in tuple(meta.deferred or ()):
+        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     for envelope in meta.mailbox.drain():
         meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)

@@ -16,6 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
+    NO_REPLY,
     Actor,
     Custom,
     Killed,
@@ -25,6 +26,7 @@ from ergo_py import (
     Published,
     Reason,
     Shutdown,
+    TargetDownError,
     open_node,
 )
 from ergo_py._core import metaending
@@ -395,6 +397,37 @@ async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str)
             assert len(meta.last) == 1
             assert owned.node.info().threads_abandoned == 1
             assert owned.heard == []
+
+
+async def test_a_call_whose_answer_was_promised_before_a_callback_that_never_returns_is_answered_at_the_end() -> None:
+    go_on, inside, held = threading.Event(), threading.Event(), threading.Event()
+    reasons: list[Reason] = []
+
+    async def call() -> None:
+        with pytest.raises(TargetDownError) as caught:
+            await owned.node.call(alias, lambda _me, _caller: NO_REPLY, timeout=None)
+        reasons.append(caught.value.reason)
+
+    def stick(_me: Any) -> None:
+        inside.set()
+        held.wait(HELD)
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InTaskServedInThread()
+        alias = await owned.spawn(meta, stop_timeout=0.05)
+        # All three in one trip to the thread, which never ends.
+        owned.node.send(alias, lambda _me: go_on.wait(HELD))
+        nursery.start_soon(call)
+        await owned.until(lambda: owned.node.meta_info(alias).lanes["main"] == 1)
+        owned.node.send(alias, stick)
+        go_on.set()
+        await owned.until(inside.is_set)
+
+        await owned.end(alias, "asked")
+        await owned.until(lambda: len(reasons) == 1)
+        held.set()
+
+        assert reasons == [Custom("asked")]
 
 
 async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() -> None:
