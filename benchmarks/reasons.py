@@ -37,9 +37,9 @@ _C = "It is written in C, and calls back without a message, a mailbox or a proce
 _HAND_OVER = (
     "Each message wakes a thread of its own, which then needs the interpreter's lock. Where a processor is idle these threads run "
     "side by side, and a message costs twice of what it costs on a busy machine, or if the program is kept on one processor, where "
-    "they take turns; socketserver, which has such threads and nothing else, does not reach this either, and a loop written by hand "
-    "around such threads and a queue takes longer than asyncio's streams, too. For many small requests take the reader task, which "
-    "stays on the loop."
+    "they take turns; socketserver, which has such threads and nothing else, does not reach this either, and a loop written by "
+    "hand around such threads and a queue takes longer than asyncio's streams, too. For many small requests take the reader task, "
+    "which stays on the loop."
 )
 _COPIED = (
     "About half of it is the operating system copying the message in and out, which all pay; the rest is making a message of it, "
