@@ -12,28 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Crashed, Down, Node, Normal, ProcessUnknownError
+from ergo_py import BadInputError, Crashed, Down, Normal, ProcessUnknownError
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenFull
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
-from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
 from tests.support import Puppet
-
-
-@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
-def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
-    kind, reader = request.param.split("-")
-    return Wire(kind, reader, tmp_path)
-
-
-async def serve(node: Node, wire: Wire, **options: Any) -> tuple[Any, Mail]:
-    mail = Mail()
-    owner = await node.spawn(Ear, mail, echo)
-    server = wire.server(**options)
-    await spawn_meta(node, owner, server)
-    return server, mail
-
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import gc
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -10,31 +9,14 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Custom, Down, InitError, Node, Normal, Priority, Reject, TargetDownError
+from ergo_py import Custom, Down, InitError, Normal, Priority, Reject, TargetDownError
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenSlow
-from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
 from tests.support import Puppet, open_descriptors
 
 MEBI = 1024 * 1024
-
-
-@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
-def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
-    kind, reader = request.param.split("-")
-    return Wire(kind, reader, tmp_path)
-
-
-async def serve(
-    node: Node, wire: Wire, react: Callable[[Ear, Any], object] | None = echo, **options: Any
-) -> tuple[Any, Mail]:
-    """A server whose owner keeps its mail; by default it is an echo server."""
-    mail = Mail()
-    owner = await node.spawn(Ear, mail, react)
-    server = wire.server(**options)
-    await spawn_meta(node, owner, server)
-    return server, mail
 
 
 def some_bytes(count: int) -> bytes:

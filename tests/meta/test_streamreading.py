@@ -1,35 +1,17 @@
 """The reader's half of connections: whom it serves, whom it waits for, and whose fault it is."""
 
 import socket
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Down, Name, Node
+from ergo_py import Down, Name
 from ergo_py.meta.framing import Decoder, Framing, LengthHeader
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
-from tests.meta.wires import Ear, Mail, Wire, echo, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
 
 MEBI = 1024 * 1024
-
-
-@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
-def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
-    kind, reader = request.param.split("-")
-    return Wire(kind, reader, tmp_path)
-
-
-async def serve(
-    node: Node, wire: Wire, react: Callable[[Ear, Any], object] | None = echo, **options: Any
-) -> tuple[Any, Mail]:
-    mail = Mail()
-    owner = await node.spawn(Ear, mail, react)
-    server = wire.server(**options)
-    await spawn_meta(node, owner, server)
-    return server, mail
 
 
 async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(wire: Wire) -> None:

@@ -18,7 +18,7 @@ from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
-__all__ = ["Ear", "Mail", "Wire", "echo", "needs_ipv6", "spawn_meta", "until", "wired_node"]
+__all__ = ["Ear", "Mail", "Wire", "echo", "needs_ipv6", "serve", "spawn_meta", "until", "wired_node"]
 
 M = TypeVar("M")
 
@@ -147,3 +147,14 @@ async def wired_node(**options: Any) -> AsyncIterator[Node]:
     """A node for tests with sockets: what hangs is ended."""
     async with running_node(limit=100.0, **options) as node:
         yield node
+
+
+async def serve(
+    node: Node, wire: Wire, react: Callable[[Ear, Any], object] | None = echo, **options: Any
+) -> tuple[Any, Mail]:
+    """A server whose owner keeps its mail; by default it is an echo server."""
+    mail = Mail()
+    owner = await node.spawn(Ear, mail, react)
+    server = wire.server(**options)
+    await spawn_meta(node, owner, server)
+    return server, mail

@@ -1,0 +1,14 @@
+"""What the tests of several kinds of connections share."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.meta.wires import Wire
+
+
+@pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
+def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
+    """A kind of connection; what holds for one holds for all."""
+    kind, reader = request.param.split("-")
+    return Wire(kind, reader, tmp_path)
