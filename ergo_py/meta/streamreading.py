@@ -55,6 +55,8 @@ class StreamReader(EitherReader):
         """False until the TLS handshake of a server's connection is done."""
         self._server: Any = None
         """The server that accepted it."""
+        self._read_limit = inf
+        """How much may wait for the peer before it is no longer read from; known once it is being read."""
         self.local: Address = ""
         self.peer: Address = ""
         self.tls: TLSFacts | None = None
@@ -86,7 +88,7 @@ class StreamReader(EitherReader):
     # -- a thread, and a task: the same steps ------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
-        sock, limit = self._socket, self._read_limit()
+        sock, limit = self._socket, self._set_read_limit()
         to = self._target = self._receiver()
         try:
             if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
@@ -120,7 +122,7 @@ class StreamReader(EitherReader):
                 pass
 
     async def _read_in_task(self) -> None:
-        sock, limit = self._socket, self._read_limit()
+        sock, limit = self._socket, self._set_read_limit()
         to = self._target = self._receiver()
         poller: Poller | None = None if self._server is None else self._server.poller
         try:
@@ -179,7 +181,7 @@ class StreamReader(EitherReader):
             ):
                 self._held = messages[number:]
                 return False
-        return self.cause is None and not self._at_end and self._writer.pending <= self._options.write_limit
+        return self.cause is None and not self._at_end and self._writer.pending <= self._read_limit
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -242,15 +244,13 @@ class StreamReader(EitherReader):
     def _written(self) -> None:
         raise NotImplementedError
 
-    def _read_limit(self) -> float:
-        """How much may wait for the peer before it is no longer read from.
-
-        Only the side that was called stops: if both did, each would wait for the other to take something, for ever.
-        """
-        return inf if self._server is None else self._options.write_limit
+    def _set_read_limit(self) -> float:
+        """Only the side that was called ever stops: if both did, each would wait for the other to take something, for ever."""
+        self._read_limit = inf if self._server is None else self._options.write_limit
+        return self._read_limit
 
     def _may_read(self) -> bool:
-        return self._writer.pending <= self._options.write_limit or self.cause is not None
+        return self._writer.pending <= self._read_limit or self.cause is not None
 
     def _heard_last(self) -> bool:
         """Note that the peer has said its last. Returns whether there may be something to write yet."""
