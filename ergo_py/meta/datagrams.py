@@ -124,6 +124,7 @@ _FAULTS: Final = {
     errno.ENETUNREACH: UDPFault.UNREACHABLE,
     errno.EHOSTDOWN: UDPFault.UNREACHABLE,
     errno.ENETDOWN: UDPFault.UNREACHABLE,
+    getattr(errno, "ENONET", errno.EHOSTDOWN): UDPFault.UNREACHABLE,
     errno.EACCES: UDPFault.NOT_ALLOWED,
     errno.EPERM: UDPFault.NOT_ALLOWED,
     errno.EADDRNOTAVAIL: UDPFault.NO_ADDRESS,

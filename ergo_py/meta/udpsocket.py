@@ -37,21 +37,13 @@ _ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
 _RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
 _MEMORY_INFO: Final = 55
 _TRIES: Final = 8
-# What the system may say about an earlier datagram. If it is about this very one, it says so again when it is tried again.
-_LATE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
-_PASSING: Final = frozenset(
-    {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EMSGSIZE}
-    | {
-        errno.ENOBUFS,
-        errno.ENOMEM,
-        errno.EPROTO,
-        errno.ENOPROTOOPT,
-        errno.EOPNOTSUPP,
-        errno.EPERM,
-        errno.EACCES,
-        errno.ETIMEDOUT,
-    }
-)
+_BROKEN: Final = frozenset({errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK})
+"""A read fails like this because of the socket itself. All other errors tell what the network or the system had to say
+about datagrams: an ICMP packet chooses the number, and anybody can send one, so no number of theirs ends the socket.
+"""
+
+_FINAL: Final = _BROKEN | {errno.EMSGSIZE}
+"""To send again would not help. The system reports a datagram that is too long once for each try."""
 
 
 class UDPSocket(EitherReader):
@@ -204,8 +196,8 @@ class UDPSocket(EitherReader):
         return peer
 
     def _failed_to_read(self, error: OSError) -> None:
-        """A read can fail because of what was sent before. Raises what has another cause, and ends the socket."""
-        if error.errno not in _PASSING:
+        """A read can fail because of what was sent before. Raises what is wrong with the socket itself, and ends it."""
+        if error.errno in _BROKEN:
             raise error
         if not self._report_undelivered() and self._is_client:
             self._report(None, fault_of(error), describe(error), b"")
@@ -317,7 +309,8 @@ class UDPSocket(EitherReader):
                 raise
             except OSError as error:
                 # The system uses the next send to say that an earlier datagram was lost; this one is still to be sent then.
-                if attempt == _TRIES - 1 or error.errno not in _LATE:
+                # An error that is about this very datagram comes again when it is sent again.
+                if attempt == _TRIES - 1 or error.errno in _FINAL:
                     raise
                 # The reader's thread may have been faster, so that there is nothing to report: this one is sent all the same.
                 self._report_undelivered()

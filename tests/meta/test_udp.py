@@ -1,6 +1,7 @@
 """UDP: datagrams become messages, and none that fails ends a socket; with reader threads and with reader tasks."""
 
 import errno
+import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Behind, InitError, Node, UnhandledCallError
+from ergo_py import BadInputError, Behind, Crashed, Down, InitError, Node, UnhandledCallError
 from ergo_py.meta.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
 from ergo_py.meta.messages import Endpoint
 from ergo_py.meta.readers import ReaderKind
@@ -239,6 +240,88 @@ async def test_an_unreachable_peer_is_told_to_whoever_sent_to_it_and_the_server_
         assert "refused" in failed.detail.lower()
         assert owners.of(UDPFailed) == []
         assert int((await node.inspect_meta(server.id))["errors: unreachable"]) >= 1
+
+
+class Unlucky(socket.socket):
+    """A socket whose reads and writes fail with the errors that are to come, as ICMP packets make them fail."""
+
+    reading: list[int]
+    writing: list[int]
+
+    def recvfrom(self, *args: Any) -> Any:
+        if self.reading:
+            raise OSError(number := self.reading.pop(), os.strerror(number))
+        return super().recvfrom(*args)
+
+    def sendto(self, *args: Any) -> int:
+        if self.writing:
+            raise OSError(number := self.writing.pop(), os.strerror(number))
+        return super().sendto(*args)
+
+
+class UnluckyServer(UDPServer):
+    reading: tuple[int, ...] = ()
+    writing: tuple[int, ...] = ()
+
+    async def _open(self) -> socket.socket:
+        sock = Unlucky(fileno=(await super()._open()).detach())
+        sock.reading, sock.writing = list(self.reading), list(self.writing)
+        return sock
+
+
+OF_THE_SOCKET = {errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK}
+
+
+async def test_no_error_that_a_packet_can_bring_about_ends_a_server(reader: ReaderKind) -> None:
+    class Server(UnluckyServer):
+        reading = tuple(set(errno.errorcode) - OF_THE_SOCKET)
+
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = Server(reader=reader)
+        await spawn_meta(node, owner, server)
+
+        with plain(server.local) as sock:
+            sock.send(b"still there?")
+
+            assert await receive(sock) == b"still there?"
+
+
+@pytest.mark.parametrize("number", sorted(OF_THE_SOCKET), ids=errno.errorcode.get)
+async def test_a_socket_that_is_broken_ends_its_server(reader: ReaderKind, number: int) -> None:
+    class Server(UnluckyServer):
+        reading = (number,)
+
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        server = Server(reader=reader)
+        with plain() as sock:
+            alias = await spawn_meta(node, owner, server)
+            await node.call(owner, lambda me: me.monitor(alias))
+            # It wakes a reader that is a task.
+            sock.sendto(b"x", server.local)
+
+            reason = (await mail.first(Down)).reason
+
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, OSError)
+        assert reason.error.errno == number
+
+
+async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_next_one(reader: ReaderKind) -> None:
+    class Server(UnluckyServer):
+        writing = (errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EACCES, errno.EPROTO, getattr(errno, "ENONET", 64))
+
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail())
+        server = Server(reader=reader)
+        await spawn_meta(node, owner, server)
+        with plain() as sock:
+            node.send(server.id, UDPSend(b"this one", Endpoint(*sock.getsockname())))
+
+            assert await receive(sock) == b"this one"
+        assert server.faults.total() == 0
 
 
 async def test_a_client_learns_that_nobody_listens_and_goes_on(reader: ReaderKind) -> None:
