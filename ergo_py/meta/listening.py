@@ -29,17 +29,28 @@ __all__ = ["Listener"]
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, when the system has no descriptors to give."""
 
-# The connection was gone before it was accepted, or the network has a fault of its own: nothing to end a server for.
+# The connection was gone before it was accepted, or the network has a fault of its own: nothing to end a server for. Linux hands on
+# whatever error the new connection has already; accept(2) names those to try again after. Not every system knows all of them.
 _PASSING: Final = frozenset(
-    {
-        errno.ECONNABORTED,
-        errno.EPROTO,
-        errno.ENETDOWN,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.EPERM,
-    }
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "ENONET",
+        "ENOPROTOOPT",
+        "ENOSR",
+        "EOPNOTSUPP",
+        "EPERM",
+        "EPROTO",
+        "EPROTONOSUPPORT",
+        "ESOCKTNOSUPPORT",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
 )
 
 
