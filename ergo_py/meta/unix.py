@@ -1,5 +1,6 @@
 """Unix sockets: connections between programs of one machine, with the messages and options of TCP."""
 
+import errno
 import os
 import socket
 import stat
@@ -124,11 +125,10 @@ class UnixServer(Listener):
         _remove_stale(self._path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.bind(self._path)
-            if not self._path.startswith("\0"):
-                # Nobody gets in between: connections are refused until listen() is called.
-                os.chmod(self._path, self._mode)
-                self._made = _identity(self._path)
+            if self._path.startswith("\0"):
+                sock.bind(self._path)
+            else:
+                self._made = _bind(sock, self._path, self._mode)
         except BaseException as error:
             sock.close()
             if isinstance(error, OSError):
@@ -195,9 +195,40 @@ def _peer(sock: socket.socket) -> str:
         return ""
 
 
+def _bind(sock: socket.socket, path: str, mode: int) -> tuple[int, int]:
+    """Bind, and give the file its permissions. Connections are refused until ``listen`` is called, so nobody is too early.
+
+    Others may write to the directory, and put a link to any file in the place of the socket: nothing here follows one.
+
+    Raises:
+        OSError: it could not be bound, or something else is at the path now.
+    """
+    try:
+        # Linux makes the file like this, less what the umask takes away.
+        os.fchmod(sock.fileno(), mode)
+    except OSError:  # another system
+        pass
+    sock.bind(path)
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW) if hasattr(os, "O_PATH") else None
+    try:
+        status = os.lstat(path) if held is None else os.fstat(held)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_nlink > 1:
+            raise FileExistsError(errno.EEXIST, "something else has been put in the place of the socket")
+        if stat.S_IMODE(status.st_mode) != mode:
+            if held is None:
+                os.chmod(path, mode, follow_symlinks=False)
+            else:
+                # The very file that was looked at, wherever its path leads by now.
+                os.chmod(f"/proc/self/fd/{held}", mode)
+        return status.st_dev, status.st_ino
+    finally:
+        if held is not None:
+            os.close(held)
+
+
 def _identity(path: str) -> tuple[int, int] | None:
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except OSError:  # nothing is there, so nothing of ours is either
         return None
     return status.st_dev, status.st_ino

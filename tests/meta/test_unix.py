@@ -5,6 +5,7 @@ import socket
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -46,6 +47,61 @@ async def test_others_are_let_in_on_request(reader: ReaderKind, tmp_path: Path) 
         await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o666))
 
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277])
+@pytest.mark.parametrize("mode", [0o600, 0o666, 0o000])
+async def test_the_permissions_are_those_that_were_asked_for_whatever_the_umask(
+    reader: ReaderKind, tmp_path: Path, mode: int, umask: int
+) -> None:
+    path = tmp_path / "here.sock"
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        before = os.umask(umask)
+        try:
+            await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=mode))
+        finally:
+            os.umask(before)
+
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+class Ambushed(socket.socket):
+    """A socket whose file somebody replaces as soon as it is there."""
+
+    def bind(self, address: Any, /) -> None:
+        super().bind(address)
+        if self.family == socket.AF_UNIX:
+            os.unlink(address)
+            (os.link if self.hard else os.symlink)(self.prey, address)
+
+    prey: Path
+    hard: bool
+
+
+@pytest.mark.parametrize("prey", ["file", "socket"])
+@pytest.mark.parametrize("hard", [False, True], ids=["symbolic", "hard"])
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+async def test_a_link_that_is_put_in_the_place_of_the_socket_gives_nothing_other_permissions(
+    reader: ReaderKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prey: str, hard: bool, mode: int
+) -> None:
+    path, secret = tmp_path / "here.sock", tmp_path / "secret"
+    if prey == "file":
+        secret.write_text("for my eyes only")
+    else:
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(secret))
+    secret.chmod(0o640)
+    monkeypatch.setattr(Ambushed, "prey", secret, raising=False)
+    monkeypatch.setattr(Ambushed, "hard", hard, raising=False)
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        with monkeypatch.context() as ambush, pytest.raises(InitError, match=r"here\.sock"):
+            ambush.setattr(socket, "socket", Ambushed)
+            await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=mode))
+
+        assert stat.S_IMODE(secret.lstat().st_mode) == 0o640
+        assert node.metas() == []
 
 
 async def test_a_file_that_a_killed_server_left_behind_is_no_obstacle(reader: ReaderKind, tmp_path: Path) -> None:
