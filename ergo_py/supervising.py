@@ -207,17 +207,26 @@ class Supervising(Actor):
         process, ending = self._process, self._running[child.name]
         seat = self._seat(child)
         seat.plan = returns
-        if child.cycles:
-            seat.goes_first = True
-            for sibling in (process.seats or {}).values():
-                if sibling.pid is None:
-                    sibling.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
+        if child.cycles and not seat.goes_first:
+            self._announce_cycle()
         if drain:
             # Behind what is in its mailbox, so that it comes to all of it.
             process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))
         else:
             # In a task of its own: the supervisor goes on answering while the child takes its time.
             process.kernel.nursery.start_soon(ending.shut, Shutdown(), name=f"stop {child.name}")
+
+    def _announce_cycle(self) -> None:
+        """Note that several children are stopped together, and tell those of them that wait for a sibling that they wait in vain.
+
+        Once for all of them, when the first is stopped: a look at all children for each one of them would add up.
+        """
+        for child in self._plan.children.values():
+            if child.cycles:
+                self._seat(child).goes_first = True
+        for seat in (self._process.seats or {}).values():
+            if seat.pid is None:
+                seat.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
 
     def _lose(self, child: Child, reason: Reason) -> None:
         self._running.pop(child.name, None)

@@ -60,6 +60,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
+from ergo_py._core.seats import Seat
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
 from tests.support import Failed, Recorder, Stubborn, running_node
 
@@ -259,6 +260,32 @@ async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, vic
         assert log == [f"-{victim}", *(f"-{name}" for name in reversed(others)), *(f"+{name}" for name in group)]
         after = {child.name: child.pid for child in tree.children()}
         assert {name for name in "abc" if before[name] != after[name]} == set(group)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE])
+async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(strategy: Strategy) -> None:
+    class CountingSeats(dict[str, Seat]):
+        """Places that count how many of them somebody walks through."""
+
+        walked = 0
+
+        def values(self) -> Any:
+            self.walked += len(self)
+            return super().values()
+
+    size = 40
+    log: Log = []
+    async with running_node() as node:
+        specs = [ChildSpec(f"{number}", Child, log, f"{number}") for number in range(size)]
+        tree = await node.supervise(specs, strategy=strategy)
+        process = node._router.processes[tree.pid]
+        assert process.seats is not None
+        seats = process.seats = CountingSeats(process.seats)
+
+        await crash(node, "0")
+
+        assert [child.restarts for child in tree.children()] == [1] * size
+        assert seats.walked <= 3 * size
 
 
 @pytest.mark.parametrize("strategy", TOGETHER)

@@ -188,7 +188,7 @@ class Kernel:
     def relate_both(self, parent: "Process", child: "Process") -> None:
         """Link parent and child to each other, as far as ``init`` has not done so."""
         for watcher, target in ((parent, child), (child, parent)):
-            if target.id not in self.relations.of_watcher(watcher.id, Kind.LINK):
+            if not self.relations.has(watcher.id, target.id, Kind.LINK):
                 self.relate(watcher, target.id, Kind.LINK)
 
     def tell(self, relation: Relation, reason: Reason) -> None:

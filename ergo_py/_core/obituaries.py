@@ -135,8 +135,12 @@ def _waiting(box: Mailbox) -> tuple[str, ...]:
 
 def _payloads(box: Mailbox) -> Iterator[object]:
     for lane in (box.urgent, box.system, box.main):
-        # A worker thread may be taking messages out of a meta-process's lane.
-        for envelope in tuple(lane.copy()):
+        # By index, and without a copy of what may be a long lane: other threads may append to it or take from it meanwhile.
+        for index in range(min(_WAITING, len(lane))):
+            try:
+                envelope = lane[index]
+            except IndexError:  # the worker thread of a meta-process has taken it
+                break
             yield envelope[3]
 
 

@@ -96,6 +96,10 @@ class Relations:
             self._drop_from_target(relation)
         return tuple(target for _, target in mine)
 
+    def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
+        """Say whether a watcher has this relation."""
+        return (kind, target) in self._by_watcher.get(watcher, ())
+
     def of_watcher(self, watcher: PID, kind: Kind) -> tuple[Watched, ...]:
         """The targets that a watcher has relations to."""
         return tuple(target for k, target in self._by_watcher.get(watcher, ()) if k is kind)

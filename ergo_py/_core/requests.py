@@ -6,6 +6,8 @@ The reference of a call is its future: one slotted object holds the waiting task
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -124,52 +126,85 @@ def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
 class Deadlines:
     """When calls in flight run out of time.
 
-    One queue for each distinct timeout: equal timeouts have growing deadlines, so a deque is a priority queue, and arming is an
-    append. Answered calls at the head are trimmed as new ones come; a slow head that lets a queue grow has it swept.
+    Most calls have one of a few timeouts and are answered soon. Each such timeout has a queue: equal timeouts have growing
+    deadlines, so a deque is a priority queue, and arming is an append. Answered calls at its head are trimmed as new ones come.
+    All other calls are in heaps: those with a timeout that has no queue, and a slow one at the head of a long queue. Each heap
+    has a bounded size, so that looking for the answered calls in it never takes long; for every heap that has been filled, two
+    others are looked through.
     """
 
-    __slots__ = ("_queues", "_sweep_at")
+    __slots__ = ("_heaps", "_queues", "_sequence")
 
-    SWEEP = 1024
+    QUEUES = 16
+    """How many timeouts have a queue."""
+    LONG = 1024
+    """The length at which a queue gives a slow call at its head away."""
+    HEAP = 4096
+    """The size of a heap."""
+    TRIM = 512
+    """How many answered calls are taken from the heads of the heaps at a time."""
 
     def __init__(self) -> None:
         self._queues: dict[float, deque[tuple[float, Caller]]] = {}
-        self._sweep_at: dict[float, int] = {}
+        self._heaps: deque[list[tuple[float, int, Caller, float]]] = deque([[]])
+        """The last one is being filled. Its entries: deadline, number, call, timeout; so calls are never compared."""
+        self._sequence = count()
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return sum(map(len, self._queues.values())) + sum(map(len, self._heaps))
 
     def arm(self, caller: Caller, timeout: float, deadline: float) -> None:
         """Let ``caller`` wait until ``deadline``, which is ``timeout`` from now."""
         queue = self._queues.get(timeout)
         if queue is None:
-            queue = self._queues[timeout] = deque()
-        else:
-            # Two for each one armed, so that the queue shrinks as fast as calls are answered.
-            if queue and queue[0][1].settled:
+            queue = self._new_queue(timeout)
+            if queue is None:
+                self._push(deadline, caller, timeout)
+                return
+        elif queue:
+            if queue[0][1].settled:
+                # Two for each one armed, so that the queue shrinks as fast as calls are answered.
                 queue.popleft()
                 if queue and queue[0][1].settled:
                     queue.popleft()
-            if len(queue) >= self.SWEEP and len(queue) >= self._sweep_at.get(timeout, self.SWEEP):
-                self._sweep(timeout, queue)
+            elif len(queue) >= self.LONG:
+                self._push(*queue.popleft(), timeout)
         queue.append((deadline, caller))
 
     def next(self) -> float:
-        """The first deadline of a call that is still open, or infinity."""
+        """The first deadline of a call that is still open, or infinity.
+
+        Where very many calls have been answered it may be that of one of these: then more of them are gone the next time.
+        """
         first = inf
         for timeout, queue in list(self._queues.items()):
             while queue and queue[0][1].settled:
                 queue.popleft()
             if not queue:
                 del self._queues[timeout]
-                self._sweep_at.pop(timeout, None)
             elif queue[0][0] < first:
                 first = queue[0][0]
+        budget = self.TRIM
+        for heap in self._heaps:
+            while heap and budget and heap[0][2].settled:
+                heappop(heap)
+                budget -= 1
+            if heap and heap[0][0] < first:
+                first = heap[0][0]
         return first
 
     def expire(self, now: float, most: int, give_up: Callable[[Caller, float], None]) -> int:
         """Give up on at most ``most`` calls that are overdue at ``now``; return how many there were."""
         count = 0
+        # First the heaps: the calls in them came before those with the same timeout that are in a queue.
+        for _ in range(self.TRIM):
+            heap = min(filter(None, self._heaps), default=None)
+            if heap is None or count >= most or heap[0][0] > now:
+                break
+            _, _, caller, timeout = heappop(heap)
+            if not caller.settled:
+                count += 1
+                give_up(caller, timeout)
         for timeout, queue in list(self._queues.items()):
             while queue and count < most and queue[0][0] <= now:
                 _, caller = queue.popleft()
@@ -178,8 +213,35 @@ class Deadlines:
                     give_up(caller, timeout)
         return count
 
-    def _sweep(self, timeout: float, queue: deque[tuple[float, Caller]]) -> None:
-        alive = [entry for entry in queue if not entry[1].settled]
-        queue.clear()
-        queue.extend(alive)
-        self._sweep_at[timeout] = max(self.SWEEP, 2 * len(alive))
+    def _new_queue(self, timeout: float) -> deque[tuple[float, Caller]] | None:
+        """A queue for another timeout; None if there are enough, and the one whose turn it is to be looked at is in use."""
+        queues = self._queues
+        if len(queues) >= self.QUEUES:
+            oldest = next(iter(queues))
+            queue = queues.pop(oldest)
+            while queue and queue[0][1].settled:
+                queue.popleft()
+            if queue:
+                queues[oldest] = queue
+                return None
+        queue = queues[timeout] = deque()
+        return queue
+
+    def _push(self, deadline: float, caller: Caller, timeout: float) -> None:
+        heap = self._heaps[-1]
+        heappush(heap, (deadline, next(self._sequence), caller, timeout))
+        if len(heap) >= self.HEAP:
+            self._begin_heap()
+
+    def _begin_heap(self) -> None:
+        """Have another heap filled, and look for answered calls in the two that were looked at longest ago."""
+        begun: list[tuple[float, int, Caller, float]] = []
+        for _ in range(min(2, len(self._heaps))):
+            open_ones = [entry for entry in self._heaps.popleft() if not entry[2].settled]
+            if len(begun) + len(open_ones) <= self.HEAP // 2:
+                begun += open_ones
+            else:
+                heapify(open_ones)
+                self._heaps.append(open_ones)
+        heapify(begun)
+        self._heaps.append(begun)

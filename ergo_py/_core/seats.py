@@ -105,7 +105,7 @@ class Seat:
         self.plan: bool | None = None
         """Whether its supervisor, which is stopping it, means to start it again; None if it is not being stopped."""
         self.goes_first = False
-        """It is being stopped with its siblings, none of whom is started before it has ended."""
+        """It is stopped with its siblings, now or when it is its turn; none of them is started before it has ended."""
         self.decision: Decision | None = None
         """What was decided about the failure that the process ends of."""
         self.successor_of: Reason | None = None

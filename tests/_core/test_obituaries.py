@@ -1,7 +1,8 @@
 """Why did it die: what is remembered of those that ended."""
 
 import dataclasses
-from typing import Any
+from collections import deque
+from typing import Any, NoReturn
 
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -21,6 +22,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
+from ergo_py._core.mailbox import MESSAGE
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -208,3 +210,55 @@ def test_the_traceback_of_a_supervisor_that_gave_up_is_the_one_of_its_child() ->
     )
 
     assert obituary.traceback == crashed.traceback
+
+
+class CountingLane(deque[Any]):
+    """A lane that counts how many of its envelopes are looked at, and cannot be copied or walked through."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("a walk through the whole lane")
+
+    copy = __copy__ = __iter__
+
+
+async def test_a_few_of_the_messages_that_are_left_are_looked_at_however_many_there_are() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Bomb)
+        process = node._router.processes[pid]
+        box = process.mailbox
+        lane = box.main = CountingLane((MESSAGE, pid, None, number) for number in range(1_000))
+
+        process.reason = Killed()
+        node._kernel.obituaries.note(process)
+
+        (one,) = node.crashes()
+        assert (one.left, one.waiting) == (1_000, ("int",) * 5)
+        assert lane.looks == 5
+        process.reason, box.main = None, process.main
+
+
+async def test_a_thread_may_take_messages_while_those_that_are_left_are_looked_at() -> None:
+    class Emptied(CountingLane):
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            self.clear()
+            return found
+
+    async with running_node() as node:
+        pid = await node.spawn(Bomb)
+        process = node._router.processes[pid]
+        box = process.mailbox
+        box.main = Emptied((MESSAGE, pid, None, number) for number in range(3))
+
+        process.reason = Killed()
+        node._kernel.obituaries.note(process)
+
+        (one,) = node.crashes()
+        assert one.waiting == ("int",)
+        process.reason, box.main = None, process.main

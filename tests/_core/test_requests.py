@@ -1,6 +1,6 @@
 import gc
 import weakref
-from itertools import count
+from itertools import count, pairwise
 from math import inf
 from typing import Any, cast
 
@@ -279,9 +279,11 @@ def test_the_process_that_waits_in_a_call_is_found_while_it_does() -> None:
 
 
 class EagerDeadlines(Deadlines):
-    """Sweeps so early that a short run gets to see it."""
+    """So small in everything that a short run gets to see it."""
 
-    SWEEP = 4
+    QUEUES = 3
+    LONG = 4
+    HEAP = 4
 
 
 class DeadlinesMachine(RuleBasedStateMachine):
@@ -309,7 +311,7 @@ class DeadlinesMachine(RuleBasedStateMachine):
         self.deadlines.arm(caller, timeout, self.now + timeout)
         return caller
 
-    @rule(target=callers, timeout=st.sampled_from([0, 1, 1.0, 2.5, inf]))
+    @rule(target=callers, timeout=st.sampled_from([0, 1, 1.0, 2.5, 3.5, 4.5, inf]))
     def somebody_calls(self, timeout: float) -> FakeCaller:
         return self.arm(timeout)
 
@@ -356,7 +358,6 @@ class DeadlinesMachine(RuleBasedStateMachine):
         assert self.deadlines.next() == inf
         assert len(self.deadlines) == 0
         assert self.deadlines._queues == {}
-        assert self.deadlines._sweep_at == {}
 
 
 TestDeadlines = DeadlinesMachine.TestCase
@@ -367,13 +368,88 @@ def test_answered_calls_do_not_pile_up_behind_one_that_is_slow() -> None:
     slow = FakeCaller()
     deadlines.arm(slow, 5.0, 5.0)
 
-    for number in range(10 * Deadlines.SWEEP):
+    for number in range(10 * Deadlines.LONG):
         caller = FakeCaller()
         deadlines.arm(caller, 5.0, 5.0 + number)
         caller.settle("answer", None)
 
-    assert len(deadlines) <= Deadlines.SWEEP + 1
+    assert len(deadlines) <= Deadlines.LONG + 1
     assert deadlines.next() == 5.0
+
+
+def test_answered_calls_with_distinct_timeouts_do_not_pile_up() -> None:
+    deadlines = Deadlines()
+
+    for number in range(10 * Deadlines.HEAP):
+        caller = FakeCaller()
+        deadlines.arm(caller, 5.0 + number, 5.0 + number)
+        caller.settle("answer", None)
+
+    assert len(deadlines) <= 2 * Deadlines.HEAP + Deadlines.QUEUES
+
+
+def test_open_calls_with_distinct_timeouts_are_kept_among_many_that_were_answered() -> None:
+    deadlines = Deadlines()
+    callers = [FakeCaller() for _ in range(6 * Deadlines.HEAP)]
+    for number, caller in enumerate(callers):
+        deadlines.arm(caller, 1.0 + number, 1.0 + number)
+        if number % 3:
+            caller.settle("answer", None)
+    gave_up: list[Caller] = []
+
+    while deadlines.next() < inf:
+        deadlines.expire(inf, 100, lambda caller, _: gave_up.append(caller))
+
+    assert sorted(gave_up, key=lambda one: one.number) == callers[::3]
+    assert len(deadlines) == 0
+
+
+class CountingTime(float):
+    """A time that counts how often it is compared with another one."""
+
+    comparisons = 0
+
+    def __lt__(self, other: float) -> bool:
+        CountingTime.comparisons += 1
+        return float(self) < other
+
+    def __le__(self, other: float) -> bool:
+        CountingTime.comparisons += 1
+        return float(self) <= other
+
+    def __gt__(self, other: float) -> bool:
+        CountingTime.comparisons += 1
+        return float(self) > other
+
+
+@pytest.mark.parametrize("is_distinct", [True, False], ids=["distinct timeouts", "equal timeouts"])
+def test_the_clock_is_told_when_to_wake_without_a_look_at_every_call(is_distinct: bool) -> None:
+    deadlines = Deadlines()
+    callers = [FakeCaller() for _ in range(5_000)]
+    for number, caller in enumerate(callers):
+        deadlines.arm(caller, 5.0 + number * is_distinct, CountingTime(5.0 + number))
+
+    CountingTime.comparisons = 0
+    expired = deadlines.expire(1.0, 100, lambda caller, timeout: None)
+    first = deadlines.next()
+
+    assert (expired, first) == (0, 5.0)
+    assert CountingTime.comparisons < 100
+
+
+def test_a_wake_up_takes_a_bounded_number_of_answered_calls_away() -> None:
+    deadlines = Deadlines()
+    callers = [FakeCaller() for _ in range(Deadlines.HEAP)]
+    for number, caller in enumerate(callers):
+        deadlines.arm(caller, 5.0 + number, 5.0 + number)
+    for caller in callers:
+        caller.settle("answer", None)
+    lengths = [len(deadlines)]
+
+    while deadlines.next() < inf:
+        lengths.append(len(deadlines))
+
+    assert max(before - after for before, after in pairwise(lengths)) <= Deadlines.TRIM + Deadlines.QUEUES
 
 
 def test_answered_calls_go_as_fast_as_new_ones_come() -> None:

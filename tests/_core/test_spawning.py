@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -551,6 +551,23 @@ async def test_spawn_with_a_link_links_both_ways(autojump_clock: MockClock) -> N
         infos = node.process_info(parent), node.process_info(child)
 
         assert [(info.links, info.linked_by) for info in infos] == [((child,), (child,)), ((parent,), (parent,))]
+
+
+async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_has(autojump_clock: MockClock) -> None:
+    class NotWalked(dict[Any, Any]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("a walk through all links")
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        await node.call(parent, lambda me: me.spawn(Puppet, link=True))
+        table = node._kernel.relations._by_watcher
+        table[parent] = NotWalked(table[parent])
+
+        child = await node.call(parent, lambda me: me.spawn(Puppet, link=True))
+
+        table[parent] = dict(table[parent].items())
+        assert child in node.process_info(parent).links
 
 
 async def test_a_linked_child_that_crashes_takes_its_parent_with_it(autojump_clock: MockClock) -> None:
