@@ -112,6 +112,7 @@ class Crashed:
     """
 
     __slots__ = ("_chain", "error")
+    __match_args__ = ("error",)
 
     def __init__(self, error: BaseException) -> None:
         self.error: Final = error

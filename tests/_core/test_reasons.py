@@ -1,8 +1,10 @@
 import gc
+import inspect
 import traceback
 import weakref
 from collections.abc import Callable
 from copy import copy
+from typing import Any, get_args
 
 import pytest
 
@@ -296,3 +298,20 @@ def test_an_error_that_cannot_be_printed_is_a_reason_all_the_same() -> None:
     assert hash(one) == hash(other)
     assert str(one) == "crashed: Unprintable: <its __str__ raised>"
     assert one.traceback == "Unprintable: <its __str__ raised>\n"
+
+
+@pytest.mark.parametrize("kind", get_args(Reason), ids=lambda kind: kind.__name__)
+def test_a_reason_is_taken_apart_by_position_as_it_is_made(kind: type[Any]) -> None:
+    parameters = tuple(inspect.signature(kind).parameters)
+
+    assert kind.__match_args__ == parameters
+
+
+def test_a_crash_is_matched_with_its_error() -> None:
+    error = ValueError("five")
+
+    match Crashed(error):
+        case Crashed(ValueError() as found):
+            assert found is error
+        case other:
+            pytest.fail(f"not matched: {other}")
