@@ -74,6 +74,7 @@ class Callbacks:
             if function is None or getattr(function, "__is_default__", False):
                 continue
             _check_signature(cls, name, function, parameters)
+            _check_runs(cls, name, function)
             defined.add(name)
             if inspect.iscoroutinefunction(function):
                 asynchronous.add(name)
@@ -85,6 +86,16 @@ class Callbacks:
         # A supervisor can: what its children do in their init happens in its callbacks.
         self.supervises: bool = getattr(cls, "is_supervisor", False)
         self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
+
+
+def _check_runs(cls: type[Any], name: str, function: Any) -> None:
+    """Refuse a function with ``yield`` in it: calling it makes a generator, and nothing of its body runs."""
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise BehaviourError(
+            f"{cls.__qualname__}.{name} is a generator, because there is a `yield` in it; it would never run",
+            function,
+            f"`def {name}(…)` or `async def {name}(…)` without `yield`; to let others run, `await trio.sleep(0)`",
+        )
 
 
 def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple[str, ...]) -> None:

@@ -1,7 +1,7 @@
 """How a process serves its mailbox: the loop every message goes through, and what is done with each kind of envelope."""
 
 from time import perf_counter
-from types import CoroutineType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -24,6 +24,7 @@ from .mailbox import (
     KILL,
     LOG,
     MESSAGE,
+    NOTICE,
     STARTED,
     STOP,
     Envelope,
@@ -174,6 +175,8 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
         case _ if kind == DOWN:
             if process.kernel.relations.deliver(ref):
                 await callback(process, "handle_message", Down(sender, payload), sender)
+        case _ if kind == NOTICE:
+            await callback(process, "handle_message", payload, sender)
         case _ if kind == CHILD_EXIT:
             await callback(process, "handle_child_exit", sender, payload)
         case _ if kind == CONTROL:
@@ -266,10 +269,22 @@ async def callback(process: "Process", name: str, *args: Any) -> Any:
 
 
 def check_plain(process: "Process | Meta", name: str, result: object) -> None:
+    """Refuse what a plain callback returned instead of doing its work: what is to be awaited, or a generator.
+
+    The answer to a call may be any value but a coroutine, which nobody else could await.
+    """
+    if result is None:
+        return
+    callback = f"{process.callbacks.behaviour}.{name}"
     if isinstance(result, CoroutineType):
         result.close()
+        raise CallbackError(f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`")
+    if name.startswith("handle_call"):
+        return
+    if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
         raise CallbackError(
-            f"{process.callbacks.behaviour}.{name} is a plain `def` but returned a coroutine; write `async def {name}`"
+            f"{callback} is a plain `def` but returned {type(result).__qualname__}, and nothing of that would run;"
+            f" write `async def {name}`, and `await` what is to be awaited"
         )
 
 

@@ -1,6 +1,7 @@
 import functools
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 from ergo_py import PID, Actor, open_node
 from ergo_py._core.callbacks import CALLBACKS, META_CALLBACKS, Callbacks, default
 from ergo_py._core.errors import BehaviourError
+from tests.support import running_node
 
 EVERY = [(CALLBACKS, name) for name in CALLBACKS] + [(META_CALLBACKS, name) for name in META_CALLBACKS]
 
@@ -212,3 +214,35 @@ async def test_nothing_is_started_of_a_class_with_a_callback_that_cannot_be_call
 
             assert node.processes() == []
             assert node.whereis("counter") is None
+
+
+async def yields_and_waits(self: object, *args: object) -> AsyncIterator[None]:
+    yield
+
+
+def yields(self: object, *args: object) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("table, name", EVERY)
+@pytest.mark.parametrize(
+    "function",
+    [yields_and_waits, yields, types.coroutine(yields), staticmethod(functools.partial(yields, None))],
+    ids=["async generator", "generator", "types.coroutine", "partial"],
+)
+def test_a_callback_with_a_yield_in_it_is_refused(
+    table: dict[str, tuple[str, ...]], name: str, function: Callable[..., Any]
+) -> None:
+    with pytest.raises(BehaviourError, match=rf"Counter.{name} is a generator, because there is a `yield` in it"):
+        Callbacks(behaviour(**{name: function}), table)
+
+
+async def test_an_actor_whose_handler_yields_is_refused_when_it_is_spawned() -> None:
+    class Yields(Actor):
+        async def handle_message(self, message: Any, sender: PID) -> AsyncIterator[None]:  # type: ignore[override]
+            yield
+
+    async with running_node() as node:
+        with pytest.raises(BehaviourError, match=r"to let others run, `await trio.sleep\(0\)`"):
+            await node.spawn(Yields)
+        assert node.processes() == []

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from typing import Any
 
@@ -483,6 +483,47 @@ class AsyncioLike:
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield self
+
+
+def _generate() -> Generator[None]:
+    yield
+
+
+async def _generate_slowly() -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("make", [_generate, _generate_slowly, AsyncioLike], ids=["generator", "async", "awaitable"])
+async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it(make: Callable[[], Any]) -> None:
+    ends: list[Any] = []
+
+    class Returns(Witness):
+        def handle_message(self, message: Any, sender: Any) -> Any:
+            return make()
+
+        def handle_inspect(self, *items: str) -> Any:
+            return make()
+
+    async with running_node() as node:
+        pid = await node.spawn(Returns, ends)
+        with pytest.raises(CallbackError, match=r"Returns\.handle_inspect is a plain `def` but returned"):
+            await node.inspect(pid)
+        node.send(pid, 1)
+        await node.wait_ended(pid)
+
+        [reason] = ends
+        assert isinstance(reason.error, CallbackError)
+        assert "and nothing of that would run; write `async def handle_message`" in str(reason.error)
+
+
+async def test_the_answer_to_a_call_may_be_a_generator() -> None:
+    class Streams(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            return (number * number for number in range(request))
+
+    for inline in (True, False):
+        async with running_node(inline_calls=inline) as node:
+            assert list(await node.call(await node.spawn(Streams), 3)) == [0, 1, 4]
 
 
 @pytest.mark.parametrize("caught", [False, True], ids=["once", "again after it was caught"])
