@@ -1,8 +1,12 @@
-"""The API reference has every public name, once, where users import it from."""
+"""The API reference has every public name, once, where users import it from; and Python's own help has it, too."""
 
+import inspect
+import pydoc
 import re
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 import ergo_py
 import ergo_py.blocking
@@ -37,3 +41,20 @@ def test_every_public_name_says_what_it_is() -> None:
     ]
 
     assert silent == []
+
+
+CLASSES = {
+    f"{module.__name__}.{name}": thing
+    for module in (ergo_py, ergo_py.blocking, ergo_py.meta, ergo_py.testing)
+    for name in module.__all__
+    if isinstance(thing := getattr(module, name), type)
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_help_knows_every_public_class(name: str) -> None:
+    thing = CLASSES[name]
+
+    assert inspect.classify_class_attrs(thing)
+    assert thing.__name__ in pydoc.render_doc(thing)
+    assert inspect.getmembers(thing)

@@ -46,6 +46,9 @@ class _Unborn:
     """Stands for the process while a behaviour's ``__init__`` runs."""
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            # Python itself asks, for help() say: it has none of these.
+            raise AttributeError(name)
         raise NotAllowedError(
             "the process does not exist yet while __init__ runs; do this in `async def init(self)`, which is called next"
         )

@@ -29,6 +29,9 @@ class _Unborn:
     """Stands for the kernel's side until the meta-process is spawned."""
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            # Python itself asks, for help() say: it has none of these.
+            raise AttributeError(name)
         raise NotAllowedError(
             "this meta-process was not spawned yet; do this in init() or start(), which `await self.spawn_meta(...)` calls"
         )
