@@ -19,7 +19,7 @@ from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, DeadlockError, NotAllowedError
 from .kernel import Kernel
-from .mailbox import EVENT, INSPECT, MESSAGE
+from .mailbox import EVENT, INSPECT, MAIN_LANE, MESSAGE, SYSTEM_LANE, URGENT_LANE, Envelope, Lane, Mailbox
 from .options import Options
 from .process import Process
 from .publishing import THREAD_ABANDONED
@@ -59,7 +59,7 @@ class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
     blocks = True
-    __slots__ = ("_behaviour", "_hop", "_waiting", "crew", "hopping", "hurries")
+    __slots__ = ("_behaviour", "_hop", "_laned", "_waiting", "crew", "hopping", "hurries")
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:
         kernel.crews.check(options.dispatcher)
@@ -79,6 +79,8 @@ class DispatchedProcess(Process):
         super().__init__(kernel, callbacks, options, parent)
         self.hurries = False
         """Whether the callback in its thread has sent something that may overtake what waits for this very process."""
+        self.mailbox = self._laned = _Laned(self)
+        self.main = self.mailbox.main
         self._behaviour: Any = None
         self._hop: _Hop | None = None
 
@@ -150,7 +152,7 @@ class DispatchedProcess(Process):
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Have a plain callback called in a thread, and wait for what it returns."""
         assert self.crew is not None
-        handling = self.handling
+        handling, lane = self.handling, self._laned.lane_of(self.handled)
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
         if is_message and self.open and self.id not in self.kernel.watches:
             # Nobody looks at a bound, so nobody but the thread takes anything out of the lane; and nobody watches each callback.
@@ -169,7 +171,7 @@ class DispatchedProcess(Process):
         except BaseException:
             if hop.leave() and handling is not None and handling[0] <= EVENT and not isinstance(handling[2], Caller):
                 # As if it had not been taken: it goes where the rest of the mailbox goes. A call is answered in any case.
-                self.main.appendleft(handling)
+                self.mailbox.put_back(lane, handling)
                 self.handled -= 1
             raise
         finally:
@@ -232,6 +234,29 @@ class DispatchedProcess(Process):
                 box.ahead = True
                 raise
             self.handled += 1
+
+
+class _Laned(Mailbox):
+    """A mailbox that knows which lane the last envelope came from: a message may be put back until a thread has begun with it."""
+
+    __slots__ = ("_handled", "_lane", "_process")
+
+    def __init__(self, process: DispatchedProcess) -> None:
+        super().__init__(process.options.mailbox_size or 0, process.options.overflow)
+        self._process = process
+        self._lane = MAIN_LANE
+        self._handled = 0
+
+    def pop_ahead(self) -> Envelope:
+        """Take the next envelope of URGENT or SYSTEM, and note which of them it was."""
+        self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE
+        # It is counted next. So its number tells it from those that come after it, and nothing keeps it alive.
+        self._handled = self._process.handled + 1
+        return super().pop_ahead()
+
+    def lane_of(self, handled: int) -> Lane:
+        """The lane of the envelope that was the last one taken, the so-and-so-manieth that the process handles."""
+        return self._lane if handled == self._handled else MAIN_LANE
 
 
 class _InThread:

@@ -30,6 +30,7 @@ __all__ = [
     "LOOK",
     "MAIN_LANE",
     "MESSAGE",
+    "NOTICE",
     "RESPONSE",
     "STARTED",
     "STOP",
@@ -68,6 +69,8 @@ FENCE: Final = 16
 """Says that everything before it was dealt with."""
 LOOK: Final = 17
 """From somebody who looks inside: the payload is what to do, as the process and in its turn."""
+NOTICE: Final = 18
+"""From the node to the producer of an event: somebody subscribes now, or nobody any more."""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -88,6 +91,7 @@ _KIND_NAMES: Final = (
     "post_start",
     "fence",
     "look",
+    "handle_message",
 )
 
 
@@ -235,6 +239,14 @@ class Mailbox:
         """Put a signal before everything else: what ends a process does not wait behind what it would have done."""
         self._made(URGENT_LANE).appendleft(envelope)
         self.ahead = True
+
+    def put_back(self, lane: Lane, envelope: Envelope) -> None:
+        """Put a user's envelope back where it was taken from: before what waits in its lane."""
+        self._made(lane).appendleft(envelope)
+        if lane is not MAIN_LANE:
+            if self.limit:
+                self._count(lane, 1)
+            self.ahead = True
 
     def has_room(self, lane: Lane) -> bool:
         """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""

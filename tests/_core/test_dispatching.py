@@ -12,6 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
+    KEEP,
     LOOP,
     NO_REPLY,
     PID,
@@ -37,6 +38,7 @@ from ergo_py import (
     Reason,
     State,
     Supervisor,
+    SupervisorSpec,
     TargetDownError,
     Why,
 )
@@ -1109,3 +1111,37 @@ async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_le
 async def inspect_in_vain(node: Node, pid: PID) -> None:
     with pytest.raises(TargetDownError):
         await node.inspect(pid, timeout=60)
+
+
+@pytest.mark.parametrize("priority", Priority)
+@pytest.mark.parametrize("bound", [None, 8])
+async def test_a_message_that_a_kill_takes_back_from_a_thread_s_queue_keeps_its_place(
+    priority: Priority, bound: int | None
+) -> None:
+    gate, heard_later = Gate(), []
+    pod = Pod("shared")
+
+    class Keeps(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard_later.append(message)
+
+    async with running_node() as node:
+        child = ChildSpec("kept", Keeps, mailbox=KEEP, dispatcher=pod, mailbox_size=bound)
+        await node.spawn(Supervisor, SupervisorSpec([child]))
+        busy = await node.spawn(Doer, dispatcher=pod)
+        node.send(busy, gate)
+        await gate.wait_reached()
+        first = node.whereis("kept")
+        assert first is not None
+        for number in range(4):
+            node.send("kept", number, priority=priority)
+        node.send("kept", "after", priority=Priority.NORMAL)
+        await wait_all_tasks_blocked()
+        # The first message waits for the thread, the others in the mailbox.
+        node.kill(first)
+        await node.wait_ended(first)
+        await eventually(lambda: node.whereis("kept") is not None)
+        gate.opened.set()
+        await eventually(lambda: len(heard_later) == 5)
+
+        assert heard_later == [0, 1, 2, 3, "after"]
