@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from .bridge import get_ident
 from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
-from .mailbox import EVENT, MESSAGE, Lane
+from .mailbox import EVENT, NOTICE, Lane
 from .messages import EventStarted, EventStopped, Published
 from .router import Router
 
@@ -153,4 +153,4 @@ class Publishing:
     def _tell_producer(self, event: Event, notice: EventStarted | EventStopped) -> None:
         producer = self._router.processes.get(event.producer)
         if producer is not None:
-            self._router.signal(producer, Lane.SYSTEM, (MESSAGE, self._node, None, notice))
+            self._router.signal(producer, Lane.SYSTEM, (NOTICE, self._node, None, notice))

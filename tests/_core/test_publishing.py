@@ -21,10 +21,12 @@ from ergo_py import (
     EventTakenError,
     EventUnknownError,
     Killed,
+    MailboxFullError,
     Node,
     NoProcess,
     NotAllowedError,
     Overflow,
+    Priority,
     Published,
     RelationExistsError,
     RelationUnknownError,
@@ -365,3 +367,66 @@ async def test_a_process_publishes_from_a_thread_too() -> None:
         await wait_all_tasks_blocked()
 
     assert (taken, heard) == (1, ["from a thread"])
+
+
+NOTICES = [EventStarted, EventStopped] * 2
+
+
+class BusyProducer(Actor):
+    """Registers an event, waits in its first message, and keeps what comes then."""
+
+    def __init__(self, gate: trio.Event, heard: list[Any]) -> None:
+        self.gate = gate
+        self.heard = heard
+
+    def init(self) -> None:
+        self.register_event("news", notify=True)
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.heard.append(message)
+        if message == "wait":
+            await self.gate.wait()
+
+
+@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_OLDEST, Overflow.WAIT])
+async def test_notices_of_events_are_signals_that_no_bound_counts_or_drops(overflow: Overflow) -> None:
+    heard: list[Any] = []
+    gate = trio.Event()
+    async with running_node() as node:
+        pid = await node.spawn(BusyProducer, gate, heard, mailbox_size=2, overflow=overflow)
+        listener = await node.spawn(Puppet)
+        node.send(pid, "wait")
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            await node.call(listener, lambda me: me.subscribe("news"))
+            await node.call(listener, lambda me: me.unsubscribe("news"))
+
+        for number in range(2):
+            assert node.send(pid, number, priority=Priority.HIGH)
+        if overflow is Overflow.RAISE:
+            with pytest.raises(MailboxFullError):
+                node.send(pid, 2, priority=Priority.HIGH)
+        elif overflow is Overflow.DROP_OLDEST:
+            assert node.send(pid, 2, priority=Priority.HIGH)
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert [type(one) for one in heard[1:5]] == NOTICES
+        assert heard[5:] == ([1, 2] if overflow is Overflow.DROP_OLDEST else [0, 1])
+        lost = [] if overflow is Overflow.WAIT else ["int"]
+        assert [letter.message_type for letter in node.dead_letters()] == lost
+
+
+async def test_notices_that_a_producer_did_not_come_to_are_no_dead_letters() -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(BusyProducer, trio.Event(), heard)
+        listener = await node.spawn(Puppet)
+        node.send(pid, "wait")
+        await wait_all_tasks_blocked()
+        await node.call(listener, lambda me: me.subscribe("news"))
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        assert heard == ["wait"]
+        assert node.dead_letters() == []
