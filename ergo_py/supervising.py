@@ -118,7 +118,7 @@ class Supervising(Actor):
     # -- what is done about it ---------------------------------------------------------------------------------------
 
     async def _perform(self, actions: list[Action]) -> None:
-        failures = 0
+        failures, router = 0, self._process.router
         # What comes of an action is appended to the list that is being gone through.
         for action in actions:
             if type(action) is Start:
@@ -129,6 +129,8 @@ class Supervising(Actor):
                 began, more = await self._start(self._plan.children[action.child], action.after)
                 failures += not began
                 actions += more
+                if router.pause_is_due():
+                    await router.turn()
                 continue
             match action:
                 case Stop(name, returns, drain):

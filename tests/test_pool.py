@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.lowlevel import checkpoint
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
@@ -32,9 +33,11 @@ from ergo_py import (
     ProcessUnknownError,
     Redirect,
     RestartLimit,
+    Routing,
     TargetDownError,
     Why,
 )
+from ergo_py._core.router import Router
 from tests.supervised import Log
 from tests.support import Failed, Puppet, Recorder, running_node
 
@@ -694,3 +697,31 @@ async def test_what_is_no_pool_is_refused() -> None:
 def test_a_pool_that_cannot_be_right_is_refused_before_anything_starts(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):
         PoolSpec(Worker, [], **options)
+
+
+@pytest.mark.parametrize("routing", [ROUND_ROBIN, LEAST_LOADED, BY_KEY])
+async def test_a_pool_without_a_bound_refuses_nobody_while_its_only_worker_comes_back(
+    routing: Routing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: Log = []
+    # Whoever may let others run between two steps does so, each time.
+    monkeypatch.setattr(Router, "pause_is_due", lambda self: True)
+    key = (lambda job: job.key) if routing is BY_KEY else None
+    async with running_node() as node:
+        spec = PoolSpec(Worker, done, size=1, routing=routing, key=key, intensity=1000)
+        pool = await node.spawn(Pool, spec)
+        sent = 0
+        for _ in range(20):
+            [worker] = node.pool(pool).workers()
+            node.kill(worker)
+            while node.pool(pool).workers() in ([], [worker]):
+                assert node.send(pool, Job(1, sent))
+                sent += 1
+                await checkpoint()
+            assert node.send(pool, Job(1, sent))
+            sent += 1
+            await node.call(pool, Job(1))
+        await wait_all_tasks_blocked()
+
+        assert [job.number for _, job in done] == list(range(sent))
+        assert node.dead_letters() == []

@@ -86,6 +86,7 @@ async def spawn(
     if kernel.publishing.heard:
         kernel.publishing.announce(PROCESS_STARTED, process.id)
     kernel.nursery.start_soon(process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour)
-    if router.pause_is_due():
+    # A supervisor notes first who has started, since its pool would find nobody in the meantime, and pauses then.
+    if seat is None and router.pause_is_due():
         await router.turn()
     return process
