@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -110,7 +111,8 @@ class Kernel:
         """What is being watched or held, by whoever looks inside; mostly nothing."""
         self.killed: list[Ended] = []
         self.abandoned: list[Ended] = []
-        self._callbacks: dict[type, Callbacks] = {}
+        # By weak reference: a program may make its classes at run time, any number of them.
+        self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
         self.breather = Breather()
         self.crews = Crews(bridge, self.breather, self._cannot_pin)
         self.workers = trio.CapacityLimiter(inf)

@@ -1,6 +1,8 @@
 """Logger processes: they hear everything but themselves, after everything else, and are never buried in it."""
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -8,9 +10,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
+    LOOP,
     PID,
+    PINNED,
     Actor,
     BadInputError,
+    Dispatcher,
     EscalationError,
     Killed,
     LogRecord,
@@ -352,3 +357,23 @@ async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on(
             node._kernel.panic(SystemExit("first"))
             node._kernel.panic(SystemExit("second"))
             await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
+async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(dispatcher: Dispatcher) -> None:
+    async def live_and_die(node: Node) -> weakref.ref[type]:
+        class Made(Puppet):
+            pass
+
+        pid = await node.spawn(Made, dispatcher=dispatcher)
+        await node.call(pid, "anything")
+        node.send_exit(pid, "enough")
+        await node.wait_ended(pid)
+        return weakref.ref(Made)
+
+    async with running_node() as node:
+        made = [await live_and_die(node) for _ in range(5)]
+        await wait_all_tasks_blocked()
+        gc.collect()
+
+        assert [one() for one in made] == [None] * 5
