@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
 
 from .ids import PID, Alias, Ref
 
@@ -93,8 +94,24 @@ class Caller:
         value, error = self.value, self.error
         self.value = self.error = self.callee = self.request = None
         if error is not None:
-            raise error
+            raise error.with_traceback(_given_frames(error))
         return value
+
+
+def _given_frames(error: BaseException) -> TracebackType | None:
+    """The traceback that an error had when it was given as an answer, without what raising it for earlier calls has added.
+
+    A callee may give the same exception to every caller; each time it would grow, and keep the frames of all of them.
+    """
+    found = traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is _RESULT:
+            found = traceback.tb_next
+        traceback = traceback.tb_next
+    return found
+
+
+_RESULT: Final = Caller.result.__code__
 
 
 def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -1339,3 +1340,61 @@ async def test_a_process_that_was_left_behind_and_calls_is_told_that_the_node_ha
 
     with pytest.raises(NodeStoppedError):
         await node._kernel.calls.call(None, node.pid, pid, "hello", 1.0, Priority.NORMAL)
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["on the spot", "in its own turn"])
+async def test_an_exception_that_a_callee_gives_to_every_caller_does_not_grow(inline: bool) -> None:
+    def raised() -> Failed:
+        try:
+            raise Failed("always the same")
+        except Failed as error:
+            return error
+
+    shared = raised()
+
+    class Refuses(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            raise Reject(shared)
+
+    def frames(error: BaseException) -> list[str]:
+        return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+    async with running_node(inline_calls=inline) as node:
+        pid = await node.spawn(Refuses)
+        seen = []
+        for _ in range(3):
+            with pytest.raises(Failed) as caught:
+                await node.call(pid, 1)
+            assert caught.value is shared
+            seen.append(frames(shared))
+
+    assert seen[0] == seen[1] == seen[2]
+    # Where it came from is still there.
+    assert seen[2][-1] == "raised"
+
+
+async def test_an_exception_that_is_handed_on_says_where_it_was_raised_first() -> None:
+    class First(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            try:
+                {}[request]
+            except KeyError as error:
+                raise Reject(error) from None
+
+    class Second(Actor):
+        def __init__(self, first: PID) -> None:
+            self.first = first
+
+        async def handle_call(self, request: Any, caller: Caller) -> Any:
+            try:
+                return await self.call(self.first, request)
+            except KeyError as error:
+                raise Reject(error) from None
+
+    async with running_node() as node:
+        second = await node.spawn(Second, await node.spawn(First))
+        with pytest.raises(KeyError) as caught:
+            await node.call(second, 1)
+
+    line = traceback.extract_tb(caught.value.__traceback__)[-1].line
+    assert line == "{}[request]"
