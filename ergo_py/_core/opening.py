@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVa
 
 import trio
 
+from .bridge import Lock
 from .ending import kill_all, stop_all
 from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .info import Ended, ExitReport
@@ -21,6 +22,22 @@ from .watchdog import Watchdog
 
 __all__ = ["NodeContext", "open_node", "read_permissions"]
 
+
+class _Creations:
+    """Numbers the starts of nodes in this program: no two are the same, whatever the clock says."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = Lock()
+
+    def next(self) -> int:
+        """The time, or one more than the last time if the clock stands still or was set back."""
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns())
+            return self._last
+
+
+_creations: Final = _Creations()
 
 N = TypeVar("N", bound=Node)
 
@@ -112,7 +129,7 @@ class NodeContext(Generic[N]):
             async with trio.open_nursery() as nursery:
                 kernel = Kernel(
                     self._name,
-                    time.time_ns(),
+                    _creations.next(),
                     nursery,
                     burst=options["burst"],
                     max_processes=options["max_processes"],

@@ -486,6 +486,25 @@ async def test_every_start_of_a_node_has_a_creation_of_its_own() -> None:
     assert len(creations) == 5
 
 
+@pytest.mark.parametrize("clock", [lambda: 7, lambda: -1], ids=["stands still", "was set back"])
+async def test_every_start_has_a_creation_of_its_own_whatever_the_clock_says(
+    clock: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time_ns", clock)
+    creations = []
+    async with running_node() as node:
+        creations.append(node.info().creation)
+        earlier = await node.spawn(Puppet)
+    async with running_node() as node:
+        creations.append(node.info().creation)
+        later = await node.spawn(Puppet)
+
+        assert earlier.number == later.number
+        assert not node.send(earlier, 1)
+
+    assert creations == sorted(set(creations))
+
+
 # -- environment and settings --------------------------------------------------------------------------------------------
 
 
