@@ -20,7 +20,7 @@ _TURN = 256
 class Clock:
     """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs a wake-up for nothing."""
 
-    __slots__ = ("_fire", "_next", "_now", "_scope", "_stopped", "_task", "deadlines", "timers")
+    __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "now", "timers")
 
     def __init__(
         self,
@@ -31,26 +31,23 @@ class Clock:
         self.timers = Timers(run)
         self.deadlines = Deadlines()
         self._fire = fire
-        self._now = now
+        self.now = now
+        """The time that all deadlines of the node are compared with, from any thread; in tests it may be virtual."""
         self._next = inf
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
 
-    def now(self) -> float:
-        """The time that deadlines are compared with. From any thread."""
-        return self._now()
-
     def arm_call(self, caller: Caller, timeout: float) -> None:
         """Give a call in flight ``timeout`` seconds."""
-        deadline = self._now() + timeout
+        deadline = self.now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
         if deadline < self._next:
             self._earlier(deadline)
 
     def arm_timer(self, timer: Timer, delay: float) -> None:
         """Let a timer fire ``delay`` seconds from now."""
-        deadline = self._now() + delay
+        deadline = self.now() + delay
         self.timers.arm(timer, deadline)
         if deadline < self._next:
             self._earlier(deadline)
@@ -66,7 +63,7 @@ class Clock:
         """Serve until stopped."""
         self._task = current_task()
         while not self._stopped:
-            now = self._now()
+            now = self.now()
             worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(now, _TURN, self._fire)
             if worked:
                 await trio.lowlevel.checkpoint()

@@ -1,6 +1,7 @@
 """MetaProcess: what users subclass to bring blocking I/O into the actor world."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, Unpack, cast
 
@@ -53,10 +54,6 @@ class MetaProcess:
 
     _serve_in_passing: Any = None
     """A plain function that serves simple messages in their sender's turn; see :meth:`Meta.serves_in_passing`."""
-
-    def _stop_accepting(self) -> Sequence[Process]:
-        """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
-        return ()
 
     kind: str = ""
     """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the class."""
@@ -127,6 +124,11 @@ class MetaProcess:
     def log(self) -> Any:
         """A structlog logger bound to this meta-process. From any thread."""
         return self._meta.log
+
+    @cached_property
+    def _now(self) -> Callable[[], float]:
+        """Tells the time on the node's clock, from any thread. All bridges measure with it, and so follow virtual time."""
+        return self._meta.kernel.clock.now
 
     # -- verbs of both sides -----------------------------------------------------------------------------------------
 

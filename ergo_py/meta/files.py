@@ -177,7 +177,7 @@ class FileReader(MetaProcess):
 
     def _open(self, *, from_end: bool = False) -> Followed:
         cutter = MessageCutter(self._mode, partial(FileLine, self.id), partial(FileData, self.id))
-        return Followed(self._path, cutter, follow=self._follow, from_end=from_end)
+        return Followed(self._path, cutter, self._now, follow=self._follow, from_end=from_end)
 
     def start(self) -> None:
         """Read to the end; or, when following, for ever."""

@@ -2,9 +2,8 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EISDIR
-from time import monotonic
 from typing import Final
 
 from .cutting import MessageCutter
@@ -18,7 +17,9 @@ _NO_LIMIT: Final = 1 << 63
 class Followed:
     """One open file, the place in it, and what cuts it. Used by one thread, once it was added to :class:`Files`."""
 
-    def __init__(self, path: str, cutter: MessageCutter, *, follow: bool, from_end: bool) -> None:
+    def __init__(
+        self, path: str, cutter: MessageCutter, now: Callable[[], float], *, follow: bool, from_end: bool
+    ) -> None:
         # A fifo is opened without waiting for a writer; and, to be followed, as one of its writers, so that it has no end when the
         # others leave.
         is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
@@ -36,8 +37,13 @@ class Followed:
         self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._is_regular else 0
         self.count = 0
         """Bytes that were read."""
-        self.opened = self.grew = monotonic()
+        self._now = now
+        self.opened = self.grew = now()
         """When it was opened, and when there was last something to read."""
+
+    def rests(self, successor: "Followed") -> float:
+        """For how many seconds it has neither grown nor had this successor."""
+        return self._now() - max(self.grew, successor.opened)
 
     def size(self) -> int:
         """How many bytes there are; for a fifo nobody knows."""
@@ -60,7 +66,7 @@ class Followed:
         except BlockingIOError:
             return b""
         if data:
-            self.grew = monotonic()
+            self.grew = self._now()
             self._position += len(data)
             self.count += len(data)
         return data
@@ -127,7 +133,7 @@ class Files:
             # At once after the last read, which found nothing: who knows how long what follows takes.
             if index == 0 and len(self._files) > 1:
                 successor = self._files[1]
-                if monotonic() - max(file.grew, successor.opened) > linger:
+                if file.rests(successor) > linger:
                     yield from file.cutter.end()
                     self._files.remove(file)
                     file.close()

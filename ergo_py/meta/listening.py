@@ -3,9 +3,8 @@
 import errno
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
 from typing import Any, Final
 
 import trio
@@ -14,7 +13,6 @@ from trio.lowlevel import notify_closing, wait_readable
 from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from .._core.metalife import Meta
 from .._core.options import check_number
-from .._core.process import Process
 from .._core.reasons import Reason, Shutdown
 from .messages import Address
 from .options import LARGEST, StreamOptions, WhenFull
@@ -84,13 +82,11 @@ class Listener(EitherReader):
         self._contexts: Contexts | None = None
         self._open: dict[Stream, None] = {}
         self.poller = Poller(self._start_on_loop) if self.reader == "task" and hasattr(select, "epoll") else None
-        self._since = monotonic()
         # Changed by the reader only.
         self.refused = 0
         self.errors = 0
         self._pause = _BACK_OFF[0]
         # Changed on the loop only.
-        self._is_shut = False
         self.accepted = 0
         self._past_in = 0
         self._past_out = 0
@@ -101,6 +97,7 @@ class Listener(EitherReader):
 
     async def init(self) -> None:
         """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        self._since = self._now()
         if self._options.tls:
             self._contexts = Contexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
@@ -122,8 +119,8 @@ class Listener(EitherReader):
 
     def _read_in_thread(self) -> None:
         while not self.stopping:
-            if self._must_wait():
-                self._wait_in_thread(self._may_accept)
+            if self._is_full() and self._when_full is WhenFull.PAUSE:
+                self._wait_in_thread(self._has_place)
                 continue
             try:
                 sock, address = self._socket.accept()
@@ -137,8 +134,8 @@ class Listener(EitherReader):
 
     async def _read_in_task(self) -> None:
         while True:
-            if self._must_wait():
-                await self._wait_in_task(self._may_accept)
+            if self._is_full() and self._when_full is WhenFull.PAUSE:
+                await self._wait_in_task(self._has_place)
                 continue
             await wait_readable(self._socket)
             try:
@@ -154,16 +151,12 @@ class Listener(EitherReader):
     def _is_full(self) -> bool:
         return self._most is not None and len(self._open) >= self._most
 
-    def _must_wait(self) -> bool:
-        """Whether to accept nobody for now; once its owner is ending that is so until the server itself ends."""
-        return self._is_shut or (self._when_full is WhenFull.PAUSE and self._is_full())
-
-    def _may_accept(self) -> bool:
-        return not self._must_wait()
+    def _has_place(self) -> bool:
+        return not self._is_full()
 
     def _after(self, error: OSError) -> float:
         """How long to wait after an ``accept`` that failed. Raises what ends the server."""
-        if self.stopping or self._is_shut:
+        if self.stopping:
             return 0.0
         self.errors += 1
         if error.errno in _PASSING:
@@ -196,7 +189,7 @@ class Listener(EitherReader):
                 connection._may_write = False
             self._open[connection] = None
             connection._actor = actor = await self._receivers.make_actor(meta)
-            if meta.reason is not None or self._is_shut:
+            if meta.reason is not None:
                 raise NotAllowedError("the server is ending")
             if actor is not None and not actor.accepting:
                 # What an actor owns ends with it, and so must be owned before that.
@@ -208,7 +201,7 @@ class Listener(EitherReader):
             if connection._actor is not None:
                 connection._actor.ask_to_exit(self.id, Shutdown())
             if isinstance(error, NodeStoppedError | NotAllowedError):
-                return self._is_shut and meta.reason is None
+                return False
             if not isinstance(error, SpawnError | OSError):
                 raise
             self.refused += 1
@@ -225,23 +218,11 @@ class Listener(EitherReader):
         self._open.pop(connection, None)
         self._past_in += connection.bytes_in
         self._past_out += connection.bytes_out
-        if not connection.connected:
+        if connection.connected is None:
             self.failed += 1
         self._ring()
 
     # -- the end -----------------------------------------------------------------------------------------------------
-
-    def _stop_accepting(self) -> Sequence[Process]:
-        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions first, then this server."""
-        if not self._is_shut:
-            self._is_shut = True
-            try:
-                # Also wakes a thread that is in accept().
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # it is closed already
-                pass
-            self._ring()
-        return [one._actor for one in self._open if one._actor is not None]
 
     def unblock(self) -> None:
         """Wake the reader, and tell all connections at once, so that they end side by side."""
@@ -286,7 +267,7 @@ class Listener(EitherReader):
             "bytes in": str(self._past_in + self._sum(lambda one: one.bytes_in)),
             "bytes out": str(self._past_out + self._sum(lambda one: one.bytes_out)),
             "pending": str(self._sum(lambda one: one.pending)),
-            "age": f"{monotonic() - self._since:.3f}",
+            "age": f"{self._now() - self._since:.3f}",
             "tls": "" if self._contexts is None else "yes",
         }
         return {item: facts[item] for item in items if item in facts} if items else facts

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
-from time import monotonic
+from math import ceil, inf
 from typing import Any, Literal, TypeVar
 
 import outcome
@@ -74,19 +74,24 @@ class EitherReader(MetaProcess):
 
     def _wait_in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block until ``until()`` holds, as far as a ring tells; False if the time is over or the stop has come."""
-        end = None if timeout is None else monotonic() + timeout
+        end = inf if timeout is None else self._now() + timeout
+        alarm: _Alarm | None = None
         try:
             while not self.stopping:
                 # Announce first and look then: whoever changes what is waited for changes first and rings then.
                 self._waits = parker = Parker[None]()
                 if until():
                     return True
-                left = None if end is None else end - monotonic()
-                if self.stopping or (left is not None and left <= 0):
+                if self.stopping or self._now() >= end:
                     return False
-                parker.wait(left)
+                if timeout is not None and alarm is None:
+                    alarm = _Alarm(self._meta, self._ring)
+                    alarm.set(timeout)
+                parker.wait(None)
         finally:
             self._waits = None
+            if alarm is not None:
+                alarm.abandon()
         return False
 
     async def _wait_in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -217,6 +222,26 @@ class _Fence(Caller):
 
     def awaken(self) -> None:
         self._then()
+
+
+class _Alarm(Caller):
+    """Rings on the loop when its time is over. The node's clock keeps it among the calls in flight, and knows virtual time."""
+
+    __slots__ = ("_meta", "_ring")
+
+    def __init__(self, meta: Meta, ring: Callable[[], None]) -> None:
+        super().__init__(meta.id, 0, meta.id, None)
+        self._meta = meta
+        self._ring = ring
+
+    def set(self, seconds: float) -> None:
+        """Let it ring ``seconds`` from now, or up to 1/64 s later. From any thread."""
+        # The clock has a queue for each of a few lengths of time: those of many connections are to share one.
+        rounded = ceil(seconds * 64) / 64
+        self._meta.router.bridge.post(lambda: self._meta.kernel.clock.arm_call(self, rounded))
+
+    def awaken(self) -> None:
+        self._ring()
 
 
 class _InTask(EitherReader):

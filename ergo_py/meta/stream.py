@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable
-from time import monotonic
+from math import inf
 from typing import Any
 
 from .._core.errors import Reject, UnhandledCallError
@@ -52,8 +52,8 @@ class Stream(StreamReader):
         self._half_closed = False
         self._tick: Timer | None = None
         self._look: Timer | None = None
-        self._excused = 0.0
-        """When the receiver was last found to be behind: what the peer had sent by then was not looked at."""
+        self._excused = -inf
+        """When the receiver was last found to be behind, if ever: what the peer had sent by then was not looked at."""
         self._looked_at: Envelope | None = None
         """Of the messages that wait for a slow peer, the last one that was looked at."""
         self._close_waits: tuple[float, float] | None = None
@@ -65,11 +65,12 @@ class Stream(StreamReader):
     async def init(self) -> None:
         """Open the socket, if that was not done before, and set everything up."""
         sock = self._socket = await self._open()
+        self.since = self.last_in = self._now()
         # Only the half that is read is shut, so that the last answers can still be written.
         self.opened(sock, unblock=lambda: sock.shutdown(socket.SHUT_RD))
         prepare(sock, self._options, blocking=self.reader == "thread")
         self.local, self.peer = self._ends(sock)
-        self._writer.use(sock)
+        self._writer.use(sock, self._now)
         await self._secure_first(sock)
         self._arm_tick()
 
@@ -218,7 +219,7 @@ class Stream(StreamReader):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_tick(self) -> None:
-        options, now = self._options, monotonic()
+        options, now = self._options, self._now()
         times = []
         if self._secure is not None and not self._may_write:
             times.append(self.since + options.handshake_timeout)
@@ -226,7 +227,9 @@ class Stream(StreamReader):
             if options.idle_timeout is not None:
                 times.append(max(self.last_in, self._writer.last, self._excused) + options.idle_timeout)
             if options.frame_timeout is not None:
-                times.append(max(self.frame_since or now, self._excused) + options.frame_timeout)
+                times.append(
+                    max(now if self.frame_since is None else self.frame_since, self._excused) + options.frame_timeout
+                )
             if options.keepalive_period is not None and not self._closing:
                 # While something waits for the peer, one more byte would tell it nothing.
                 times.append((now if self._writer.pending else self._writer.last) + options.keepalive_period)
@@ -237,7 +240,7 @@ class Stream(StreamReader):
             self._tick = self.send_after(max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH)
 
     def _look_at_clock(self) -> None:
-        options, now = self._options, monotonic()
+        options, now = self._options, self._now()
         if self._secure is not None and not self._may_write:
             if now >= self.since + options.handshake_timeout:
                 self._end(Cause.TIMEOUT, f"no TLS handshake within {options.handshake_timeout:g} s")
@@ -247,7 +250,11 @@ class Stream(StreamReader):
             idle, frame, alive = options.idle_timeout, options.frame_timeout, options.keepalive_period
             if idle is not None and now >= max(self.last_in, self._writer.last, self._excused) + idle:
                 self._end(Cause.TIMEOUT, f"silent for {idle:g} s")
-            elif frame is not None and self.frame_since and now >= max(self.frame_since, self._excused) + frame:
+            elif (
+                frame is not None
+                and self.frame_since is not None
+                and now >= max(self.frame_since, self._excused) + frame
+            ):
                 self._end(Cause.TIMEOUT, f"a frame was not complete after {frame:g} s")
             elif alive is not None and now >= self._writer.last + alive and not (self._closing or self._writer.pending):
                 self._put(options.keepalive_bytes, None)
@@ -268,13 +275,13 @@ class Stream(StreamReader):
             self._look_at_close()
 
     def _patience_of(self, how: TCPClose) -> tuple[float, float]:
-        return monotonic(), self._options.linger if how.linger is None else how.linger
+        return self._now(), self._options.linger if how.linger is None else how.linger
 
     def _look_at_close(self) -> None:
         """End the connection if its peer had the time it is given since it last took something; else look again then."""
         assert self._close_waits is not None
         since, patience = self._close_waits
-        left = max(since, self._writer.last) + patience - monotonic()
+        left = max(since, self._writer.last) + patience - self._now()
         if self._look is not None:
             self._look.cancel()
         if left > 0:
@@ -323,14 +330,14 @@ class Stream(StreamReader):
             self._meta.kernel.calls.reply(caller, None, None)
         if self._when_gone is not None:
             self._when_gone(self)
-        if self.connected:
+        if self.connected is not None:
             lost = f"{pending} bytes were not sent" if pending else ""
             message = TCPDisconnected(
                 self.id,
                 self.cause or Cause.ASKED,
                 self.bytes_in,
                 self._writer.written,
-                monotonic() - self.connected,
+                self._now() - self.connected,
                 "; ".join(filter(None, (self.detail, lost))),
             )
             await self.send_wait(self._receiver(), message)
@@ -379,7 +386,7 @@ class Stream(StreamReader):
             "peer": str(self.peer),
             "receiver": str(self._receiver()),
             "reader": self.reader,
-            "state": "handshake" if not self.connected else "closing" if self._closing else "open",
+            "state": "handshake" if self.connected is None else "closing" if self._closing else "open",
             "bytes in": str(self.bytes_in),
             "bytes out": str(self.bytes_out),
             "messages in": str(self.messages_in),
@@ -387,7 +394,7 @@ class Stream(StreamReader):
             "pending": str(self.pending),
             "unfinished": str(self._decoder.unfinished),
             "drops": str(self._meta.outbox.dropped + self._meta.mailbox.dropped),
-            "age": f"{monotonic() - self.since:.3f}",
+            "age": f"{self._now() - self.since:.3f}",
             "tls": "" if self.tls is None else str(self.tls),
         }
         return {item: facts[item] for item in items if item in facts} if items else facts

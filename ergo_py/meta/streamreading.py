@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Sequence
 from functools import cache
 from math import inf
-from time import monotonic
 from typing import Any, Final
 
 import trio
@@ -36,6 +35,10 @@ class StreamReader(EitherReader):
     """What both halves of a connection know, and the half that reads. What it counts here, only the reader changes."""
 
     _socket: socket.socket
+    since: float
+    """When it was spawned, by the node's clock."""
+    last_in: float
+    """When something last came from the peer."""
 
     def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         self._choose_reader(reader)
@@ -63,14 +66,12 @@ class StreamReader(EitherReader):
         self.cause: Cause | None = None
         """Why it is ending."""
         self.detail = ""
-        self.since = monotonic()
-        self.connected = 0.0
-        """When everything was ready, by the monotonic clock; 0 before."""
+        self.connected: float | None = None
+        """When everything was ready, by the node's clock."""
         self.bytes_in = 0
         self.messages_in = 0
-        self.last_in = self.since
-        self.frame_since = 0.0
-        """When the frame that is not complete yet was begun; 0 if there is none."""
+        self.frame_since: float | None = None
+        """When the frame that is not complete yet was begun, if there is one."""
         self._closing = False
         self._at_end = False
         """The peer has said its last."""
@@ -190,13 +191,13 @@ class StreamReader(EitherReader):
             self.tls = self._secure.facts()
             self._may_write = True
             self._meta.router.bridge.post(self._secured)
-        self.connected = self.last_in = monotonic()
+        self.connected = self.last_in = self._now()
         return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
 
     def _messages(self, data: bytes) -> Sequence[TCPData]:
         """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered."""
         if data:
-            self.last_in = monotonic()
+            self.last_in = self._now()
             self.bytes_in += len(data)
         if self._secure is not None:
             data = self._decrypted(data)
@@ -213,8 +214,8 @@ class StreamReader(EitherReader):
             self._end(Cause.PROTOCOL_ERROR, str(error))
             frames = error.frames
         if not self._decoder.unfinished:
-            self.frame_since = 0.0
-        elif frames or not self.frame_since:
+            self.frame_since = None
+        elif frames or self.frame_since is None:
             self.frame_since = self.last_in
         if not frames:
             return ()
@@ -257,7 +258,7 @@ class StreamReader(EitherReader):
         if self.stopping:
             return False
         # From now on it may take its time to take the rest.
-        self.last_in = monotonic()
+        self.last_in = self._now()
         if self._closing:
             self._set_cause(Cause.ASKED, "")
             # What was sent before the close is still to be written; nothing else is waited for.
@@ -273,7 +274,7 @@ class StreamReader(EitherReader):
 
     def _patience(self) -> float | None:
         """How long that may take from now on; a close sees to it by itself."""
-        return None if self._closing else max(self.last_in, self._writer.last) + self._options.linger - monotonic()
+        return None if self._closing else max(self.last_in, self._writer.last) + self._options.linger - self._now()
 
     def _is_impatient(self) -> bool:
         """Whether it took too long: the peer took nothing for all that time. It is the same if the end has come."""

@@ -6,7 +6,6 @@ import os
 import socket
 from collections import Counter
 from struct import pack, unpack
-from time import monotonic
 from typing import Any, Final
 
 from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
@@ -79,7 +78,6 @@ class UDPSocket(EitherReader):
         self._senders: dict[Endpoint, PID | Alias] = {}
         """Who last sent to a peer: the network says only later that nobody is there."""
         self._numeric: set[str] = set()
-        self._since = monotonic()
         # Changed by the reader only.
         self.bytes_in = 0
         self.messages_in = 0
@@ -93,6 +91,7 @@ class UDPSocket(EitherReader):
 
     async def init(self) -> None:
         """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        self._since = self._now()
         self._socket = sock = await self._open()
         self.opened(sock)
         sock.setblocking(self.reader == "thread")
@@ -395,7 +394,7 @@ class UDPSocket(EitherReader):
             "truncated": str(self.truncated),
             "errors": str(self.faults.total()),
             "receive buffer": str(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)),
-            "age": f"{monotonic() - self._since:.3f}",
+            "age": f"{self._now() - self._since:.3f}",
             "tls": "",
         }
         for fault, count in self.faults.items():

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from errno import ENOENT, ENOTDIR
 from importlib import import_module
+from math import inf
 from typing import Any, Final
 
 from .._core.errors import BadInputError
@@ -127,7 +128,7 @@ class DirectoryWatch(MetaProcess):
             ignore_permission_denied=True,
         )
         # At once when the first batch comes: something may have changed before the listening began.
-        compare_at = 0.0
+        compare_at = -inf
         with closing(batches):
             for batch in batches:
                 if time.monotonic() >= compare_at:

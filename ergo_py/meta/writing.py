@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from math import inf
-from time import monotonic
 from typing import Final
 
 import trio
@@ -33,6 +32,7 @@ class Writer:
         "_changed",
         "_closed",
         "_failed",
+        "_now",
         "_queue",
         "_scope",
         "_send",
@@ -45,7 +45,10 @@ class Writer:
     )
 
     _send: Callable[[bytes, int], int]
+    _now: Callable[[], float]
     _socket: socket.socket
+    last: float
+    """When the operating system last took some bytes, or when there was first a socket to write to."""
 
     def __init__(
         self,
@@ -70,14 +73,13 @@ class Writer:
         """Bytes that wait for the peer."""
         self.written = 0
         """Bytes that the operating system has taken."""
-        self.last = monotonic()
-        """When it last took some."""
 
-    def use(self, sock: socket.socket) -> None:
-        """Write to this socket from now on."""
+    def use(self, sock: socket.socket, now: Callable[[], float]) -> None:
+        """Write to this socket from now on; ``now`` tells the time."""
         self._socket = sock
+        self._now = now
         self._send = sock.send
-        self.last = monotonic()
+        self.last = self._now()
 
     def write(self, data: bytes) -> bool:
         """Write as much as possible, and keep the rest. True if nothing waits.
@@ -95,7 +97,7 @@ class Writer:
                 pass
             self.written += sent
             if sent == len(data):
-                self.last = monotonic()
+                self.last = self._now()
                 return True
         if not data:
             # It has nothing to wait with: a piece without bytes would never be done with.
@@ -145,7 +147,7 @@ class Writer:
             sent = self._socket.sendmsg(list(islice(queue, _PIECES)), (), _DONT_WAIT)
         except BlockingIOError:  # no room after all; it is waited for once more
             return
-        self.last = monotonic()
+        self.last = self._now()
         self.written += sent
         self.pending -= sent
         while sent:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.meta.wires import Wire
+from tests.meta.wires import MovableClock, Wire
 
 
 @pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
@@ -12,3 +12,9 @@ def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
     """A kind of connection; what holds for one holds for all."""
     kind, reader = request.param.split("-")
     return Wire(kind, reader, tmp_path)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    """Time for the test to move; trio goes by it in every test that asks for it."""
+    return MovableClock()

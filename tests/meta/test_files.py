@@ -216,7 +216,7 @@ async def test_a_renamed_file_is_read_to_its_end_before_its_successor(
     path.write_text("a1\n")
     # No time passes before all is written, however busy the machine: what comes too late is not read.
     now = [0.0]
-    monkeypatch.setattr("ergo_py.meta.following.monotonic", lambda: now[0])
+    monkeypatch.setattr(FileReader, "_now", lambda _: now[0])
     async with owning() as owned:
         source = await owned.spawn(follower(path))
         await heard_lines(owned, "a1")

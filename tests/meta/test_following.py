@@ -18,11 +18,9 @@ ROTATED, TRUNCATED = object(), object()
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def now() -> list[float]:
     """The time, for the test to set."""
-    time = [0.0]
-    monkeypatch.setattr("ergo_py.meta.following.monotonic", lambda: time[0])
-    return time
+    return [0.0]
 
 
 @dataclass
@@ -30,6 +28,7 @@ class Rig:
     """A writer that rotates, and a reader that looks."""
 
     path: Path
+    now: list[float]
     files: Files = field(default_factory=Files)
     generation: int = 0
     number: int = 0
@@ -65,7 +64,7 @@ class Rig:
     def look(self) -> None:
         if not self.files.has_newest(os.stat(self.path)):
             cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
-            self.files.add(Followed(str(self.path), cutter, follow=True, from_end=False))
+            self.files.add(Followed(str(self.path), cutter, lambda: self.now[0], follow=True, from_end=False))
 
     def look_and_read(self, linger: float = 1.0) -> None:
         self.look()
@@ -81,8 +80,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path / "log")
+def rig(tmp_path: Path, now: list[float]) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "log", now)
     yield rig
     rig.close()
 
@@ -184,7 +183,7 @@ STEPS = st.lists(
 def test_whatever_happens_every_line_is_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, now: list[float], steps: list[str]
 ) -> None:
-    rig = Rig(tmp_path_factory.mktemp("following") / "log")
+    rig = Rig(tmp_path_factory.mktemp("following") / "log", now)
     # One that is missed altogether is nobody's mistake, so each file is looked at before it is rotated away.
     rig.look()
 

@@ -3,17 +3,17 @@
 import gc
 import socket
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Custom, Down, InitError, Normal, Priority, Reject, TargetDownError
+from ergo_py import Custom, Down, InitError, Normal, Priority, Reject, TargetDownError, open_node
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenSlow
-from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
+from ergo_py.testing import VirtualClock
+from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 from tests.support import Puppet, open_descriptors
 
 MEBI = 1024 * 1024
@@ -245,22 +245,23 @@ async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_closing_waits_as_long_as_the_peer_takes_something(wire: Wire) -> None:
-    async with wired_node() as node:
+async def test_closing_waits_as_long_as_the_peer_takes_something(wire: Wire, clock: MovableClock) -> None:
+    async with wired_node(limit=5000.0) as node:
         server, mail = await serve(node, wire, None, write_limit=100 * MEBI)
-        with wire.dial_plain(server):
+        async with await wire.dial(server) as peer:
             alias = (await mail.first(TCPConnected)).connection
             (connection,) = server._open
             node.send(alias, TCPSend(bytes(20 * MEBI)))
             node.send(alias, TCPClose(linger=1000.0))
             await until(lambda: connection._closing)
 
-            # As if it had been closed long ago, and the peer had taken something just now; and then nothing for long.
-            connection._close_waits = (connection._close_waits[0] - 2000.0, 1000.0)
+            for share in (5, 10):
+                clock.move(700.0)
+                while connection.bytes_out < share * MEBI:
+                    await peer.receive_some(65536)
             connection._look_at_close()
             while_it_takes = connection.cause
-            connection._writer.last -= 2000.0
-            connection._look_at_close()
+            clock.move(1001.0)
             disconnected = await mail.first(TCPDisconnected)
 
         assert while_it_takes is None
@@ -627,23 +628,82 @@ async def test_a_silent_peer_is_dropped(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("silent_ways", ["none", "in", "out", "both"])
-async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(wire: Wire, silent_ways: str) -> None:
-    async with wired_node() as node:
-        server, mail = await serve(node, wire, idle_timeout=1000.0)
+async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(
+    wire: Wire, silent_ways: str, clock: MovableClock
+) -> None:
+    async with wired_node(limit=5000.0) as node:
+        server, mail = await serve(node, wire, None, idle_timeout=1000.0)
         stream = await wire.dial(server)
-        await mail.first(TCPConnected)
+        alias = (await mail.first(TCPConnected)).connection
         (connection,) = server._open
 
-        # As if the last byte had been long ago: to wait for that would be to hope that this machine is never busy.
-        if silent_ways in ("in", "both"):
-            connection.last_in -= 2000.0
-        if silent_ways in ("out", "both"):
-            connection._writer.last -= 2000.0
+        clock.move(700.0)
+        if silent_ways in ("none", "out"):
+            await stream.send_all(b"x")
+            await mail.first(TCPData)
+        if silent_ways in ("none", "in"):
+            await node.call(alias, TCPSend(b"y"))
+        clock.move(700.0)
         connection._look_at_clock()
 
         assert connection.cause is (Cause.TIMEOUT if silent_ways == "both" else None)
         await stream.aclose()
         await mail.first(TCPDisconnected)
+
+
+async def test_a_connection_measures_time_with_the_clock_of_its_node(wire: Wire, clock: MovableClock) -> None:
+    async with wired_node(limit=90_000.0) as node:
+        server, mail = await serve(node, wire, idle_timeout=50_000.0)
+        stream = await wire.dial(server)
+        await mail.first(TCPConnected)
+
+        clock.move(50_000.0)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert (disconnected.reason, disconnected.detail) == (Cause.TIMEOUT, "silent for 50000 s")
+        assert 50_000 <= disconnected.duration < 80_000
+        assert server.failed == 0
+        await stream.aclose()
+
+
+def test_a_silent_hour_takes_no_real_time_under_a_virtual_clock(wire: Wire) -> None:
+    async def be_silent() -> None:
+        async with open_node("virtual@localhost", watchdog=None, log_output="none") as node:
+            # The first thing that happens does so at zero.
+            began = trio.current_time()
+            server, mail = await serve(node, wire, idle_timeout=3600.0)
+            with wire.dial_plain(server):
+                ends.append((await mail.first(TCPDisconnected), trio.current_time() - began))
+
+    ends = list[tuple[TCPDisconnected, float]]()
+    trio.run(be_silent, clock=VirtualClock())
+
+    ((disconnected, took),) = ends
+    assert disconnected.reason is Cause.TIMEOUT
+    assert disconnected.duration == pytest.approx(3600.0)
+    assert took == pytest.approx(3600.0, abs=1.0)
+
+
+def test_a_peer_that_takes_no_answer_is_waited_for_in_virtual_time(wire: Wire) -> None:
+    def react(me: Ear, message: object) -> None:
+        if isinstance(message, TCPConnected):
+            me.send(message.connection, TCPSend(bytes(20 * MEBI)))
+
+    async def linger() -> None:
+        async with open_node("virtual@localhost", watchdog=None, log_output="none") as node:
+            server, mail = await serve(node, wire, react, linger=3600.0, write_limit=100 * MEBI)
+            with wire.dial_plain(server) as peer:
+                await mail.first(TCPConnected)
+                peer.shutdown(socket.SHUT_WR)
+                ends.append((await mail.first(TCPDisconnected), trio.current_time()))
+
+    ends = list[tuple[TCPDisconnected, float]]()
+    trio.run(linger, clock=VirtualClock())
+
+    ((disconnected, took),) = ends
+    assert disconnected.reason is Cause.EOF
+    assert "bytes were not sent" in disconnected.detail
+    assert took == pytest.approx(3600.0, abs=1.0)
 
 
 async def test_a_peer_that_takes_nothing_is_dropped_after_the_idle_time(wire: Wire) -> None:
@@ -692,28 +752,34 @@ async def test_a_slow_loris_is_dropped_while_others_are_served(wire: Wire) -> No
             await stream.aclose()
 
 
-async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire) -> None:
-    async with wired_node() as node:
+async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire, clock: MovableClock) -> None:
+    async with wired_node(limit=5000.0) as node:
         server, mail = await serve(node, wire, framing=Delimiter(b"\n"), frame_timeout=1000.0)
         stream = await wire.dial(server)
         await mail.first(TCPConnected)
         (connection,) = server._open
-        long_ago = connection.since - 2000.0
 
-        def read(data: bytes) -> float:
-            """When the unfinished frame was begun, after these bytes; the frame before it was begun long ago."""
-            connection._messages(data)
-            begun: float = connection.frame_since
+        async def read(data: bytes) -> float | None:
+            """When the unfinished frame was begun, after these bytes were read, which came long after those before."""
+            clock.move(400.0)
+            before = connection.bytes_in
+            await stream.send_all(data)
+            await until(lambda: connection.bytes_in == before + len(data))
+            await until(lambda: not (connection._decoder.unfinished and connection.frame_since is None))
+            begun: float | None = connection.frame_since
             return begun
 
-        begun = [read(b"half")]
-        connection.frame_since = long_ago
-        begun += [read(b" of it"), read(b"\nand the next one"), read(b"\n")]
+        first, same = await read(b"half"), await read(b" of it")
+        following = await read(b"\nand the next one")
+        await read(b"\n")
+        await mail.wait_for(TCPData, 2)
+        await until(lambda: connection.frame_since is None)
 
-        assert begun[0] >= connection.since
-        assert begun[1] == long_ago
-        assert begun[2] >= connection.since
-        assert begun[3] == 0.0
+        assert first is not None
+        assert same == first
+        assert following is not None
+        assert following >= first + 800
+        assert mail.of(TCPDisconnected) == []
         await stream.aclose()
 
 
@@ -730,22 +796,26 @@ async def test_keep_alive_bytes_are_sent_when_nothing_else_is(wire: Wire) -> Non
         await stream.aclose()
 
 
-async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_closing(wire: Wire) -> None:
-    async with wired_node() as node:
+async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_closing(
+    wire: Wire, clock: MovableClock
+) -> None:
+    async with wired_node(limit=5000.0) as node:
         server, mail = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=1000.0)
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
         (connection,) = server._open
 
+        clock.move(700.0)
         connection._look_at_clock()
         await node.call(alias, TCPSend(b"words"))
+        clock.move(700.0)
         connection._look_at_clock()
-        connection._writer.last -= 2000.0
+        clock.move(700.0)
         connection._look_at_clock()
         connection._look_at_clock()
-        node.send(alias, TCPClose())
+        node.send(alias, TCPClose(linger=2000.0))
         await until(lambda: connection._closing)
-        connection._writer.last -= 2000.0
+        clock.move(1001.0)
         connection._look_at_clock()
 
         assert b"".join([part async for part in stream]) == b"words<alive>"
@@ -767,10 +837,10 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
                 while not connection.pending:
                     node.send(alias, TCPSend(bytes(50_000)))
                     await trio.lowlevel.checkpoint()
-            pending, handled, since = connection.pending, connection._meta.handled, monotonic()
+            pending, handled, since = connection.pending, connection._meta.handled, trio.current_time()
 
             await trio.sleep(10 * period)
-            periods = (monotonic() - since) / period
+            periods = (trio.current_time() - since) / period
 
             assert connection.pending <= pending
             # One look at the clock for each period, and some for what was under way.

@@ -9,7 +9,7 @@ import trio
 from ergo_py import Down, Name
 from ergo_py.meta.framing import Decoder, Framing, LengthHeader
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
-from tests.meta.wires import Ear, Mail, Wire, serve, spawn_meta, until, wired_node
+from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 
 MEBI = 1024 * 1024
 
@@ -36,7 +36,7 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         assert "bytes were not sent" in disconnected.detail
 
 
-async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire: Wire) -> None:
+async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire: Wire, clock: MovableClock) -> None:
     class Slow(Ear):
         async def handle_message(self, message: Any, sender: Any) -> None:
             await super().handle_message(message, sender)
@@ -45,7 +45,7 @@ async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire:
                 self.send(message.connection, TCPSend(b"at last"))
 
     go_on, mail = trio.Event(), Mail()
-    async with wired_node() as node:
+    async with wired_node(limit=5000.0) as node:
         owner = await node.spawn(Slow, mail)
         server = wire.server(linger=1000.0)
         await spawn_meta(node, owner, server)
@@ -54,9 +54,7 @@ async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire:
         await mail.first(TCPData)
         (connection,) = server._open
 
-        # As if it had been waiting for longer than that.
-        connection.last_in -= 2000.0
-        connection._writer.last -= 2000.0
+        clock.move(2000.0)
         await stream.send_eof()
         await until(lambda: connection.cause)
         go_on.set()
@@ -82,7 +80,9 @@ async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_anoth
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
-async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(wire: Wire, limit: str) -> None:
+async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(
+    wire: Wire, limit: str, clock: MovableClock
+) -> None:
     class Busy(Ear):
         async def handle_message(self, message: Any, sender: Any) -> None:
             if isinstance(message, TCPData):
@@ -90,7 +90,7 @@ async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(wire: 
             await super().handle_message(message, sender)
 
     go_on, mail, framing = trio.Event(), Mail(), LengthHeader()
-    async with wired_node() as node:
+    async with wired_node(limit=5000.0) as node:
         owner = await node.spawn(Busy, mail)
         server = wire.server(framing=framing, **{limit: 1000.0})
         await spawn_meta(node, owner, server)
@@ -101,11 +101,7 @@ async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(wire: 
             await mail.first(TCPConnected)
             (connection,) = server._open
             await until(connection._is_held_up)
-            # As if all that had been long ago.
-            connection.last_in -= 2000.0
-            connection._writer.last -= 2000.0
-            if connection.frame_since:
-                connection.frame_since -= 2000.0
+            clock.move(2000.0)
             connection._look_at_clock()
             cause = connection.cause
             go_on.set()

@@ -14,7 +14,7 @@ async def test_what_has_no_bytes_does_not_keep_the_writer_busy() -> None:
         stall=None, start=works.append, changed=lambda: None, failed=lambda _: None, answer=lambda _caller, _size: None
     )
     ours, theirs = socket.socketpair()
-    writer.use(ours)
+    writer.use(ours, trio.current_time)
     while writer.write(bytes(65536)):
         pass
     whole = writer.written + writer.pending

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import pytest
@@ -18,7 +19,7 @@ from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
-__all__ = ["Ear", "Mail", "Wire", "echo", "needs_ipv6", "serve", "spawn_meta", "until", "wired_node"]
+__all__ = ["Ear", "Mail", "MovableClock", "Wire", "echo", "needs_ipv6", "serve", "spawn_meta", "until", "wired_node"]
 
 M = TypeVar("M")
 
@@ -33,6 +34,26 @@ def _has_ipv6() -> bool:
 
 
 needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+
+
+class MovableClock(trio.abc.Clock):
+    """Real time, counted from zero, that a test may move ahead: what takes long need not be waited for."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return perf_counter() - self._began
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return max(0.0, deadline - self.current_time())
+
+    def move(self, seconds: float) -> None:
+        """Let so much time have passed."""
+        self._began -= seconds
 
 
 class Mail:
@@ -143,9 +164,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wired_node(**options: Any) -> AsyncIterator[Node]:
-    """A node for tests with sockets: what hangs is ended."""
-    async with running_node(limit=100.0, **options) as node:
+async def wired_node(*, limit: float = 100.0, **options: Any) -> AsyncIterator[Node]:
+    """A node for tests with sockets: what hangs is ended. A test that moves the clock says by how much with ``limit``."""
+    async with running_node(limit=limit, **options) as node:
         yield node
 
 
