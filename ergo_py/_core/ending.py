@@ -71,12 +71,32 @@ async def undo(process: "Process", error: BaseException) -> None:
 
 
 async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
-    """Stop what somebody owns, last started first, each within its own time."""
+    """Stop what somebody owns, each within its own time.
+
+    Servers stop accepting, or peers that come back would keep them busy. Then their sessions are stopped, all together. The
+    rest follows one by one, last started first.
+    """
+    sessions = [session for one in tuple(owned.values()) for session in one.stop_accepting()]
+    if sessions:
+        await _stop_together(sessions, reason)
     while owned:
         key, last = owned.popitem()
         owned[key] = last
         await last.shut(reason)
         owned.pop(key, None)
+
+
+async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
+    """Stop many children of one process at once. Its own time limit does not count meanwhile: each of them has one."""
+    owner = sessions[0].parent
+    assert owner is not None
+    owner.sessions_over = over = trio.Event()
+    try:
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(session.shut, reason)
+    finally:
+        over.set()
 
 
 async def kill_all(owned: dict[object, Any]) -> None:
@@ -109,9 +129,15 @@ async def shut(process: "Process") -> None:
             await checkpoint()
             if process.state is TERMINATED:
                 return
-        with trio.move_on_after(options.shutdown):
-            await process.wait_gone()
-            return
+        while True:
+            with trio.move_on_after(options.shutdown):
+                await process.wait_gone()
+                return
+            sessions, process.sessions_over = process.sessions_over, None
+            if sessions is None:
+                break
+            # Its own time begins when theirs is over.
+            await sessions.wait()
     ended = Ended(process.id, process.name, process.callbacks.behaviour, Shutdown())
     for patience in (options.terminate_timeout + _GRACE, _GRACE):
         process.kill()

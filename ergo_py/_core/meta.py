@@ -1,6 +1,6 @@
 """MetaProcess: what users subclass to bring blocking I/O into the actor world."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar, Unpack, cast
@@ -54,6 +54,10 @@ class MetaProcess:
 
     _serve_in_passing: Any = None
     """A plain function that serves simple messages in their sender's turn; see :meth:`Meta.serves_in_passing`."""
+
+    def _stop_accepting(self) -> Sequence[Process]:
+        """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
+        return ()
 
     kind: str = ""
     """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the class."""

@@ -1,6 +1,6 @@
 """The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -471,6 +471,10 @@ class Meta:
         for child in list(self.owned.values()):
             if not child.options.linger:
                 child.kill()
+
+    def stop_accepting(self) -> "Sequence[Process]":
+        """Accept nobody any more, if this is a server. Returns the processes that were made for its connections."""
+        return self.behaviour._stop_accepting() if self.initialised else ()
 
     def patience(self) -> float:
         """How long the next step of the ending may take."""

@@ -1,7 +1,7 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -101,6 +101,7 @@ class Process:
         "seat",
         "seats",
         "sent",
+        "sessions_over",
         "splits",
         "state",
         "stirred",
@@ -171,6 +172,8 @@ class Process:
         """Its place under a supervisor."""
         self.seats: dict[str, Seat] | None = None
         """If it is a supervisor: the places of its children."""
+        self.sessions_over: trio.Event | None = None
+        """Set when the sessions of its servers have ended, which come first when it ends and have time limits of their own."""
         self._logger: Any = None
         self._gone: trio.Event | None = None
         self._scope: trio.CancelScope | None = None
@@ -431,6 +434,10 @@ class Process:
             self.seat.vacate(self.id)
         if self.mailbox.waiters:
             self.mailbox.refuse_waiters()
+
+    def stop_accepting(self) -> "Sequence[Process]":
+        """A process accepts nobody; only servers do."""
+        return ()
 
     async def shut(self, _reason: Reason) -> None:
         """Stop it on behalf of its owner, in bounded time."""

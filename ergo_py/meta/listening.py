@@ -3,7 +3,7 @@
 import errno
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from trio.lowlevel import notify_closing, wait_readable
 from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from .._core.metalife import Meta
 from .._core.options import check_number
+from .._core.process import Process
 from .._core.reasons import Reason, Shutdown
 from .messages import Address
 from .options import LARGEST, StreamOptions, WhenFull
@@ -87,6 +88,7 @@ class Listener(EitherReader):
         self.errors = 0
         self._pause = _BACK_OFF[0]
         # Changed on the loop only.
+        self._is_shut = False
         self.accepted = 0
         self._past_in = 0
         self._past_out = 0
@@ -119,8 +121,8 @@ class Listener(EitherReader):
 
     def _read_in_thread(self) -> None:
         while not self.stopping:
-            if self._is_full() and self._when_full is WhenFull.PAUSE:
-                self._wait_in_thread(self._has_place)
+            if self._must_wait():
+                self._wait_in_thread(self._may_accept)
                 continue
             try:
                 sock, address = self._socket.accept()
@@ -134,8 +136,8 @@ class Listener(EitherReader):
 
     async def _read_in_task(self) -> None:
         while True:
-            if self._is_full() and self._when_full is WhenFull.PAUSE:
-                await self._wait_in_task(self._has_place)
+            if self._must_wait():
+                await self._wait_in_task(self._may_accept)
                 continue
             await wait_readable(self._socket)
             try:
@@ -151,12 +153,16 @@ class Listener(EitherReader):
     def _is_full(self) -> bool:
         return self._most is not None and len(self._open) >= self._most
 
-    def _has_place(self) -> bool:
-        return not self._is_full()
+    def _must_wait(self) -> bool:
+        """Whether to accept nobody for now; once its owner is ending that is so until the server itself ends."""
+        return self._is_shut or (self._when_full is WhenFull.PAUSE and self._is_full())
+
+    def _may_accept(self) -> bool:
+        return not self._must_wait()
 
     def _after(self, error: OSError) -> float:
         """How long to wait after an ``accept`` that failed. Raises what ends the server."""
-        if self.stopping:
+        if self.stopping or self._is_shut:
             return 0.0
         self.errors += 1
         if error.errno in _PASSING:
@@ -189,7 +195,7 @@ class Listener(EitherReader):
                 connection._may_write = False
             self._open[connection] = None
             connection._actor = actor = await self._receivers.make_actor(meta)
-            if meta.reason is not None:
+            if meta.reason is not None or self._is_shut:
                 raise NotAllowedError("the server is ending")
             if actor is not None and not actor.accepting:
                 # What an actor owns ends with it, and so must be owned before that.
@@ -201,7 +207,7 @@ class Listener(EitherReader):
             if connection._actor is not None:
                 connection._actor.ask_to_exit(self.id, Shutdown())
             if isinstance(error, NodeStoppedError | NotAllowedError):
-                return False
+                return self._is_shut and meta.reason is None
             if not isinstance(error, SpawnError | OSError):
                 raise
             self.refused += 1
@@ -223,6 +229,18 @@ class Listener(EitherReader):
         self._ring()
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _stop_accepting(self) -> Sequence[Process]:
+        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions first, then this server."""
+        if not self._is_shut:
+            self._is_shut = True
+            try:
+                # Also wakes a thread that is in accept().
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:  # it is closed already
+                pass
+            self._ring()
+        return [one._actor for one in self._open if one._actor is not None]
 
     def unblock(self) -> None:
         """Wake the reader, and tell all connections at once, so that they end side by side."""

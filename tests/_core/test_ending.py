@@ -1,6 +1,6 @@
 """The end of a process: one order, whatever the cause, in bounded time, whatever it does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from ergo_py import (
     Custom,
     Down,
     Killed,
+    MetaProcess,
     Name,
     NameTakenError,
     Node,
@@ -457,6 +458,59 @@ async def test_a_parent_killed_while_it_waits_for_its_children_takes_them_along_
 
         assert ends == ["child", "parent"]
         assert trio.current_time() < 3
+
+
+class Reception(MetaProcess):
+    """Stands for a server: it says which children of its owner are sessions."""
+
+    sessions: Sequence[PID] = ()
+    is_open = True
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    def _stop_accepting(self) -> list[Any]:
+        self.is_open = False
+        return [self._meta.router.processes[pid] for pid in self.sessions]
+
+
+async def test_sessions_end_together_before_the_others_and_their_owner_gives_them_their_time(
+    autojump_clock: MockClock,
+) -> None:
+    steps: list[Any] = []
+
+    class Guest(Puppet):
+        async def pre_stop(self, reason: Reason) -> None:
+            steps.append(("session", trio.current_time(), reception.is_open))
+            await trio.sleep(3)
+
+    reception = Reception()
+    async with running_node() as node:
+        owner = await node.spawn(Puppet, shutdown=2)
+        await node.call(owner, lambda me: me.spawn_meta(reception))
+        reception.sessions = [await node.call(owner, lambda me: me.spawn(Guest)) for _ in range(3)]
+        await node.call(owner, lambda me: me.spawn(Recording, steps, "other"))
+
+    assert steps[:3] == [("session", 0, False)] * 3
+    assert [step[0] for step in steps[3:]] == ["other", "other"]
+    assert node.exit_report is not None
+    assert node.exit_report.killed == ()
+
+
+async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(autojump_clock: MockClock) -> None:
+    class Owner(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(100)
+
+    reception = Reception()
+    async with running_node() as node:
+        owner = await node.spawn(Owner, shutdown=1, terminate_timeout=50)
+        await node.call(owner, lambda me: me.spawn_meta(reception))
+        reception.sessions = [await node.call(owner, lambda me: me.spawn(Puppet))]
+
+    assert node.exit_report is not None
+    assert [one.pid for one in node.exit_report.killed] == [owner]
+    assert node.exit_report.seconds < 10
 
 
 # -- faults in terminate -------------------------------------------------------------------------------------------------

@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Crashed, Down, Normal, ProcessUnknownError
+from ergo_py import (
+    Alias,
+    BadInputError,
+    ChildSpec,
+    Crashed,
+    Down,
+    Normal,
+    ProcessUnknownError,
+    Reason,
+    Shutdown,
+)
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenFull
 from ergo_py.meta.readers import ReaderKind
@@ -554,6 +564,105 @@ async def test_stopping_the_node_with_many_connections_takes_a_moment(wire: Wire
     assert not node.exit_report.abandoned
     for stream in streams:
         await stream.aclose()
+
+
+class Faithful:
+    """A peer that comes back as soon as its connection is closed, until it is refused."""
+
+    def __init__(self, wire: Wire, server: Any) -> None:
+        self.wire = wire
+        self.server = server
+        self.refused = trio.Event()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                async with await self.wire.dial(self.server) as stream:
+                    while await stream.receive_some():
+                        pass
+        except (OSError, trio.BrokenResourceError):
+            self.refused.set()
+
+
+@pytest.mark.parametrize("how", ["node", "owner", "server"])
+async def test_a_server_that_is_stopped_accepts_nobody_while_its_sessions_end(wire: Wire, how: str) -> None:
+    made: list[Session] = []
+
+    def make() -> Session:
+        made.append(Session(mail))
+        return made[-1]
+
+    mail = Mail()
+    async with trio.open_nursery() as nursery:
+        async with wired_node() as node:
+            server, _ = await serve(node, wire, receiver=make)
+            peers = [Faithful(wire, server) for _ in range(20)]
+            for peer in peers:
+                nursery.start_soon(peer.run)
+            await mail.wait_for(TCPConnected, 20)
+            if how != "node":
+                node.send_exit(server.parent if how == "owner" else server.id, Shutdown())
+                await until(lambda: len(node.processes()) == (0 if how == "owner" else 1))
+        for peer in peers:
+            await peer.refused.wait()
+
+    assert len(made) == 20
+    assert node.exit_report is not None
+    assert (node.exit_report.killed, node.exit_report.abandoned) == ((), ())
+
+
+async def test_the_sessions_of_a_server_end_together_and_may_still_say_goodbye(wire: Wire) -> None:
+    leaving: list[Alias] = []
+    all_leave = trio.Event()
+
+    class Guest(Session):
+        async def pre_stop(self, reason: Reason) -> None:
+            connection = self.mail.heard[0].connection
+            leaving.append(connection)
+            if len(leaving) == 10:
+                all_leave.set()
+            await all_leave.wait()
+            self.send(connection, TCPSend(b"goodbye"))
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=lambda: Guest(Mail()))
+        streams = [await wire.dial(server) for _ in range(10)]
+        await until(lambda: server.connections == 10 and len(node.processes()) == 11)
+
+        node.send_exit(server.parent, Shutdown())
+
+        assert [await stream.receive_some() for stream in streams] == [b"goodbye"] * 10
+        assert [await stream.receive_some() for stream in streams] == [b""] * 10
+        for stream in streams:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_an_owner_that_crashes_has_a_successor_at_the_same_address(reader: ReaderKind) -> None:
+    places: list[Any] = []
+
+    class Owner(Puppet):
+        async def init(self) -> None:
+            port = places[0].port if places else 0
+            server = TCPServer(port=port, receiver=partial(Session, mail, echo), reader=reader)
+            await self.spawn_meta(server)
+            places.append(server.local)
+
+    mail = Mail()
+    async with wired_node() as node:
+        await node.supervise([ChildSpec("owner", Owner)])
+        streams = [await trio.open_tcp_stream(*places[0]) for _ in range(10)]
+        await mail.wait_for(TCPConnected, 10)
+
+        node.send("owner", lambda me: 1 / 0)
+        assert [await stream.receive_some() for stream in streams] == [b""] * 10
+        await until(lambda: len(places) == 2)
+
+        async with await trio.open_tcp_stream(*places[0]) as again:
+            await again.send_all(b"there?")
+            assert await again.receive_some() == b"there?"
+        for stream in streams:
+            await stream.aclose()
 
 
 # -- looking inside ----------------------------------------------------------------------------------------------------
