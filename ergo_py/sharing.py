@@ -13,6 +13,7 @@ from ._core.reasons import Reason
 from ._core.requests import Caller
 from ._core.seats import Seat
 from ._core.states import State
+from ._core.text import shown
 
 __all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "Share"]
 
@@ -249,7 +250,7 @@ class Share(Mailbox):
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
         _, sender, ref, payload = envelope
-        self._pool.log.error("the key of a message could not be found out", error=repr(error))
+        self._pool.log.error("the key of a message could not be found out", error=shown(error))
         self.dropped += 1
         if isinstance(ref, Caller):
             ref.settle(None, error)

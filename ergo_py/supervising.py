@@ -20,6 +20,7 @@ from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
 from ._core.requests import Caller
 from ._core.seats import Decision, Seat
 from ._core.states import Operation as Verb
+from ._core.text import shown
 from ._core.timers import Timer
 from .actions import Action, AddChild, Answer, End, Gone, Operation, Removed, Start, Stop, Wake
 from .actor import Actor
@@ -174,8 +175,10 @@ class Supervising(Actor):
             return False, self._not_started(child, seat, error)
         self._running[child.name] = started
         if after is not None:
-            if process.kernel.log.wants("info"):
-                process.log.info("child started again", child=child.name, pid=str(started.id), after=str(after))
+            if process.kernel.log.wants("warning"):
+                process.log.warning(
+                    "child started again", child=child.name, child_pid=str(started.id), after=str(after)
+                )
             publishing = process.kernel.publishing
             if RESTARTED in publishing.heard:
                 publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
@@ -184,7 +187,7 @@ class Supervising(Actor):
     def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
         process = self._process
         if process.kernel.log.wants("warning"):
-            process.log.warning("child cannot start", child=child.name, error=repr(error))
+            process.log.warning("child cannot start", child=child.name, error=shown(error))
         if self._is_first_start(child):
             error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
             self._failure = error

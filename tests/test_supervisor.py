@@ -1,6 +1,7 @@
 """Supervision performed on a real node: order, limits, back-off, operations."""
 
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -1160,3 +1161,47 @@ async def test_nothing_is_left_of_supervisors_that_come_and_go() -> None:
 
 def test_the_default_fate_is_dead_letter() -> None:
     assert ChildSpec("a", Child, []).mailbox is DEAD_LETTER
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_is_in_the_log_at_the_level_that_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_node(watchdog=None, log_output="json") as node:
+        handle = await node.supervise([ChildSpec("a", Child, [], "a")])
+        await crash(node, "a")
+        await wait_all_tasks_blocked()
+        assert info_of(handle, "a").restarts == 1
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line["event"] == "child started again"]
+    assert (line["level"], line["child"]) == ("warning", "a")
+    assert line["after"].startswith("crashed: ")
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("unspeakable")
+
+    __str__ = __repr__
+
+
+class Leaving(Actor):
+    """Ends for a reason that cannot be shown."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.stop(Unspeakable())
+
+
+async def test_a_child_whose_reason_cannot_be_shown_starts_again(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_node(watchdog=None, log_output="json", log_level="debug") as node:
+        handle = await node.supervise([ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=TEMPORARY)])
+        for child in ("a", "b"):
+            node.send(info_of(handle, child).pid or "", "leave")
+        await wait_all_tasks_blocked()
+        assert info_of(handle, "a").restarts == 1
+        assert info_of(handle, "b").phase is Phase.FAILED
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line["event"] == "child started again"]
+    assert line["after"] == "<its __str__ raised>"

@@ -258,6 +258,9 @@ class BlockedReport:
     callback: str | None
     message_type: str | None
     stack: str
+    starved: bool = False
+    """True if the loop's thread wanted to run and mostly could not, because other threads of this program or other programs had
+    the processor. Then the process and the callback are only where the loop stood. Known on Linux only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +288,8 @@ class NodeInfo:
     late_replies: int
     spawned: int
     crashed: int
+    log_lines_lost: int
+    """Lines of the log that could be written nowhere: no output took them, nor did standard error."""
     times_blocked: int
     last_blocked: BlockedReport | None
     max_processes: int | None

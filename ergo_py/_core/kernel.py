@@ -30,6 +30,7 @@ from .reasons import Crashed, NoProcess, Reason
 from .relations import Kind, Relation, Relations, Watched
 from .router import LANES, Router
 from .seats import Seat
+from .text import shown
 from .timers import Timer
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Kernel:
     def _bridge_failed(self, error: BaseException) -> None:
         # Both are accounted for: the one is a dead letter, the other lost a race with the end of the node.
         if not isinstance(error, MailboxFullError | NodeStoppedError):
-            self.logger.error("work handed over by a thread failed", error=repr(error))
+            self.logger.error("work handed over by a thread failed", error=shown(error))
 
     def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
         self.logger.warning("a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why)

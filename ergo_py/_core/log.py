@@ -2,14 +2,18 @@
 
 Where lines go is decided once, when the node opens: to the host's structlog or stdlib logging if one of them is set up, else to
 standard error as text; or as asked. Every line is also offered to the node's logger processes.
+
+Logging never raises. If an output raises, the line goes to standard error; if it cannot be written there either, it is counted
+as lost, and the next line that can be written is followed by one that says how many were lost.
 """
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
+from itertools import count
 from typing import Any, Final, Literal
 
 import structlog
@@ -18,6 +22,7 @@ from .errors import BadInputError
 from .ids import PID, Alias
 from .messages import LogRecord
 from .options import LEVELS, check_level
+from .text import printable, shown, text_of
 
 __all__ = ["Log", "Output", "check_output"]
 
@@ -25,6 +30,7 @@ Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
 _OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 Event = MutableMapping[str, Any]
+Fields = dict[str, Any]
 
 _NOWHERE: Final = object()
 """What our loggers wrap: nothing, since they write by themselves. None would make structlog ask the host's factory for one."""
@@ -42,6 +48,11 @@ class Log:
         self.watched = False
         """Set while there are logger processes; without them no record is made."""
         self._write = _writer(output)
+        self.lost = 0
+        """How many lines could be written nowhere."""
+        self._losses = count(1)  # a thread may lose a line, too: next() is one step in any thread
+        self._told_lost = 0
+        self._told_raised = False
 
     def wants(self, level: str) -> bool:
         """Say whether a line of this level would be written, so that nobody builds one for nothing."""
@@ -54,18 +65,36 @@ class Log:
         return structlog.wrap_logger(
             _NOWHERE,
             # The speaker is no part of the line's fields, where one of the user's own would take its place.
-            processors=[_drop] if is_off else [structlog.processors.format_exc_info, partial(self._emit, source)],
+            processors=[_drop] if is_off else [partial(self._emit, source)],
             wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
             context_class=dict,
             cache_logger_on_first_use=False,
         ).bind(node=self.node, **context)
 
-    def _emit(self, source: PID | Alias, _logger: object, method: str, event: Event) -> Any:
-        text = str(event.pop("event", ""))
+    def _emit(self, source: PID | Alias, logger: object, method: str, event: Event) -> Any:
+        text = text_of(event.pop("event", ""))
+        try:
+            event = structlog.processors.format_exc_info(logger, method, event)
+        except Exception as error:  # of the exception's own code
+            event["exc_info"] = shown(error)
+        fields = {"pid": str(source), **event}
         if self.watched:
             self._offer(LogRecord(method, text, time.time(), self.node, source, dict(event)))
-        self._write(method, text, {"pid": str(source), **event})
+        if not self._written(method, text, fields):
+            self.lost = next(self._losses)
+        elif self._told_lost < self.lost:
+            lost, self._told_lost = self.lost - self._told_lost, self.lost
+            self._written("warning", "log lines could not be written", {"node": self.node, "lost": lost})
         raise structlog.DropEvent
+
+    def _written(self, level: str, text: str, fields: Fields) -> bool:
+        try:
+            return self._write(level, text, fields)
+        except Exception as error:
+            if not self._told_raised:
+                why = "a log output raised, so this line went to standard error; this is said once"
+                self._told_raised = _to_stderr(_plain("error", why, {"node": self.node, "error": shown(error)}))
+            return _to_stderr(_plain(level, text, fields))
 
 
 def _drop(_logger: object, _method: str, _event: Event) -> Any:
@@ -78,7 +107,8 @@ def check_output(output: object) -> None:
         raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
 
 
-def _writer(output: Output) -> Callable[[str, str, dict[str, Any]], None]:
+def _writer(output: Output) -> Callable[[str, str, Fields], bool]:
+    """The function that writes a line. It returns False if it cannot, or raises what the host's logging raises."""
     if output == "auto":
         if structlog.is_configured():
             output = "structlog"
@@ -94,37 +124,99 @@ def _writer(output: Output) -> Callable[[str, str, dict[str, Any]], None]:
         case "json":
             return _to_json
         case "none":
-            return lambda _level, _text, _fields: None
+            return lambda _level, _text, _fields: True
     return _Console()
 
 
-def _to_structlog(level: str, text: str, fields: dict[str, Any]) -> None:
+def _to_structlog(level: str, text: str, fields: Fields) -> bool:
     getattr(structlog.get_logger("ergo_py"), level)(text, **fields)
+    return True
 
 
-def _to_stdlib(level: str, text: str, fields: dict[str, Any]) -> None:
-    pairs = " ".join(f"{key}={value!r}" for key, value in fields.items() if key != "exception")
-    trace = f"\n{fields['exception']}" if "exception" in fields else ""
-    logging.getLogger("ergo_py").log(LEVELS[level], "%s %s%s", text, pairs, trace, extra={"ergo": fields})
+def _to_stdlib(level: str, text: str, fields: Fields) -> bool:
+    pairs, below = _parts(fields)
+    logger = logging.getLogger("ergo_py")
+    logger.log(LEVELS[level], "%s %s%s", printable(text), pairs, below, extra={"ergo": fields})
+    return True
 
 
-def _to_json(level: str, text: str, fields: dict[str, Any]) -> None:
-    sys.stderr.write(json.dumps(_line(time.time(), level, text, fields), default=str) + "\n")
+def _to_json(level: str, text: str, fields: Fields) -> bool:
+    try:
+        line = json.dumps(_line(time.time(), level, text, fields), default=text_of)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or a value that contains itself
+        line = json.dumps(_line(time.time(), level, text, {key: shown(value) for key, value in fields.items()}))
+    return _to_stderr(line)
 
 
 class _Console:
     """Lines for people, on standard error: whatever that is when the line is written."""
 
     def __init__(self) -> None:
-        colours = sys.stderr.isatty() if hasattr(sys.stderr, "isatty") else False
-        self._render = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0)
+        self._render = structlog.dev.ConsoleRenderer(colors=_is_terminal(), pad_event_to=0)
 
-    def __call__(self, level: str, text: str, fields: dict[str, Any]) -> None:
-        line = _line(time.strftime("%H:%M:%S"), level, text, fields)
-        sys.stderr.write(self._render(None, level, line) + "\n")
+    def __call__(self, level: str, text: str, fields: Fields) -> bool:
+        safe = {
+            key: printable(value) if isinstance(value, str) else _Shown(value)
+            for key, value in fields.items()
+            if key not in _BELOW
+        }
+        line = _line(time.strftime("%H:%M:%S"), level, printable(text), safe)
+        return _to_stderr(self._render(None, level, line) + _below(fields))
 
 
-def _line(now: object, level: str, text: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # there is none, it is closed, or it is no file
+        return False
+
+
+def _to_stderr(text: str) -> bool:
+    """Write to standard error; if the program has put something else there that fails, to the original one."""
+    for stream in dict.fromkeys((sys.stderr, sys.__stderr__)):
+        try:
+            stream.write(text + "\n")  # type: ignore[union-attr]
+        except Exception:  # there is none, it is closed, the disk is full, nobody reads the pipe
+            continue
+        return True
+    return False
+
+
+# -- text that cannot pass for another line ----------------------------------------------------------------------------
+
+_BELOW: Final = ("exception", "stack")
+"""The fields that have many lines, and stand below the line they belong to."""
+
+
+class _Shown:
+    """A value as it stands in a line. The renderer would quote a ``str`` once more."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, value: object) -> None:
+        self._text = printable(shown(value))
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _plain(level: str, text: str, fields: Fields) -> str:
+    pairs, below = _parts(fields)
+    return f"{time.strftime('%H:%M:%S')} [{level}] {printable(text)} {pairs}{below}"
+
+
+def _parts(fields: Fields) -> tuple[str, str]:
+    pairs = " ".join(f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in _BELOW)
+    return pairs, _below(fields)
+
+
+def _below(fields: Fields) -> str:
+    """Tracebacks, each line indented: the text of an exception may come from anybody, and must not look like a line of the log."""
+    texts = [text_of(fields[key]).rstrip("\n") for key in _BELOW if fields.get(key) is not None]
+    return "".join(f"\n  {printable(line.expandtabs())}" for text in texts for line in text.split("\n"))
+
+
+def _line(now: object, level: str, text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     head = {"timestamp": now, "level": level, "event": text}
     # The head comes first, and a field of the same name does not pass for it.
-    return head | fields | head
+    return head | dict(fields) | head

@@ -415,9 +415,8 @@ class Node(Looking):
         """Called in the watchdog's thread."""
         self._blocked += 1
         self._last_blocked = report
-        self._kernel.publishing.announce(BLOCKED, report)
         self.log.warning(
-            "the event loop is blocked",
+            "the event loop gets no time to run" if report.starved else "the event loop is blocked",
             seconds=round(report.seconds, 3),
             process=str(report.process),
             name=report.name,
@@ -426,6 +425,7 @@ class Node(Looking):
             message_type=report.message_type,
             exception=report.stack,
         )
+        self._kernel.publishing.announce(BLOCKED, report)
 
 
 class _NodeTimers:

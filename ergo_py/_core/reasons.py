@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from .text import shown, text_of
+
 __all__ = [
     "Crashed",
     "Custom",
@@ -81,7 +83,10 @@ class Custom:
     detail: object
 
     def __str__(self) -> str:
-        return str(self.detail)
+        return text_of(self.detail)
+
+    def __repr__(self) -> str:
+        return f"Custom(detail={shown(self.detail)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ class Crashed:
         return f"crashed: {_describe(self.error)}"
 
     def __repr__(self) -> str:
-        return f"Crashed({self.error!r})"
+        return f"Crashed({shown(self.error)})"
 
 
 Reason = Normal | Shutdown | Killed | Crashed | RestartLimit | NoProcess | NoNode | Unregistered | Custom
@@ -167,10 +172,7 @@ def error_of(reason: Reason) -> BaseException | None:
 
 
 def _describe(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        text = "<its __str__ raised>"
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

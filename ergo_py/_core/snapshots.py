@@ -140,6 +140,7 @@ def node_info(
         late_replies=kernel.calls.late_replies,
         spawned=kernel.spawned,
         crashed=kernel.crashed,
+        log_lines_lost=kernel.log.lost,
         times_blocked=blocked,
         last_blocked=last_blocked,
         max_processes=kernel.max_processes,

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from .._core.text import printable
+
 __all__ = [
     "Crash",
     "Table",
@@ -14,7 +16,6 @@ __all__ = [
     "fit",
     "narrowed",
     "pairs",
-    "printable",
     "process_table",
     "stack_text",
     "table",
@@ -40,11 +41,6 @@ def duration(seconds: float) -> str:
 def clock(at: float) -> str:
     """A moment, as of today's date and zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def printable(text: str) -> str:
-    """What may go to a terminal: names and messages come from anybody, and must not move the cursor."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def fit(text: str, width: int) -> str:

@@ -19,6 +19,7 @@ import trio
 
 from .._core.bridge import Parker, ReaderThread
 from .._core.errors import NodeStoppedError
+from .._core.text import shown
 from .commands import COMMANDS, Arguments, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
@@ -99,7 +100,7 @@ class Server:
                     self._turn()
                 except Exception as error:
                     # A mistake of this server's. It costs those who are connected their connection, and the node nothing.
-                    self._node.log.error("control socket: a turn failed", error=repr(error))
+                    self._node.log.error("control socket: a turn failed", error=shown(error))
                     for connection in tuple(self._connections):
                         self._drop(connection)
         finally:

@@ -24,6 +24,7 @@ from .._core.metaserving import wait_in_callback
 from .._core.options import check_flag
 from .._core.reasons import Killed, Reason
 from .._core.requests import Caller
+from .._core.text import shown
 from .cutting import MessageCutter, check_mode
 from .framing import Framing, FramingError, Raw
 from .lines import Text
@@ -352,7 +353,7 @@ class Port(MetaProcess):
             if await self._serve(message) is NotImplemented:
                 super().handle_message(message, sender)
         except (OSError, FramingError, UnicodeError) as error:
-            self.log.warning("not done for a message", message_type=type(message).__qualname__, error=repr(error))
+            self.log.warning("not done for a message", message_type=type(message).__qualname__, error=shown(error))
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         """Do what a request says, and answer when it is done; what goes wrong is the answer."""

@@ -10,7 +10,8 @@ from rich.syntax import Syntax
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ..control.rendering import Crash, Table, narrowed, printable
+from .._core.text import printable
+from ..control.rendering import Crash, Table, narrowed
 from .screens import Screen
 
 __all__ = ["RichScreen"]

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from .._core.text import printable
 from ..control.protocol import ControlError
-from ..control.rendering import Table, clock, crash, duration, printable, process_table, stack_text, table
+from ..control.rendering import Table, clock, crash, duration, process_table, stack_text, table
 from .client import Link, choose, find_nodes
 from .leaving import Leave, Status
 from .prompt import Attached, Prompt
@@ -89,7 +90,7 @@ def info(link: Link, options: Options) -> None:
         elif key == "history":
             shown["history"] = " → ".join(state for state, _ in value)
         elif key == "last_blocked" and value:
-            shown["last blocked"] = blocked_text(value).removeprefix("THE LOOP IS BLOCKED ")
+            shown["last blocked"] = blocked_text(value).removeprefix("THE LOOP IS BLOCKED ").removeprefix("THE LOOP ")
         elif key in ("uptime", "running_time"):
             shown[key.replace("_", " ")] = duration(value)
         elif isinstance(value, dict):

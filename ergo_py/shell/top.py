@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final
 
-from ..control.rendering import printable, process_table
+from .._core.text import printable
+from ..control.rendering import process_table
 from .client import Link
 from .screens import Screen, choose_screen
 
@@ -74,13 +75,16 @@ def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
 
 def blocked_text(report: dict[str, Any]) -> str:
     """Who blocks the loop, in a line."""
-    who = (
-        f"{report['behaviour']}.{report['callback']}"
-        if report["process"] is not None
-        else "something that is no process"
-    )
+    if report["process"] is None:
+        who = "something that is no process"
+    elif report["callback"] is None:
+        who = f"the work for {report['behaviour']} before or after a callback"
+    else:
+        who = f"{report['behaviour']}.{report['callback']}"
     where = report["stack"].strip().splitlines()[-2:]
-    text = f"THE LOOP IS BLOCKED by {who} for {report['seconds']:.1f} s: {' '.join(line.strip() for line in where)}"
+    # A node of an earlier version does not say.
+    fault = "GETS NO TIME TO RUN; it stands in" if report.get("starved") else "IS BLOCKED by"
+    text = f"THE LOOP {fault} {who} for {report['seconds']:.1f} s: {' '.join(line.strip() for line in where)}"
     return printable(text)
 
 

@@ -1,15 +1,17 @@
 import json
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from errno import ENOSPC, EPIPE
 from functools import partial
-from typing import Any
+from typing import Any, TextIO, cast
 
 import pytest
 import structlog
 import trio
 
-from ergo_py import PID, Actor, Alias, Caller, MetaProcess, TargetDownError, open_node
+from ergo_py import PID, Actor, Alias, Caller, MetaProcess, NodeInfo, Reason, TargetDownError, open_node
 from ergo_py._core.errors import BadInputError
 from ergo_py._core.log import Log, Output
 from ergo_py._core.messages import LogRecord
@@ -77,7 +79,7 @@ def test_the_console_shows_an_exception_below_its_line(capsys: pytest.CaptureFix
 
     first, *rest = capsys.readouterr().err.splitlines()
     assert "failed" in first
-    assert rest == ["Traceback …", "ValueError: five"]
+    assert rest == ["  Traceback …", "  ValueError: five"]
 
 
 @pytest.mark.parametrize("terminal, coloured", [(ColourTerminal(), True), (Terminal(), False)])
@@ -132,7 +134,7 @@ def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptu
     (record,) = caplog.records
     assert record.name == "ergo_py"
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == f"queue is long pid='{ME}' node='demo@localhost' depth=5\nTraceback …"
+    assert record.getMessage() == f"queue is long pid='{ME}' node='demo@localhost' depth=5\n  Traceback …"
     assert record.__dict__["ergo"] == {
         "pid": str(ME),
         "node": "demo@localhost",
@@ -370,6 +372,294 @@ def test_what_a_listener_does_with_a_record_does_not_change_the_line(capsys: pyt
     log.logger(ME).info("hello", depth=5)
 
     assert json.loads(capsys.readouterr().err)["depth"] == 5
+
+
+# -- outputs that fail -----------------------------------------------------------------------------------------------
+
+
+class Failing(Terminal):
+    """A standard error that cannot be written to, until it can."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error: Exception | None = error
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        return super().write(text)
+
+
+def closed_file() -> Any:
+    file = open(os.devnull, "w")  # noqa: SIM115
+    file.close()
+    return file
+
+
+def full_disk() -> Failing:
+    return Failing(OSError(ENOSPC, "No space left on device"))
+
+
+BROKEN_STREAMS: dict[str, Callable[[], Any]] = {
+    "none": lambda: None,
+    "closed": closed_file,
+    "full disk": full_disk,
+    "broken pipe": lambda: Failing(BrokenPipeError(EPIPE, "Broken pipe")),
+}
+
+
+def break_stderr(patch: pytest.MonkeyPatch, how: str) -> Any:
+    stream = BROKEN_STREAMS[how]()
+    patch.setattr(sys, "stderr", stream)
+    patch.setattr(sys, "__stderr__", stream)
+    return stream
+
+
+@pytest.fixture
+def our_stdlib_logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger("ergo_py")
+    filters, handlers = list(logger.filters), list(logger.handlers)
+    yield logger
+    logger.filters[:], logger.handlers[:] = filters, handlers
+
+
+def fail(*args: object) -> Any:
+    raise KeyError("request_id")
+
+
+class FailingHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        fail()
+
+
+def host_fails(how: str, stdlib: logging.Logger) -> Output:
+    """Let the host program's logging raise. Returns the output to log to."""
+    match how:
+        case "filter":
+            stdlib.addFilter(fail)
+            return "stdlib"
+        case "handler":
+            stdlib.addHandler(FailingHandler())
+            return "stdlib"
+        case "processor":
+            structlog.configure(processors=[fail])
+        case _:
+            printer = structlog.PrintLogger(cast(TextIO, full_disk()))
+            structlog.configure(logger_factory=lambda *_: printer)
+    return "structlog"
+
+
+HOSTS = ["filter", "handler", "processor", "print logger on a full disk"]
+
+
+@pytest.fixture
+def reset_structlog() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+class Crashing(Actor):
+    def handle_message(self, message: object, sender: PID) -> None:
+        raise ValueError("five")
+
+
+class Living(Actor):
+    def __init__(self, ended: list[Reason]) -> None:
+        self.ended = ended
+
+    def handle_call(self, request: object, caller: Caller) -> object:
+        return request
+
+    async def terminate(self, reason: Reason) -> None:
+        self.ended.append(reason)
+
+
+async def crash_beside(output: Output) -> NodeInfo:
+    """A process crashes on a node with such a log; all the rest goes on, and ends in order."""
+    ended: list[Reason] = []
+    with trio.fail_after(30):
+        async with open_node(watchdog=None, log_output=output) as node:
+            crashing, living = await node.spawn(Crashing), await node.spawn(Living, ended)
+            node.send(crashing, 1)
+            await node.wait_ended(crashing)
+            assert await node.call(living, 7, timeout=20) == 7
+            assert node.processes() == [living]
+            info = node.info()
+    assert [str(reason) for reason in ended] == ["shutdown"]
+    assert node.exit_report is not None
+    assert not node.exit_report.killed
+    return info
+
+
+@pytest.mark.parametrize("stream", BROKEN_STREAMS)
+@pytest.mark.parametrize("output", ["console", "json"])
+async def test_a_node_lives_on_without_a_standard_error(
+    output: Output, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_stderr(patch, stream)
+        info = await crash_beside(output)
+
+    assert info.log_lines_lost == 1
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.usefixtures("reset_structlog")
+async def test_a_node_lives_on_when_the_hosts_logging_raises_and_says_so_on_standard_error(
+    host: str, our_stdlib_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = await crash_beside(host_fails(host, our_stdlib_logger))
+
+    written = capsys.readouterr().err
+    assert written.count("a log output raised") == 1
+    assert "process crashed" in written
+    assert "  ValueError: five" in written
+    assert info.log_lines_lost == 0
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.usefixtures("reset_structlog")
+async def test_a_node_lives_on_when_neither_the_hosts_logging_nor_standard_error_can_be_used(
+    host: str, our_stdlib_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = host_fails(host, our_stdlib_logger)
+    with monkeypatch.context() as patch:
+        break_stderr(patch, "none")
+        info = await crash_beside(output)
+
+    assert info.log_lines_lost == 1
+
+
+def test_lines_that_were_lost_are_told_of_once_when_a_line_can_be_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = make("console")
+    logger = log.logger(ME)
+    with monkeypatch.context() as patch:
+        stream = break_stderr(patch, "full disk")
+        logger.info("one")
+        logger.info("two")
+        stream.error = None
+        logger.info("three")
+        logger.info("four")
+
+    assert log.lost == 2
+    three, told, four = stream.text.splitlines()
+    assert "three" in three
+    assert "log lines could not be written" in told
+    assert "lost=2" in told
+    assert "four" in four
+
+
+def test_a_standard_error_that_the_program_has_replaced_and_that_fails_is_stepped_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = make("console")
+    original = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", full_disk())
+        patch.setattr(sys, "__stderr__", original)
+        log.logger(ME).info("hello")
+
+    assert "hello" in original.text
+    assert log.lost == 0
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("unspeakable")
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize("output", ["console", "json", "stdlib"])
+def test_a_value_that_cannot_be_shown_is_replaced_by_a_remark(
+    output: Output, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = make(output)
+
+    log.logger(ME).info(Unspeakable(), value=Unspeakable())
+
+    written = capsys.readouterr().err + caplog.text
+    assert "<its __str__ raised>" in written
+    assert "value=" in written or '"value"' in written
+    assert "a log output raised" not in written
+
+
+@pytest.mark.parametrize("value", [{(1, 2): 3}, "itself"], ids=["keys that are no text", "a value in itself"])
+def test_json_shows_what_json_does_not_know(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    if value == "itself":
+        value = []
+        value.append(value)
+
+    make("json").logger(ME).info("hello", value=value)
+
+    line = json.loads(capsys.readouterr().err)
+    assert (line["event"], line["value"]) == ("hello", repr(value))
+
+
+def test_an_exception_that_cannot_be_formatted_does_not_raise(capsys: pytest.CaptureFixture[str]) -> None:
+    class Strange(Exception):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise OSError("no notes")
+
+    make("json").logger(ME).error("failed", exc_info=Strange())
+
+    line = json.loads(capsys.readouterr().err)
+    assert line["event"] == "failed"
+    assert line["exc_info"] == "OSError('no notes')"
+
+
+# -- text from elsewhere ---------------------------------------------------------------------------------------------
+
+FORGED = "no\n12:00:00 [error    ] forged\x1b[2J\x9b\u2028end"
+
+
+@pytest.mark.parametrize("stream", [Terminal, ColourTerminal])
+def test_no_text_passes_for_a_line_of_the_console_or_moves_the_cursor(
+    stream: type[Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Strange:
+        def __repr__(self) -> str:
+            return FORGED
+
+    with monkeypatch.context() as patch:
+        terminal = stream()
+        patch.setattr(sys, "stderr", terminal)
+        logger = make("console").logger(ME)
+        logger.error(FORGED, exception=FORGED, stack=FORGED, text=FORGED, bare="\x1b[2J", other=Strange())
+
+    first, *below = terminal.text.removesuffix("\n").split("\n")
+    assert all(line.startswith("  ") for line in below)
+    assert len(below) == 4
+    for line in (first, *below):
+        assert not any(sign in line for sign in ("\x1b[2J", "\x9b", "\u2028"))
+    assert "no\\n12:00:00" in first
+
+
+def test_no_text_passes_for_a_line_of_the_stdlib(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    make("stdlib").logger(ME).error(FORGED, exception=FORGED, text=FORGED)
+
+    first, *below = caplog.records[0].getMessage().split("\n")
+    assert "no\\n12:00:00" in first
+    assert below == ["  no", r"  12:00:00 [error    ] forged\x1b[2J\x9b\u2028end"]
+    assert caplog.records[0].__dict__["ergo"]["exception"] == FORGED
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_console_does_not_warn_about_a_traceback_that_it_is_given_as_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = make("console")
+
+    log.logger(ME).error("failed", exception="Traceback …")
+
+    assert "a log output raised" not in capsys.readouterr().err
+    assert log.lost == 0
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------------

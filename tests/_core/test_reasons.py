@@ -315,3 +315,16 @@ def test_a_crash_is_matched_with_its_error() -> None:
             assert found is error
         case other:
             pytest.fail(f"not matched: {other}")
+
+
+def test_a_reason_of_the_users_that_cannot_be_printed_is_a_reason_all_the_same() -> None:
+    class Unspeakable(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError("no words")
+
+        __str__ = __repr__
+
+    assert str(Custom(Unspeakable())) == "<its __str__ raised>"
+    assert repr(Custom(Unspeakable())) == "Custom(detail=<Unspeakable: its __repr__ raised>)"
+    assert repr(Crashed(Unspeakable())) == "Crashed(<Unspeakable: its __repr__ raised>)"
+    assert repr(Custom(5)) == "Custom(detail=5)"

@@ -286,6 +286,7 @@ async def test_a_snapshot_of_a_node(autojump_clock: MockClock) -> None:
             "late_replies": 0,
             "spawned": 3,
             "crashed": 1,
+            "log_lines_lost": 0,
             "times_blocked": 0,
             "last_blocked": None,
             "max_processes": 10,

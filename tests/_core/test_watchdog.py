@@ -3,11 +3,14 @@
 The loop is really blocked here, in each test until the watchdog has said so: by an event that its report sets.
 """
 
+import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +18,9 @@ import trio
 
 from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
 from ergo_py._core.bridge import Bridge
-from ergo_py._core.watchdog import Watchdog, look_at_loop
+from ergo_py._core.log import _writer
+from ergo_py._core.watchdog import RunTimes, Watchdog, look_at_loop, run_times, was_starved
+from tests._core.test_log import Terminal, break_stderr
 from tests.support import Puppet, block_until_reported, running_node
 
 THRESHOLD = 0.2
@@ -402,7 +407,8 @@ async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixt
     assert not alive(during)
     logged = capsys.readouterr().err
 
-    assert "the event loop is blocked" in logged
+    # Which of the two a busy machine decides.
+    assert "the event loop is blocked" in logged or "the event loop gets no time to run" in logged
     assert "Secret" in logged
     assert "the secret" not in logged
 
@@ -480,3 +486,192 @@ def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_count
 
     assert asked_again
     assert reports == []
+
+
+# -- a watchdog that goes on ------------------------------------------------------------------------------------------
+
+
+async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
+    reports = Reports()
+
+    def refuse_first(report: BlockedReport) -> None:
+        reports(report)
+        if len(reports.all) == 1:
+            raise OSError("no space left")
+
+    class Blocks(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            reports.block_until(lambda _: len(reports.all) >= message)
+
+    async with running_node() as node:
+        watchdog = Watchdog(node._router.bridge, THRESHOLD, refuse_first)
+        try:
+            pid = await node.spawn(Blocks)
+            for number in (1, 2):
+                node.send(pid, number)
+                await node.inspect(pid, timeout=PATIENCE)
+            assert watchdog._thread.is_alive()
+        finally:
+            await trio.to_thread.run_sync(watchdog.stop)
+
+    assert len(reports.all) >= 2
+
+
+@pytest.mark.parametrize("stream", ["none", "closed"])
+async def test_the_thread_goes_on_without_a_standard_error(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node(watchdog=THRESHOLD, log_output="console") as node:
+        pid = await node.spawn(Puppet)
+        with monkeypatch.context() as patch:
+            break_stderr(patch, stream)
+            info = None
+            while info is None:
+                info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+            [thread] = watchdog_threads()
+            assert thread.is_alive()
+            while not node.info().log_lines_lost:  # it reports first, and logs then
+                await trio.lowlevel.checkpoint()
+
+
+def test_a_stack_that_cannot_be_read_is_reported_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[BlockedReport] = []
+    came = threading.Event()
+
+    def keep(report: BlockedReport) -> None:
+        reports.append(report)
+        came.set()
+
+    def refuse(*args: object) -> Any:
+        raise KeyError("self")
+
+    monkeypatch.setattr("ergo_py._core.watchdog._describe", refuse)
+    bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
+    watchdog = Watchdog(bridge, 0.01, keep)
+    assert came.wait(PATIENCE)
+    watchdog.stop()
+
+    assert reports[0].process is None
+    assert "KeyError('self')" in reports[0].stack
+
+
+def test_a_program_that_stood_still_is_given_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog's own wait took far too long: so the loop had no more time than the watchdog."""
+    reports: list[BlockedReport] = []
+    enough = threading.Event()
+
+    class StoodStill(threading.Event):
+        """Time passes without anybody having run; the loop gives its sign of life once both run again."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            if self.waits % 2:
+                clock[0] += 6.0
+                return False
+            clock[0] += 0.001
+            if self.waits == 6:
+                enough.set()
+            return True
+
+    class Standing(Watchdog):
+        _alive = property(lambda self: still, lambda self, _: None)
+
+    clock, still = [100.0], StoodStill()
+    monkeypatch.setattr("ergo_py._core.watchdog.perf_counter", lambda: clock[0])
+    bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
+    watchdog = Standing(bridge, 0.01, reports.append)
+    assert enough.wait(PATIENCE)
+    watchdog.stop()
+
+    assert reports == []
+
+
+# -- blocked, or starved ----------------------------------------------------------------------------------------------
+
+
+def times(at: float, ran: float, queued: float, waits: int, others_ran: float) -> RunTimes:
+    return RunTimes(50.0 + at, 3.0 + ran, 2.0 + queued, 17 + waits, 9.0 + others_ran)
+
+
+BEFORE = times(0.0, 0.0, 0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "after,starved",
+    [
+        pytest.param(times(0.5, 0.0, 0.004, 1, 0.0), False, id="a callback that sleeps"),
+        pytest.param(times(0.5, 0.0, 0.004, 1, 0.5), False, id="a callback that sleeps beside busy threads"),
+        pytest.param(times(0.5, 0.005, 0.0, 90, 0.0), False, id="a callback that polls"),
+        pytest.param(times(0.5, 0.48, 0.02, 4, 0.0), False, id="a callback that computes"),
+        pytest.param(times(0.5, 0.02, 0.48, 4, 0.0), True, id="a busy machine"),
+        pytest.param(times(0.56, 0.001, 0.05, 50, 0.37), True, id="busy threads that have the lock of the interpreter"),
+        pytest.param(None, False, id="a system that does not tell"),
+    ],
+)
+def test_a_loop_that_gets_no_time_is_told_from_one_that_is_blocked(after: RunTimes | None, starved: bool) -> None:
+    assert was_starved(BEFORE, after) is starved
+    assert was_starved(None, after) is False
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not count that")
+def test_the_times_of_a_thread_are_read() -> None:
+    before = run_times(threading.get_ident())
+    sum(range(200_000))
+    after = run_times(threading.get_ident())
+
+    assert before is not None
+    assert after is not None
+    assert after.ran > before.ran
+    assert after.at > before.at
+
+
+def test_a_thread_that_is_gone_has_no_times() -> None:
+    assert run_times(0) is None
+
+
+async def test_a_starved_loop_is_reported_as_starved_and_logged_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ergo_py._core.watchdog.was_starved", lambda before, after: True)
+
+    async with running_node(watchdog=THRESHOLD, log_output="json") as node:
+        pid = await node.spawn(Puppet)
+        info = None
+        while info is None:
+            info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+        assert info.last_blocked.starved
+        during = watchdog_threads()
+    assert not alive(during)
+
+    logged = capsys.readouterr().err
+    assert "the event loop gets no time to run" in logged
+    assert "the event loop is blocked" not in logged
+
+
+async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash is written to a log that is slow, after the callback is over."""
+    reports = Reports()
+
+    class SlowError(Terminal):
+        def write(self, text: str) -> int:
+            if "process crashed" in text:
+                reports.block_until(lambda report: report.process == pid)
+            return len(text)
+
+    class Crashing(Actor):
+        def handle_message(self, message: object, sender: Any) -> None:
+            raise ValueError("five")
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Crashing)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", SlowError())
+            patch.setattr(logging.getLogger(), "handlers", [])
+            node._kernel.log._write = _writer("console")
+            node.send(pid, 1)
+            await node.wait_ended(pid)
+
+    [report] = reports.about(pid)
+    assert (report.process, report.callback, report.message_type) == (pid, None, None)

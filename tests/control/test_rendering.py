@@ -8,7 +8,6 @@ from ergo_py.control.rendering import (
     fit,
     narrowed,
     pairs,
-    printable,
     process_table,
     table,
     table_text,
@@ -41,7 +40,6 @@ def test_tables_line_up_and_fit() -> None:
 
 
 def test_what_comes_from_others_cannot_move_the_cursor() -> None:
-    assert printable("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
     assert "\x1b" not in table_text(table("NAME", [("\x1b[31mred",)]))
     assert "\x1b" not in pairs({"a\x1b": "\x1b]0;title\x07"})
 
