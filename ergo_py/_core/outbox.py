@@ -137,6 +137,9 @@ class Outbox:
             self._wait_at(receiver)
             if self.deliver(to, message, priority):
                 return True
+        if receiver is None or not receiver.accepting:
+            self._router.bridge.do(self._find_nobody, to, message, receiver)
+            return False
         self._router.bridge.check_open()
         if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
             return False
@@ -144,7 +147,7 @@ class Outbox:
         if not self._armed:
             self._armed = True
             self._router.bridge.post(self.flush)
-        return receiver is not None and receiver.accepting
+        return True
 
     def put_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
         """Send several messages to one receiver: in one step if it keeps up, else one by one."""
@@ -232,6 +235,9 @@ class Outbox:
             MailboxFullError: too many are queued, and the policy is to wait.
         """
         receiver = self._router.resolve(to)
+        if receiver is None or not receiver.accepting:
+            self._find_nobody(to, message, receiver)
+            return False
         if len(self._queue) >= self.backlog or self._overran:
             if self.policy is Behind.WAIT and not self.released:
                 self._drop(to, message)
@@ -240,7 +246,12 @@ class Outbox:
                 return False
         self._queue.append((to, message, priority))
         self.flush()
-        return receiver is not None and receiver.accepting
+        return True
+
+    def _find_nobody(self, to: Target, message: object, receiver: Receiver | None) -> None:
+        self.sent += 1
+        self._router.note(self._sender, to, message)
+        self._router.find_nobody(self._sender, to, message, receiver)
 
     @enable_ki_protection
     def flush(self) -> None:

@@ -33,7 +33,16 @@ class Registry(Generic[H]):
         Raises:
             NameTakenError: somebody holds it already.
         """
-        current = self.names.setdefault(name, holder)
+        self.check_free(name, holder)
+        self.names[name] = holder
+
+    def check_free(self, name: str, holder: H) -> None:
+        """Refuse a name that belongs to another one.
+
+        Raises:
+            NameTakenError: somebody holds it already.
+        """
+        current = self.names.get(name, holder)
         if current is not holder:
             raise NameTakenError(name, current.id)
 

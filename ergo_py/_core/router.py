@@ -177,9 +177,6 @@ class Router:
         receiver.mailbox.main.extend([(kind, sender, to, message) for message in messages])
         receiver.stir()
 
-    arrive = send
-    """For what a thread has sent before. It stays this very function where ``send`` is another one: a router that is observed."""
-
     def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         check_priority(priority)
         receiver = self.resolve(to)
@@ -197,6 +194,19 @@ class Router:
         while lane:
             _, sender, _, message = lane.popleft()
             self._to_nobody(sender, pid, message)
+
+    def find_nobody(self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None) -> bool:
+        """Account for a message that found nobody, or somebody who takes no more, when it was sent. From any thread.
+
+        Nobody looks again when it comes to the loop: its sender has been told False, and may have sent more since.
+        """
+        if get_ident() != self.loop_thread:
+            self.bridge.post(self.find_nobody, sender, to, message, receiver)
+        elif receiver is None:
+            self._to_nobody(sender, to, message)
+        else:
+            self.bury((MESSAGE, sender, None, message), to, Why.STOPPING, receiver)
+        return False
 
     def _to_nobody(self, sender: PID | Alias, to: Target, message: object) -> bool:
         if self.stopped:
@@ -328,20 +338,19 @@ class Router:
     def _send_from_thread(
         self, sender: PID | Alias, to: Target, message: object, priority: Priority, receiver: Receiver | None
     ) -> bool:
-        # Looking into the tables from a thread is safe: one read of a dict, and the loop looks again on arrival.
+        # Looking into the tables from a thread is safe: one read of a dict. Who is found here gets the message, on whichever way:
+        # if the loop looked again, a name that has changed hands in the meantime would bring it after those sent later.
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
-            self.bridge.post(self._send, sender, to, message, priority)
-            return False
+            return self.find_nobody(sender, to, message, receiver)
         envelope = (self._kind(receiver, to), sender, to, message)
         if receiver.open and not priority:
             # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
             return self.post(receiver, to, MAIN_LANE, envelope)
-        box = receiver.mailbox
+        box, lane = receiver.mailbox, LANES[priority]
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
-            self.bridge.post(self.arrive, sender, to, message, priority)
+            self.bridge.post(self.arrive, receiver, lane, envelope)
             return True
-        lane = LANES[priority]
         with self.bridge.lock:
             is_in = receiver.measured and lane is MAIN_LANE and box.take_in(envelope)
             fits = is_in or box.promise(lane)
@@ -355,6 +364,12 @@ class Router:
             return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
         self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
         raise MailboxFullError(to, message, box.limit)
+
+    def arrive(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a message that a thread has sent."""
+        _, sender, to, message = envelope
+        if lane is not MAIN_LANE or not receiver.serves_in_passing(message, sender):
+            self.post(receiver, to, lane, envelope)
 
     def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Put a message for which a place was promised."""

@@ -43,9 +43,12 @@ async def spawn(
     callbacks = kernel.callbacks_of(behaviour)
     process = kind(kernel, callbacks, options, parent)
     if options.name is not None:
-        process.take_name(options.name)
+        router.registry.check_free(options.name, process)
     if seat is not None:
         process.sit(seat)
+    if options.name is not None:
+        # After what a predecessor has left: from now on threads may send to it, and must not overtake that.
+        process.take_name(options.name)
     router.processes[process.id] = process
     if parent is None:
         kernel.roots[process.id] = process

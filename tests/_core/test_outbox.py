@@ -284,6 +284,28 @@ async def test_a_receiver_that_never_was_makes_dead_letters_in_order() -> None:
         assert [letter.why for letter in owned.node.dead_letters()] == [Why.NO_PROCESS] * 3
 
 
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_what_a_reader_is_told_found_nobody_never_reaches_a_later_holder_of_the_name(reader: str) -> None:
+    heard: list[Any] = []
+    async with owning() as owned:
+        meta: Any = InThread() if reader == "thread" else InTask()
+        scene = await set_up(
+            owned, meta, {"mailbox_size": 1, "overflow": Overflow.WAIT}, when_behind=Behind.DROP_OLDEST
+        )
+        await scene.pour(4)
+        await scene.stuck()
+
+        # Those before it wait for a receiver that is full.
+        early = await owned.in_reader(meta, lambda me: me.send("service", "early"))
+        owned.node.register("service", await owned.node.spawn(Recorder, heard))
+        late = await owned.in_reader(meta, lambda me: me.send("service", "late"))
+        owned.node.kill(scene.receiver)
+        await owned.until(lambda: "late" in heard)
+
+        assert (early, late) == (False, True)
+        assert heard == ["late"]
+
+
 @pytest.mark.parametrize("receiver", RECEIVERS)
 async def test_a_stop_ends_the_waiting(receiver: str) -> None:
     async with owning() as owned:

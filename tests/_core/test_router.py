@@ -2,20 +2,23 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trio
+from trio.lowlevel import checkpoint
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    KEEP,
     NO_REPLY,
     PID,
     Actor,
     Alias,
     Caller,
     CallTimeoutError,
+    ChildSpec,
     Custom,
     DeadlockError,
     Divert,
@@ -29,11 +32,14 @@ from ergo_py import (
     Normal,
     Overflow,
     Priority,
+    Supervisor,
+    SupervisorSpec,
     TargetDownError,
     TargetTypeError,
     Why,
 )
 from ergo_py._core.mailbox import MESSAGE, Envelope, Lane, Mailbox, Verdict
+from ergo_py._core.process import Process
 from ergo_py._core.router import _ThreadWaiter
 from tests.support import THOROUGH, Puppet, Recorder, running_node
 
@@ -384,6 +390,172 @@ async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it
 
     assert sent_meanwhile == [True]
     assert heard == ["first", "second"]
+
+
+def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """What a thread gets that does this while the loop stands still."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function(*args)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@pytest.mark.parametrize("priority", Priority)
+async def test_what_a_thread_sends_to_a_name_without_a_holder_never_reaches_a_later_one(priority: Priority) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Recorder, heard)
+
+        early = in_a_thread(node.send, "service", "early")
+        node.register("service", pid)
+        late = in_a_thread(lambda: node.send("service", "late", priority=priority))
+        await wait_all_tasks_blocked()
+
+        assert (early, late) == (False, True)
+        assert heard == ["late"]
+        [letter] = node.dead_letters()
+        assert (letter.target, letter.why) == ("service", Why.NO_PROCESS)
+
+
+async def test_what_a_thread_sends_to_one_that_takes_no_more_never_reaches_its_successor() -> None:
+    heard: list[Any] = []
+    ended = trio.Event()
+
+    class Leaves(Recorder):
+        async def terminate(self, reason: Any) -> None:
+            await ended.wait()
+
+    async with running_node() as node:
+        first = await node.spawn(Leaves, heard, name="service")
+        second = await node.spawn(Recorder, heard)
+        node.send_exit(first, "enough")
+        await wait_all_tasks_blocked()
+
+        early = in_a_thread(node.send, "service", "early")
+        node.unregister("service")
+        node.register("service", second)
+        late = in_a_thread(node.send, "service", "late")
+        await wait_all_tasks_blocked()
+        ended.set()
+
+        assert (early, late) == (False, True)
+        assert heard == ["late"]
+        [letter] = node.dead_letters()
+        assert (letter.target, letter.why) == ("service", Why.STOPPING)
+
+
+@pytest.mark.parametrize("options", [{"mailbox_size": 5, "overflow": Overflow.DROP_OLDEST}, {"mailbox_size": 5}])
+async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(options: dict[str, Any]) -> None:
+    before: list[Any] = []
+    after: list[Any] = []
+    async with running_node() as node:
+        first = await node.spawn(Recorder, before, name="service", **options)
+        second = await node.spawn(Recorder, after)
+
+        sent = [
+            in_a_thread(lambda: node.send("service", 1, priority=Priority.HIGH)),
+            in_a_thread(node.send, "service", 2),
+        ]
+        node.unregister("service")
+        node.register("service", second)
+        sent.append(in_a_thread(node.send, "service", 3))
+        await node.call(first, "all")
+
+        assert sent == [True] * 3
+        assert sorted(before) == [1, 2]
+        assert after == [3]
+
+
+async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    sent: list[bool] = []
+    gate = trio.Event()
+    sit = Process.sit
+
+    class Waits(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if not gate.is_set():
+                await gate.wait()
+            heard.append(message)
+
+    def send_meanwhile(process: Process, seat: Any) -> None:
+        if seat.kept:
+            sent.append(in_a_thread(node.send, "kept", "meanwhile"))
+        sit(process, seat)
+
+    monkeypatch.setattr(Process, "sit", send_meanwhile)
+    async with running_node() as node:
+        await node.spawn(Supervisor, SupervisorSpec([ChildSpec("kept", Waits, mailbox=KEEP)]))
+        first = node.whereis("kept")
+        assert first is not None
+        for message in ("in progress", "before"):
+            assert in_a_thread(node.send, "kept", message)
+        await wait_all_tasks_blocked()
+        node.kill(first)
+        gate.set()
+        await node.wait_ended(first)
+        await wait_all_tasks_blocked()
+        assert in_a_thread(node.send, "kept", "after")
+        await wait_all_tasks_blocked()
+
+        assert sent == [False]
+        assert heard == ["before", "after"]
+
+
+@pytest.fixture
+def often_switching() -> Iterator[None]:
+    """Threads take turns after a few steps instead of a few thousand."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.no_cover
+async def test_threads_that_send_to_a_name_while_its_holder_restarts_lose_nothing_and_keep_their_order(
+    often_switching: None,
+) -> None:
+    heard: list[tuple[int, int]] = []
+    refused: list[tuple[int, int]] = []
+    threads, messages = 8, 20_000 if THOROUGH else 1_000
+    running = threads
+
+    class Service(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append(message)
+
+    async with running_node() as node:
+        child = ChildSpec("service", Service, mailbox=KEEP)
+        await node.spawn(Supervisor, SupervisorSpec([child], intensity=1_000_000))
+
+        def send_all(thread: int) -> None:
+            numbers = ((thread, number) for number in range(messages))
+            refused.extend(message for message in numbers if not node.send("service", message))
+
+        async def run_thread(thread: int) -> None:
+            nonlocal running
+            await trio.to_thread.run_sync(send_all, thread)
+            running -= 1
+
+        async with trio.open_nursery() as nursery:
+            for thread in range(threads):
+                nursery.start_soon(run_thread, thread)
+            while running:
+                pid = node.whereis("service")
+                if pid is not None:
+                    node.kill(pid)
+                await checkpoint()
+        await wait_all_tasks_blocked()
+        letters = sum(node.info().dead_letters.values())
+
+    assert not set(refused) & set(heard)
+    for thread in range(threads):
+        numbers = [number for who, number in heard if who == thread]
+        assert numbers == sorted(set(numbers))
+    # What was accepted in the very moment in which the holder ended is a dead letter, too.
+    assert len(heard) + letters == threads * messages
+    assert letters >= len(refused)
 
 
 @pytest.mark.parametrize("options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}])
