@@ -450,7 +450,7 @@ async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(options:
     before: list[Any] = []
     after: list[Any] = []
     async with running_node() as node:
-        first = await node.spawn(Recorder, before, name="service", **options)
+        await node.spawn(Recorder, before, name="service", **options)
         second = await node.spawn(Recorder, after)
 
         sent = [
@@ -460,7 +460,7 @@ async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(options:
         node.unregister("service")
         node.register("service", second)
         sent.append(in_a_thread(node.send, "service", 3))
-        await node.call(first, "all")
+        await wait_all_tasks_blocked()
 
         assert sent == [True] * 3
         assert sorted(before) == [1, 2]
