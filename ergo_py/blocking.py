@@ -11,6 +11,7 @@
 """
 
 import atexit
+import os
 import threading
 from collections.abc import Mapping
 from importlib import import_module
@@ -92,6 +93,11 @@ class OwnedNode(BlockingNode):
         # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it once.
         return self._over.wait(None if seconds < 0 else seconds)
 
+    def _forked(self) -> None:
+        """Be over: this is a forked copy of the program, without the thread. The lock in the event may have been copied held."""
+        self._over = threading.Event()
+        self._over.set()
+
     @property
     def exit_report(self) -> ExitReport | None:
         """How the node came down; None while it is up."""
@@ -133,6 +139,15 @@ def _close_forgotten() -> None:
     for node in forgotten:
         node.close(max(0.0, end - monotonic()))
 
+
+def _mark_over_in_copy() -> None:
+    for node in tuple(_open):
+        node._forked()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_over_in_copy)
 
 # Before Python waits for all threads that are no daemons, which is before atexit: one of them may wait for a node, and for ever.
 # The threads of pools are waited for in the same way; who registers last is called first.

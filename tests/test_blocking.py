@@ -371,6 +371,39 @@ def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes
     assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, out, "")
 
 
+FORKS = """
+import os
+from ergo_py import blocking
+from ergo_py.blocking import open_node
+
+blocking._AT_EXIT = 3600.0
+
+def copy(leave):
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    leave()
+
+with open_node("forking@localhost", log_output="none", watchdog=None) as node:
+    def forget():
+        raise SystemExit(7)
+    def close():
+        assert node.close() is None
+        raise SystemExit(8)
+    statuses = [copy(forget), copy(close)]
+    assert node.processes() == []
+print(statuses, flush=True)
+"""
+
+
+def test_a_forked_copy_neither_waits_for_a_node_that_is_not_there_nor_ends_the_original() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 8]\n", "")
+
+
 def test_a_node_that_was_closed_is_not_remembered() -> None:
     with quiet_node() as node:
         assert node in blocking._open
