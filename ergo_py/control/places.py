@@ -33,7 +33,10 @@ def directory(*, create: bool = False) -> Path:
     place = Path(runtime) / "ergo" if runtime else Path(tempfile.gettempdir()) / f"ergo-{os.geteuid()}"
     if create:
         try:
-            place.mkdir(mode=0o700, exist_ok=True)
+            place.mkdir(mode=0o700)
+            place.chmod(0o700)  # of a umask that takes the user's own permissions away
+        except FileExistsError:
+            pass
         except OSError as error:
             raise ControlSocketError(
                 f"no directory for control sockets at {place}: {error.strerror}; set XDG_RUNTIME_DIR to one of your own"
@@ -68,7 +71,10 @@ def bind_socket(node: str) -> tuple[socket.socket, Path]:
         os.rename(hidden, path)
     except OSError as error:
         listener.close()
-        hidden.unlink(missing_ok=True)
+        try:
+            hidden.unlink(missing_ok=True)
+        except OSError:  # the same that kept us from making it
+            pass
         raise ControlSocketError(f"no control socket in {place}: {error.strerror or error}") from error
     return listener, path
 

@@ -1,5 +1,6 @@
 """Where control sockets are, and what becomes of those that nobody listens at."""
 
+import errno
 import os
 import socket
 import stat
@@ -43,6 +44,30 @@ def test_no_directory_at_all_is_an_error_that_says_what_to_do(monkeypatch: pytes
 
     with pytest.raises(ControlSocketError, match="set XDG_RUNTIME_DIR"):
         bind_socket("x@y")
+
+
+def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(runtime_directory: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        listener, path = bind_socket("x@y")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    listener.close()
+    path.unlink()
+
+
+def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    directory(create=True)
+    monkeypatch.setattr(os, "chmod", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(ControlSocketError, match="Permission denied"):
+            bind_socket("x@y")
 
 
 @pytest.mark.parametrize("name", ["demo@localhost", "a b/c+d", "täst@höst", "x-12-13@y", "..", "+1"])
