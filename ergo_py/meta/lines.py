@@ -85,8 +85,8 @@ class Text:
     max_line: int = MAX_LINE
 
     def __post_init__(self) -> None:
-        if not isinstance(self.encoding, str) or not _knows(codecs.lookup, self.encoding):
-            raise BadInputError("Text(encoding)", self.encoding, 'the name of an encoding, such as "utf-8"')
+        if not isinstance(self.encoding, str) or not _is_encoding_of_text(self.encoding):
+            raise BadInputError("Text(encoding)", self.encoding, 'the name of an encoding of text, such as "utf-8"')
         if not isinstance(self.errors, str) or not _knows(codecs.lookup_error, self.errors):
             allowed = '"replace", "strict", "ignore", "backslashreplace" or "surrogateescape"'
             raise BadInputError("Text(errors)", self.errors, allowed)
@@ -95,6 +95,19 @@ class Text:
     def cutter(self) -> LineCutter:
         """Make what cuts one stream."""
         return LineCutter(self.encoding, self.errors, self.max_line)
+
+
+_WHOLE_ONLY: Final = frozenset({"idna", "punycode"})
+"""Encodings of names: they know only whole ones, and cannot be read in pieces."""
+
+
+def _is_encoding_of_text(name: str) -> bool:
+    try:
+        # Some codecs make bytes of bytes or text of text: str.encode refuses those.
+        codecs.getincrementaldecoder(name)("strict").decode("a\n".encode(name))
+    except (LookupError, ValueError):
+        return False
+    return codecs.lookup(name).name not in _WHOLE_ONLY
 
 
 def _knows(lookup: Callable[[str], object], name: str) -> bool:

@@ -26,7 +26,11 @@ _REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A signal came; ``count`` times since it was told last, as far as the operating system tells them apart."""
+    """A signal came; ``count`` times since it was told last.
+
+    Several that come at almost the same time may be counted as one: the operating system merges those that are pending, and Python
+    merges those that come before its handler has run, real-time signals included.
+    """
 
     source: Alias
     signal: signal.Signals | int
@@ -38,8 +42,8 @@ class Signals(MetaProcess):
     """Takes signals away from what they would do otherwise, and tells of each. When it ends they are given back.
 
     Python handles signals in the main thread only, so the node must live there; elsewhere ``spawn_meta`` says so. A signal
-    belongs to one such meta-process at a time. ``ergo_py.run`` stops the node on SIGINT and SIGTERM: one that is taken here does
-    not, until it is given back.
+    belongs to one such meta-process at a time. ``ergo_py.run`` stops the node on SIGINT, SIGTERM and SIGHUP: one that is taken
+    here does not, until it is given back.
 
     Args:
         wanted: the signals, such as ``signal.SIGHUP``.
@@ -53,7 +57,12 @@ class Signals(MetaProcess):
 
     def __init__(self, *wanted: int, receiver: Target | None = None) -> None:
         for number in wanted or (None,):
-            if not isinstance(number, int) or number not in signal.valid_signals() or number in _REFUSED:
+            if (
+                not isinstance(number, int)
+                or isinstance(number, bool)
+                or number not in signal.valid_signals()
+                or number in _REFUSED
+            ):
                 raise BadInputError("Signals(...)", number, "signals that can be caught, such as signal.SIGHUP")
         self._wanted = tuple(dict.fromkeys(map(int, wanted)))
         self._receiver = check_receiver(receiver)

@@ -1,8 +1,9 @@
 """Lines that a person types, or that a shell pipes in."""
 
 import os
+import sys
 from dataclasses import dataclass
-from errno import EIO
+from errno import EBADF, EIO
 from typing import Final
 
 from .._core.errors import BadInputError
@@ -58,6 +59,11 @@ class StandardInput(MetaProcess):
 
     async def init(self) -> None:
         """See that there is something to read from."""
+        if self._fd == 0 and sys.__stdin__ is None:
+            # The number was free, and has been given to something else: a file, or what the event loop waits at.
+            raise OSError(
+                EBADF, "standard input was closed when this program started, so there is nothing to read from"
+            )
         os.fstat(self._fd)
 
     def start(self) -> None:

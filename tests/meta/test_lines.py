@@ -68,3 +68,20 @@ def test_a_character_that_the_end_cuts_off_follows_the_policy_too() -> None:
 def test_settings_that_cannot_be_right_are_refused(encoding: object, errors: object, max_line: object) -> None:
     with pytest.raises(BadInputError):
         Text(encoding, errors, max_line)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "encoding", ["hex", "zlib", "bz2", "base64", "rot13", "quopri", "idna", "punycode", "undefined", "uu"]
+)
+def test_a_codec_that_is_no_encoding_of_text_is_refused(encoding: str) -> None:
+    with pytest.raises(BadInputError, match="an encoding of text"):
+        Text(encoding)
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "UTF8", "latin-1", "utf-16", "utf-32-be", "utf-8-sig", "cp1252", "gb18030"]
+)
+def test_encodings_of_text_are_accepted(encoding: str) -> None:
+    cutter = Text(encoding, "strict").cutter()
+
+    assert cutter.feed("one\ntwo".encode(encoding)) + cutter.end() == [("one", True), ("two", True)]

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import sys
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,3 +125,13 @@ async def test_a_descriptor_that_is_not_open_is_an_error_of_the_spawn() -> None:
 def test_arguments_that_can_never_be_right_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(BadInputError):
         StandardInput(**options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+async def test_a_standard_input_that_was_closed_at_the_start_is_an_error_of_the_spawn(
+    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(sys, "__stdin__", None)
+    async with owning() as owned:
+        with pytest.raises(InitError, match="standard input was closed when this program started"):
+            await owned.spawn(StandardInput())
+        await owned.spawn(StandardInput(fd=pipe[0]))
