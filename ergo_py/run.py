@@ -5,20 +5,23 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
 from ._core.behaviour import Behaviour, behaviour_of
 from ._core.bridge import get_ident, thread_names
-from ._core.errors import BadInputError, NodeStoppedError
+from ._core.errors import BadInputError, NodeStoppedError, NotAllowedError
 from ._core.options import DEFAULTS
 from ._core.process import Process
+from ._core.programs import kill_groups
 from .node import Node, open_node
 
-__all__ = ["run"]
+__all__ = ["refusing_run", "run"]
 
 T = TypeVar("T")
 
@@ -26,18 +29,25 @@ T = TypeVar("T")
 def run(
     main: Callable[[Node], Awaitable[T]] | type[Behaviour], *, name: str = "node@localhost", **options: Any
 ) -> T | Any:
-    """Open a node, run ``main`` on it, and stop everything when it is done or when Ctrl-C or SIGTERM comes.
+    """Open a node, run ``main`` on it, and stop everything when it is done or when Ctrl-C, SIGTERM or SIGHUP comes.
 
     ``main`` is an async function that gets the node, whose result is returned; or a behaviour class, which is started as a process
     and whose end is the end of the program; its reason is returned. After a signal the result is None. The options are those of
     :func:`open_node`.
 
-    The first signal stops the node in order, within its ``stop_timeout``. The second says what is still alive, with stacks, and
-    leaves at once.
+    The first signal stops the node in order, within its ``stop_timeout``. Another one that comes within half a second counts as
+    the same: some programs signal both a process and its group. A later one kills the programs that ports have started, says what
+    is still alive, with stacks, and leaves at once. SIGHUP stays ignored in a program that was started with ``nohup``.
 
     Raises:
         BadInputError: ``main`` is neither, or an option cannot be right.
+        NotAllowedError: it stands at the top of a file that ``ergo run`` or ``ergo shell`` imports, and would run twice.
     """
+    if _importing:
+        raise NotAllowedError(
+            f"run(...) was called while {_importing[-1]} is imported, which would run it twice; "
+            'write `if __name__ == "__main__":` above it, or start the file with python'
+        )
     is_behaviour = isinstance(main, type) and issubclass(main, Behaviour)
     if not is_behaviour and not inspect.iscoroutinefunction(main):
         raise BadInputError("run(main)", main, "an `async def main(node)`, or a behaviour class such as `run(MyApp)`")
@@ -59,16 +69,34 @@ def run(
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
+_SAME_REQUEST: Final = 0.5
+"""Seconds after the first signal in which others count as the same request to stop. A person needs longer for the second Ctrl-C."""
+
+
+_importing: Final[list[str]] = []
+
+
+@contextmanager
+def refusing_run(imported: str) -> Iterator[None]:
+    """Refuse :func:`run` while a program is imported that somebody else is about to run."""
+    _importing.append(imported)
+    try:
+        yield
+    finally:
+        _importing.pop()
+
+
 class _Signals:
-    """Takes SIGINT and SIGTERM until the node is down, and gives them back then."""
+    """Takes SIGINT, SIGTERM and SIGHUP until the node is down, and gives them back then."""
 
     def __init__(self) -> None:
         self._node: Node | None = None
-        self._asked = False
+        self._asked: float | None = None
+        """When the first one came."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _taken():
             try:
                 self._before[number] = signal.signal(number, self._came)
             except ValueError:  # not the main thread: signals are somebody else's business
@@ -83,26 +111,39 @@ class _Signals:
     def watch_over(self, node: Node) -> None:
         """Know which node is meant; a signal that came before now counts."""
         self._node = node
-        if self._asked:
+        if self._asked is not None:
             node.stop()
 
     def _came(self, number: int, frame: FrameType | None) -> None:
         # A signal handler may run anywhere, in the middle of the scheduler too: so only what a thread might do.
-        if not self._asked:
-            self._asked = True
+        now = monotonic()
+        if self._asked is None:
+            self._asked = now
             if self._node is not None:
                 try:
                     self._node.stop_soon()
                 except NodeStoppedError:  # it is down already; only the handlers have not been given back yet
                     pass
             return
+        if now - self._asked < _SAME_REQUEST:
+            return
         try:
+            kill_groups()
             if self._node is not None:
                 sys.stderr.write(_what_is_alive(self._node, frame))
                 sys.stderr.flush()
         finally:
             # Whatever becomes of the report: the signal may have come in the middle of writing to that very stream.
             os._exit(128 + number)
+
+
+def _taken() -> list[signal.Signals]:
+    """The signals that stop a program: those that would end it otherwise."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # A terminal that was closed. Not if it is ignored, which is what nohup is for, or if the program handles it by itself.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        numbers.append(signal.SIGHUP)
+    return numbers
 
 
 def _what_is_alive(node: Node, frame: FrameType | None) -> str:

@@ -1,10 +1,12 @@
 """Running a whole program: what it returns, and what Ctrl-C and SIGTERM do, once and twice."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +26,12 @@ from ergo_py import (
     open_node,
     run,
 )
+from ergo_py._core import programs
 from ergo_py.run import _Signals
 from tests.support import Failed, running_node
 
 PATIENCE = 60.0
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def handlers() -> list[object]:
@@ -272,12 +275,92 @@ def test_in_another_thread_it_runs_and_leaves_signals_alone() -> None:
     assert results == [before]
 
 
+# -- signals, twice ----------------------------------------------------------------------------------------------------
+
+
+class Left(BaseException):
+    """Instead of leaving the program that runs the tests."""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    def leave(status: int) -> None:
+        raise Left(status)
+
+    clock = Clock()
+    monkeypatch.setattr(sys.modules["ergo_py.run"], "monotonic", clock)
+    monkeypatch.setattr(os, "_exit", leave)
+    return clock
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+@pytest.mark.parametrize("first", SIGNALS)
+def test_two_signals_that_come_at_once_are_one_request(
+    first: signal.Signals, second: signal.Signals, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = _Signals()
+
+    signals._came(first, None)
+    clock.now += 0.49
+    signals._came(second, None)
+    clock.now += 0.02
+    with pytest.raises(Left) as left:
+        signals._came(second, None)
+
+    assert left.value.args == (128 + second,)
+
+
+def test_the_programs_of_ports_are_killed_before_a_program_is_left(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[int, int]] = []
+
+    def kill(group: int, number: int) -> None:
+        killed.append((group, number))
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "killpg", kill)
+    monkeypatch.setattr(programs, "_groups", {4711, 4712})
+    signals = _Signals()
+    signals._came(signal.SIGTERM, None)
+    clock.now += 5.0
+
+    with pytest.raises(Left):
+        signals._came(signal.SIGTERM, None)
+
+    assert sorted(killed) == [(4711, signal.SIGKILL), (4712, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled"])
+def test_a_sighup_that_the_program_ignores_or_handles_is_left_alone(handler: Any) -> None:
+    during: list[object] = []
+
+    async def main(_node: Node) -> None:
+        during.append(signal.getsignal(signal.SIGHUP))
+
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        run(main, watchdog=None, log_output="none")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert during == [handler]
+
+
 # -- signals, in a program of their own ------------------------------------------------------------------------------------
 
 PROGRAM = """
 import sys, threading
 import trio, trio.testing
 from ergo_py import Actor, run
+from ergo_py.meta import Port, PortLine
 
 def say(text):
     sys.stdout.write(text + "\\n")
@@ -299,6 +382,17 @@ class Stubborn(Actor):
         await trio.testing.wait_all_tasks_blocked()
         say("terminating")
 
+# Its port runs a program that holds a pipe open for as long as it lives, and heeds neither the end of its input nor SIGTERM.
+HOLDS = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); " \\
+    "os.open(sys.argv[1], os.O_WRONLY); print(flush=True); time.sleep(3600)"
+
+class Owner(Actor):
+    async def init(self):
+        await self.spawn_meta(Port([sys.executable, "-S", "-c", HOLDS, sys.argv[2]]))
+    def handle_message(self, message, sender):
+        if isinstance(message, PortLine):
+            say("ready")
+
 class Blocking(Actor):
     def init(self):
         self.send(self.pid, "block")
@@ -306,7 +400,7 @@ class Blocking(Actor):
         say("ready")
         threading.Event().wait()
 
-behaviour = {"polite": Polite, "stubborn": Stubborn, "blocking": Blocking}[sys.argv[1]]
+behaviour = {"polite": Polite, "stubborn": Stubborn, "owner": Owner, "blocking": Blocking}[sys.argv[1]]
 
 class App(Actor):
     async def init(self):
@@ -319,9 +413,9 @@ print("result", run(App, watchdog=None, log_output="none", stop_timeout=3600))
 class Program:
     """A program in a process of its own, which never outlives the test."""
 
-    def __init__(self, behaviour: str) -> None:
+    def __init__(self, behaviour: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROGRAM, behaviour],
+            [sys.executable, "-W", "error", "-c", PROGRAM, behaviour, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -342,6 +436,15 @@ class Program:
         watch.cancel()
         watch.join()
         assert said == f"{line}\n"
+
+    def insist(self, number: signal.Signals) -> None:
+        """Send it until the program has gone: what comes soon after the first one counts as the same."""
+        while self._process.poll() is None:
+            self.signal(number)
+            try:
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -367,7 +470,7 @@ def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) 
         program.wait_until_it_says("ready")
         program.signal(number)
         program.wait_until_it_says("terminating")
-        program.signal(number)
+        program.insist(number)
         status, _, err = program.end()
 
     assert status == 128 + number
@@ -384,13 +487,7 @@ def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) 
 def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(number: signal.Signals) -> None:
     with Program("blocking") as program:
         program.wait_until_it_says("ready")
-        # The two may arrive as one if they come at once: so until it has gone.
-        while program._process.poll() is None:
-            program.signal(number)
-            try:
-                program._process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
+        program.insist(number)
         status, _, err = program.end()
 
     assert status == 128 + number
@@ -407,7 +504,29 @@ def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
         assert program._process.stderr is not None
         program._process.stderr.close()
         program._process.stderr = None
-        program.signal(signal.SIGTERM)
+        program.insist(signal.SIGTERM)
         status = program._process.wait(PATIENCE)
 
     assert status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_programs_of_ports_do_not_outlive_a_program_that_is_left(number: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "held"
+    os.mkfifo(path)
+    ended = threading.Event()
+
+    def read() -> None:
+        path.read_bytes()  # returns when the program of the port has gone
+        ended.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with Program("owner", str(path)) as program:
+        program.wait_until_it_says("ready")
+        program.insist(number)
+        status, _, _ = program.end()
+
+    assert status == 128 + number
+    assert ended.wait(PATIENCE)
+    reader.join()

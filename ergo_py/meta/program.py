@@ -22,8 +22,9 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import FdStream
 
-from .._core.errors import BadInputError, ErgoError
+from .._core.errors import BadInputError, ErgoError, NotAllowedError
 from .._core.options import check_flag, check_number
+from .._core.programs import forget_group, note_group
 
 __all__ = ["Program", "ProgramFailedError", "ProgramOptions", "StopTimes", "Terminal"]
 
@@ -196,6 +197,7 @@ class Program:
 
     def __init__(self, process: trio.Process, master: FdStream | None) -> None:
         self._process = process
+        note_group(process.pid)
         self._is_terminal = master is not None
         self._is_gone = False
         self._began = time.monotonic()
@@ -223,7 +225,14 @@ class Program:
         Raises:
             OSError: it cannot be started, and why.
             BadInputError: there is no such user or group.
+            NotAllowedError: this program ignores SIGCHLD, so that nobody could find out how the other one ended.
         """
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            # The system then forgets a program as it ends: every status reads 0, and its number may be another's at once.
+            raise NotAllowedError(
+                "SIGCHLD is ignored in this program (perhaps inherited: `trap '' CHLD` in a shell), so how a program ends cannot "
+                "be found out; call signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread first"
+            )
         environment = options.environment()
         path = options.path(environment)
         with _Slave(options.terminal) as terminal:
@@ -303,8 +312,13 @@ class Program:
     def is_gone(self) -> bool:
         """Whether it has ended, and all that it started and that has not left its process group."""
         # As long as one of the group is there its number is not given to anybody else; afterwards it is not used again.
-        self._is_gone = self._is_gone or (self.returncode is not None and not self.signal(0))
+        if not self._is_gone and self.returncode is not None and not self.signal(0):
+            self._gone()
         return self._is_gone
+
+    def _gone(self) -> None:
+        self._is_gone = True
+        forget_group(self.pid)
 
     async def end(self, times: StopTimes, *, at_once: bool) -> bool:
         """End it and what it has started: close its input, SIGTERM, SIGKILL. False if even that did not help."""
@@ -329,7 +343,7 @@ class Program:
                 await trio.sleep(pause)
                 pause = min(2 * pause, 0.05)
                 if await trio.to_thread.run_sync(_only_dead, self.pid):
-                    self._is_gone = True
+                    self._gone()
         return self.is_gone
 
     def close(self) -> None:
@@ -342,6 +356,7 @@ class Program:
         give_up = time.monotonic() + 0.5
         while self.returncode is None and time.monotonic() < give_up:
             time.sleep(0.001)
+        forget_group(self.pid)
 
 
 def _only_dead(group: int) -> bool:

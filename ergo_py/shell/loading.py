@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .._core.behaviour import Behaviour
+from ..run import refusing_run
 from .leaving import Leave, Status
 
 __all__ = ["Program", "load"]
@@ -36,10 +37,11 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
         Leave: there is no such thing, or it is nothing that can be run.
     """
     where, _, attribute = target.partition(":")
-    if where.endswith(".py") or "/" in where:
-        module = _import_file(Path(where), arguments)
-    else:
-        module = _import_module(where, arguments)
+    with refusing_run(where):
+        if where.endswith(".py") or "/" in where:
+            module = _import_file(Path(where), arguments)
+        else:
+            module = _import_module(where, arguments)
     app = _app(module, attribute, where)
     if app is None and needs_app:
         raise Leave(Status.USAGE, f"{where} has neither `main` nor `app`; name {_WANTED}, such as {where}:start")

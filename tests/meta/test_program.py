@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py import BadInputError
+from ergo_py import BadInputError, NotAllowedError
+from ergo_py._core import programs
 from ergo_py.meta.program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
 
 
@@ -63,15 +64,26 @@ def test_a_failure_says_how() -> None:
     assert str(ProgramFailedError("tool", None, 1234)) == "tool died of signal 1234"
 
 
+async def test_no_program_is_started_while_nobody_could_find_out_how_it_ends() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(NotAllowedError, match="SIGCHLD is ignored"):
+            await Program.start(ProgramOptions(["false"]))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 async def test_closing_ends_at_once_and_may_be_done_twice() -> None:
     with trio.fail_after(10):
         program = await Program.start(ProgramOptions(["sleep", "60"]))
 
+        assert program.pid in programs._groups
         program.close()
         program.close()
 
     assert program.returncode == -signal.SIGKILL
     assert program.is_gone
+    assert program.pid not in programs._groups
     assert program.signal(signal.SIGTERM) is False
 
 

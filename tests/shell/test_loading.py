@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ergo_py import run
 from ergo_py.shell.leaving import Leave, Status
 from ergo_py.shell.loading import load
 
@@ -107,3 +108,19 @@ def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(source: st
         assert "wrong.py" in caught.value.text
         assert "loading.py" not in caught.value.text
         assert caught.value.text.endswith("could not be imported")
+
+
+def test_a_file_that_runs_itself_when_it_is_imported_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(
+        "from ergo_py import run\nasync def main(node): raise AssertionError('it runs')\nrun(main)\n"
+    )
+
+    for target in ("twice", f"{tmp_path}/twice.py"):
+        with pytest.raises(Leave) as caught:
+            load(target, [], needs_app=True)
+        assert 'write `if __name__ == "__main__":` above it' in caught.value.text
+
+    async def main(_node: object) -> int:
+        return 7
+
+    assert run(main, watchdog=None, log_output="none") == 7
