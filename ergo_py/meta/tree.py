@@ -37,6 +37,10 @@ class Tree:
         """What is there."""
         return list(self._marks)
 
+    def is_directory(self, path: str) -> bool:
+        """Whether this was a directory at the last look."""
+        return len(self._marks.get(path, ())) == 1
+
     def look(self, *paths: str) -> list[tuple[Change, str]]:
         """Compare these paths and all below them, or, without any, everything."""
         if not paths or self.root in paths:
@@ -70,22 +74,24 @@ class Tree:
         return known
 
     def _found(self, path: str) -> Iterator[tuple[str, _Mark]]:
-        if path != self.root:
-            if self._ignore is not None and self._ignore(path):
-                return
-            mark = _mark(path)
-            if mark is None:
-                return
-            yield path, mark
-            if len(mark) > 1 or not self._recursive:
-                return
-        try:
-            with os.scandir(path) as entries:
-                names = [entry.path for entry in entries]
-        except OSError:  # gone meanwhile, or not ours to look into: then nothing is in it
-            return
-        for name in names:
-            yield from self._found(name)
+        # Not by recursion: directories may be nested deeper than Python's stack.
+        waiting = [path]
+        while waiting:
+            path = waiting.pop()
+            if path != self.root:
+                if self._ignore is not None and self._ignore(path):
+                    continue
+                mark = _mark(path)
+                if mark is None:
+                    continue
+                yield path, mark
+                if len(mark) > 1 or not self._recursive:
+                    continue
+            try:
+                with os.scandir(path) as entries:
+                    waiting.extend(entry.path for entry in entries)
+            except OSError:  # gone meanwhile, or not ours to look into: then nothing more is in it
+                continue
 
 
 def _mark(path: str) -> _Mark | None:

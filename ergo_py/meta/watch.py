@@ -1,19 +1,20 @@
 """Changes in a directory tree as messages."""
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from errno import ENOENT, ENOTDIR
+from errno import ENOSPC, ENOTDIR
 from importlib import import_module
-from math import inf
 from typing import Any, Final
 
 from .._core.errors import BadInputError
 from .._core.ids import Alias, Target
 from .._core.meta import MetaProcess
 from .._core.options import check_number
+from .inotify import lacks_watches
 from .receivers import check_receiver
 from .tree import Change, Tree
 
@@ -21,6 +22,8 @@ __all__ = ["Change", "DirectoryWatch", "PathChanged"]
 
 _RESCAN: Final = 60.0
 """Seconds after which everything is compared even if the operating system told nothing: its queue may have overflowed."""
+_PATIENCE: Final = 5
+"""How often in a row the package may fail."""
 _STEP: Final = 50
 _TIMEOUT: Final = 500
 
@@ -40,13 +43,17 @@ class DirectoryWatch(MetaProcess):
     With the extra ``watch`` (the package watchfiles) the operating system tells when something has changed; without it, or with
     ``polling=True``, the tree is compared with what it was every ``interval`` seconds. What is told is the same either way. What a
     directory contains is not its own change. A directory that is removed while it is watched ends the meta-process, after what was
-    in it was told as deleted.
+    in it was told as deleted; one that takes its place at once is watched instead.
+
+    Where the system lets a user listen to no more directories (``fs.inotify.max_user_watches``), the tree is polled, and the log
+    says so. A name that is not UTF-8 is told with surrogates, as :func:`os.fsdecode` makes them.
 
     Args:
         path: the directory.
         recursive: watch what is below its subdirectories, too.
         initial: tell what is there at the beginning, as added.
-        polling: True never, False always relies on the operating system; None does if the package is there.
+        polling: True never relies on the operating system, and None does if it can; False makes it an error if it cannot at
+            the beginning.
         interval: seconds between two looks, when polling.
         ignore: says of a path that nothing is to be told of it or of what is below it.
         receiver: who is told; the owner if not given.
@@ -79,6 +86,8 @@ class DirectoryWatch(MetaProcess):
         self._receiver = check_receiver(receiver)
         self._tree = Tree(os.path.abspath(self._path), recursive=recursive, ignore=ignore)
         self._package: Any = None
+        self._failures = 0
+        """How often in a row the package has failed before it told anything."""
         self._told = 0
 
     def init(self) -> None:
@@ -99,12 +108,11 @@ class DirectoryWatch(MetaProcess):
         """Tell of changes until the stop comes."""
         if self._initial:
             self._tell()
-        if self._package is not None:
+        while self._package is not None and not self.stopping:
             self._listen()
-        else:
-            while self.pause(self._interval):
-                self._tell()
-                self._check_root()
+        while self.pause(self._interval):
+            self._tell()
+            self._look_at_root()
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """What is watched, and how."""
@@ -116,6 +124,7 @@ class DirectoryWatch(MetaProcess):
         }
 
     def _listen(self) -> None:
+        """Tell what the package hears, until the stop comes, or until it has to begin anew, or has to be done without."""
         batches = self._package.watch(
             self._tree.root,
             watch_filter=None,
@@ -127,28 +136,82 @@ class DirectoryWatch(MetaProcess):
             recursive=self._recursive,
             ignore_permission_denied=True,
         )
-        # At once when the first batch comes: something may have changed before the listening began.
-        compare_at = -inf
+        root = self._look_at_root()
+        compare_at: float | None = None
         with closing(batches):
-            for batch in batches:
-                if time.monotonic() >= compare_at:
-                    compare_at = time.monotonic() + _RESCAN
-                    self._tell()
-                elif batch:
-                    self._tell(*{path for _, path in batch})
-                self._check_root()
+            while True:
+                try:
+                    batch = next(batches, None)
+                except Exception as error:
+                    self._look_at_root()
+                    if isinstance(error, OSError) and compare_at is None:
+                        self._poll(error, may_raise=True)
+                    else:
+                        self._begin_anew(error)
+                    return
+                if batch is None:
+                    return
+                self._failures = 0
+                paths = {path for _, path in batch}
+                # Everything when the first batch comes: something may have changed before the listening began.
+                if compare_at is None or time.monotonic() >= compare_at or self._tree.root in paths:
+                    # What the system does not listen to, for want of watches, is not told of either.
+                    grew = self._tell() or compare_at is None
+                    had_begun, compare_at = compare_at is not None, time.monotonic() + _RESCAN
+                else:
+                    grew, had_begun = bool(paths) and self._tell(*paths), True
+                if self._look_at_root() != root or self._tree.root in paths:
+                    return  # another directory may have taken the place of the one that is listened to
+                if grew and lacks_watches():
+                    self._poll(_no_watches(), may_raise=not had_begun)
+                    return
 
-    def _tell(self, *paths: str) -> None:
+    def _begin_anew(self, error: Exception) -> None:
+        """The package has failed, as over a name that is not UTF-8. If it goes on to, it is done without."""
+        self._failures += 1
+        if self._failures > _PATIENCE:
+            self._poll(error, may_raise=False)
+            return
+        self.log.info("watchfiles failed, and begins anew", path=self._path, error=repr(error))
+        # What it has heard is lost with it, so everything is compared; not more often than by polling.
+        self._tell()
+        self.pause(self._interval)
+
+    def _poll(self, error: Exception, *, may_raise: bool) -> None:
+        """Do without the package from now on."""
+        if may_raise and self._polling is False:
+            raise error
+        self.log.warning("the tree is polled from now on", path=self._path, error=repr(error), interval=self._interval)
+        self._package = None
+
+    def _tell(self, *paths: str) -> bool:
+        """Tell what has changed at these paths, or anywhere; True if there are more directories to listen to than before."""
         to = self.parent if self._receiver is None else self._receiver
+        grew = False
         for change, path in self._tree.look(*paths):
+            grew = grew or (change is Change.ADDED and self._tree.is_directory(path))
             self._told += 1
             self.send(to, PathChanged(self.id, change, path))
+        return grew
 
-    def _check_root(self) -> None:
+    def _look_at_root(self) -> tuple[int, int]:
+        """The same as :meth:`_check_root`; what was in a directory that is gone is told before that ends the watch."""
+        try:
+            return self._check_root()
+        except OSError:
+            self._tell()
+            raise
+
+    def _check_root(self) -> tuple[int, int]:
+        """By what the directory is known; another one at its path has something else."""
         root = self._tree.root
-        if not os.path.isdir(root):
-            number = ENOTDIR if os.path.exists(root) else ENOENT
-            raise OSError(number, "there is no such directory to watch", self._path)
+        try:
+            status = os.stat(root)
+        except OSError as error:
+            raise OSError(error.errno, "there is no such directory to watch", self._path) from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise OSError(ENOTDIR, "there is no such directory to watch", self._path)
+        return status.st_dev, status.st_ino
 
 
 class _Stop:
@@ -159,3 +222,10 @@ class _Stop:
 
     def is_set(self) -> bool:
         return self._watch.stopping
+
+
+def _no_watches() -> OSError:
+    return OSError(
+        ENOSPC,
+        "the system lets this user listen to no more directories; raise fs.inotify.max_user_watches, or poll: polling=True",
+    )

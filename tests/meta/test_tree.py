@@ -89,6 +89,22 @@ def test_what_is_ignored_is_not_seen_nor_what_is_below_it(tmp_path: Path) -> Non
     assert tree.look(str(tmp_path / ".git")) == []
 
 
+def test_directories_may_be_nested_deeper_than_the_stack_of_python(tmp_path: Path) -> None:
+    deep = [str(tmp_path)]
+    for _ in range(1100):
+        deep.append(f"{deep[-1]}/d")
+        os.mkdir(deep[-1])
+    tree = Tree(str(tmp_path))
+    try:
+        assert tree.look() == [(ADDED, path) for path in deep[1:]]
+        assert tree.is_directory(deep[-1])
+    finally:
+        # Here, since what removes old test directories may be recursive.
+        for path in reversed(deep[1:]):
+            os.rmdir(path)
+    assert tree.look() == [(DELETED, path) for path in reversed(deep[1:])]
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     tree = Tree(str(tmp_path))
