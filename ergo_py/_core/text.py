@@ -1,6 +1,6 @@
 """Text of values and for terminals: nothing here raises because of what a value says about itself."""
 
-__all__ = ["printable", "shown", "text_of"]
+__all__ = ["printable", "printable_lines", "shown", "text_of"]
 
 
 def text_of(value: object) -> str:
@@ -28,3 +28,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -19,6 +19,10 @@ __all__ = ["bind_socket", "clean", "directory", "peer_user", "sockets"]
 _SUFFIX: Final = ".sock"
 _LONGEST: Final = 100
 """Bytes of a path; the systems allow 104 or 108."""
+_NAME: Final = 40
+"""Bytes of these that are left for the name of a socket."""
+_SHORT: Final = "/tmp"
+"""Where the directory is if the path of the temporary directory leaves no room for a name."""
 _UNFINISHED: Final = 60.0
 """Seconds after which a socket that never got its name was left behind by somebody who died."""
 
@@ -26,11 +30,18 @@ _UNFINISHED: Final = 60.0
 def directory(*, create: bool = False) -> Path:
     """``ergo`` in the user's run-time directory, or else a directory of the user's own among the temporary files.
 
+    A path that is too long for sockets is not used for temporary files; then the directory is in ``/tmp``.
+
     Raises:
         ControlSocketError: it belongs to somebody else, or others may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    place = Path(runtime) / "ergo" if runtime else Path(tempfile.gettempdir()) / f"ergo-{os.geteuid()}"
+    if runtime:
+        place = Path(runtime) / "ergo"
+    else:
+        place = Path(tempfile.gettempdir()) / f"ergo-{os.geteuid()}"
+        if len(os.fsencode(place)) > _LONGEST - _NAME:
+            place = Path(_SHORT) / place.name
     if create:
         try:
             place.mkdir(mode=0o700)
@@ -45,12 +56,25 @@ def directory(*, create: bool = False) -> Path:
         found = os.lstat(place)
     except FileNotFoundError:
         return place
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    problem = _problem(found)
+    if problem:
+        # No other directory is tried: `ergo` has to look where the node is, whatever another user does in between.
         raise ControlSocketError(
-            f"{place} must be a directory that only its user may enter (mode 0700), and yours; "
-            "make it so, or set XDG_RUNTIME_DIR to a directory of your own"
+            f"{place} {problem}; control sockets need a directory that only you may enter (mode 0700): make it so, "
+            "or set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`"
         )
     return place
+
+
+def _problem(found: os.stat_result) -> str:
+    """Why this is no directory for control sockets; empty if it is one."""
+    if not stat.S_ISDIR(found.st_mode):
+        return "is no directory"
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}, and you are user {os.geteuid()}"
+    if found.st_mode & 0o077:
+        return f"may be entered by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return ""
 
 
 def bind_socket(node: str) -> tuple[socket.socket, Path]:
@@ -84,7 +108,10 @@ def _free_name(place: Path, node: str) -> Path:
     for number in range(1, 1000):
         path = place / f"{stem}+{os.getpid()}{f'+{number}' if number > 1 else ''}{_SUFFIX}"
         if len(os.fsencode(path)) > _LONGEST:
-            raise OSError(f"the path {path} is longer than {_LONGEST} bytes; give the node a shorter name")
+            raise OSError(
+                f"the path {path} is longer than {_LONGEST} bytes, and a socket's must not be; "
+                "give the node a shorter name, or set XDG_RUNTIME_DIR to a directory with a shorter path"
+            )
         if not path.exists():
             return path
     raise OSError(f"there are a thousand sockets of {node}")
@@ -99,7 +126,7 @@ def sockets() -> Iterator[tuple[str, int, Path]]:
         # "+" is never part of a quoted name.
         name, _, numbers = path.name.removesuffix(_SUFFIX).partition("+")
         pid = numbers.partition("+")[0]
-        if pid.isdecimal():
+        if pid.isdecimal() and _is_socket(path):
             yield unquote(name), int(pid), path
 
 
@@ -108,13 +135,22 @@ def clean() -> list[Path]:
     removed = []
     place = directory()
     unfinished = [
-        path for path in (place.glob(".*+*") if place.is_dir() else ()) if time.time() - _born(path) > _UNFINISHED
+        path
+        for path in (place.glob(".*+*") if place.is_dir() else ())
+        if _is_socket(path) and time.time() - _born(path) > _UNFINISHED
     ]
     for path in [*(path for _, _, path in sockets()), *unfinished]:
         if _is_stale(path):
             path.unlink(missing_ok=True)
             removed.append(path)
     return removed
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:  # gone meanwhile
+        return False
 
 
 def _born(path: Path) -> float:

@@ -64,8 +64,10 @@ def read_question(line: bytes) -> Question:
         ControlError: it is no request; ``bad_request`` and ``version`` are the codes after which nothing more is read.
     """
     try:
-        _check_depth(line)
-        said = json.loads(line)
+        # Not left to the parser, which takes UTF-16 as well: the check looks at what the parser gets.
+        text = line.decode("utf-8")
+        _check_depth(text)
+        said = json.loads(text)
     except (ValueError, RecursionError):
         raise ControlError(
             "bad_request", 'a request is one line of JSON, such as {"v": 1, "id": 1, "do": "ps"}'
@@ -83,18 +85,18 @@ def read_question(line: bytes) -> Question:
     return Question(number, do, arguments)
 
 
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_BRACKETS: Final = re.compile(rb"[\[\]{}]")
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
 _DEEPEST: Final = 50
 
 
-def _check_depth(line: bytes) -> None:
+def _check_depth(line: str) -> None:
     """Refuse brackets in brackets in brackets: the parser goes as deep as they do, and the stack of this thread is small."""
-    if line.count(b"[") + line.count(b"{") <= _DEEPEST:
+    if line.count("[") + line.count("{") <= _DEEPEST:
         return
     depth = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", line)):
-        depth += 1 if bracket in b"[{" else -1
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", line)):
+        depth += 1 if bracket in "[{" else -1
         if depth > _DEEPEST:
             raise ValueError("too deep")
 

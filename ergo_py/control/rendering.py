@@ -171,9 +171,9 @@ def stack_text(error: Any) -> str:
     report = error.more.get("report")
     if not report:
         return ""
-    lines = report["stack"].splitlines()
+    lines = [printable(line) for line in report["stack"].split("\n")]
     last = max((number for number, line in enumerate(lines) if line.endswith("in unrolled_run")), default=-2)
-    return "\n".join(lines[last + 2 :]) + "\n"
+    return "\n".join(lines[last + 2 :]).rstrip("\n") + "\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from .commands import COMMANDS
 from .grammar import make_parser
 from .leaving import Leave, Status
 from .loading import load
+from .output import complain, prepare
 from .prompt import Local, Prompt
 
 __all__ = ["main"]
@@ -43,7 +44,7 @@ def _run(options: argparse.Namespace) -> Status:
         and result is not None
         and is_failure(result)
     ):
-        sys.stderr.write(f"{program.app.__qualname__} ended: {result}\n")
+        complain(f"{program.app.__qualname__} ended: {result}")
         return Status.FAILED
     return Status.DONE
 
@@ -82,15 +83,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "run":
             return _run(options)
+        # Not before: how a program that is run writes is its own affair.
+        prepare()
         if options.command == "shell":
             return _shell(options)
         COMMANDS[options.command](options)
         sys.stdout.flush()
     except Leave as leave:
-        sys.stderr.write(f"ergo: {leave.text}\n")
+        complain(f"ergo: {leave.text}")
         return leave.status
     except ErgoError as error:
-        sys.stderr.write(f"ergo: {error}\n")
+        complain(f"ergo: {error}")
         return Status.FAILED
     except BrokenPipeError:
         # Whoever read the output has seen enough, such as `head`. Python must not complain when it flushes at exit.

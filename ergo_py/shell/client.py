@@ -44,10 +44,14 @@ class Link:
         self._connect(monotonic() + _GREETING)
         hello = self._receive(_GREETING)
         if "error" in hello:
-            raise ControlError(hello["error"]["code"], hello["error"]["text"])
+            raise self._refused(hello["error"])
         if hello.get("ergo") != VERSION:
             raise ControlError("version", f"{self.path} speaks version {hello.get('ergo')}, and this program {VERSION}")
-        self.node, self.os_pid, self.may = hello["node"], hello["os_pid"], hello["may"]
+        match hello:
+            case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(isinstance(one, str) for one in may):
+                self.node, self.os_pid, self.may = node, os_pid, may
+            case _:
+                raise self._not_understood()
 
     def _connect(self, end: float) -> None:
         while True:
@@ -91,11 +95,9 @@ class Link:
                 if out is not None:
                     out(said["out"])
             elif said.get("ok"):
-                return said["result"]
+                return said.get("result")
             else:
-                error = said["error"]
-                more = {key: value for key, value in error.items() if key not in ("code", "text")}
-                raise ControlError(error["code"], error["text"], **more)
+                raise self._refused(said.get("error"))
 
     def cancel(self) -> None:
         """Have the node stop what it is doing for us; the answer says so."""
@@ -121,10 +123,23 @@ class Link:
             if len(self._buffer) > 2 * MAX_ANSWER:
                 raise ConnectionError(f"{self.path} says more than a node may")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        said = json.loads(line)
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._not_understood() from None
         if not isinstance(said, dict):
-            raise ConnectionError(f"{self.path} does not speak the language of control sockets")
+            raise self._not_understood()
         return said
+
+    def _refused(self, error: object) -> Exception:
+        """The error that a node answered with."""
+        match error:
+            case {"code": str(code), "text": str(text), **more}:
+                return ControlError(code, text, **{str(key): value for key, value in more.items()})
+        return self._not_understood()
+
+    def _not_understood(self) -> ConnectionError:
+        return ConnectionError(f"{self.path} does not speak the language of control sockets")
 
     def _has_something(self, seconds: float) -> bool:
         return bool(select.select([self._sock], [], [], None if seconds < 0 else seconds)[0])
@@ -150,7 +165,7 @@ def find_nodes() -> list[Found]:
         link = Link(path)
         try:
             link.open()
-        except (OSError, ValueError, ControlError) as error:
+        except (OSError, ControlError) as error:
             if not _is_alive(pid):
                 # A copy of a program that has ended may still hold its socket.
                 path.unlink(missing_ok=True)
@@ -167,7 +182,7 @@ def find_nodes() -> list[Found]:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no program can have a number as large as the file's name says
         return False
     except OSError:
         return True
@@ -193,7 +208,7 @@ def choose(name: str | None, os_pid: int | None) -> Link:
         except ControlError as error:
             link.close()
             raise Leave(Status.of(error.code), f"{meant[0].name}: {error.text}") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             link.close()
             raise Leave(Status.NO_ANSWER, f"{meant[0].name} does not answer: {error}") from None
         return link

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from .._core.text import printable
+from .._core.text import printable, printable_lines
 from ..control.protocol import ControlError
 from ..control.rendering import Table, clock, crash, duration, process_table, stack_text, table
 from .client import Link, choose, find_nodes
 from .leaving import Leave, Status
+from .output import complain, escape_json, say, say_json, show
 from .prompt import Attached, Prompt
 from .screens import choose_screen
 from .top import blocked_text, top
@@ -20,19 +21,9 @@ __all__ = ["COMMANDS", "nodes"]
 Options = argparse.Namespace
 
 
-def say(text: str) -> None:
-    """Print a text."""
-    sys.stdout.write(f"{text}\n")
-
-
 def say_table(table: Table) -> None:
     """Print a table, as well as it can be done where it is printed."""
-    say(choose_screen().table(table))
-
-
-def say_json(value: object) -> None:
-    """Print for programs."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    show(choose_screen().table(table))
 
 
 def nodes(options: Options) -> None:
@@ -61,7 +52,7 @@ def ps(link: Link, options: Options) -> None:
         say_json(said)
         return
     if said["blocked"] is not None:
-        sys.stderr.write(f"{blocked_text(said['blocked'])}\n")
+        complain(blocked_text(said["blocked"]))
     say_table(process_table(said["rows"], threads=options.threads, sort=options.sort))
     if len(said["rows"]) < said["found"]:
         say(f"… and {said['found'] - len(said['rows'])} more; --limit shows them")
@@ -73,7 +64,7 @@ def tree(link: Link, options: Options) -> None:
     if options.json:
         say_json(said["tree"])
     else:
-        say(choose_screen().tree("\n".join(printable(line) for line in said["text"].splitlines())))
+        show(choose_screen().tree(printable_lines(said["text"])))
 
 
 def info(link: Link, options: Options) -> None:
@@ -99,7 +90,7 @@ def info(link: Link, options: Options) -> None:
             shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
         elif value is not None:
             shown[key.replace("_", " ")] = str(value)
-    say(choose_screen().pairs(shown))
+    show(choose_screen().pairs(shown))
     if stack:
         say(stack.rstrip())
 
@@ -121,7 +112,7 @@ def _say_pairs(said: dict[str, Any], options: Options, nothing: str) -> None:
     if options.json:
         say_json(said)
     else:
-        say(choose_screen().pairs(said) if said else nothing)
+        show(choose_screen().pairs(said) if said else nothing)
 
 
 def peek(link: Link, options: Options) -> None:
@@ -177,11 +168,11 @@ def trace(link: Link, options: Options) -> None:
         "json": options.json,
     }
 
-    def show(text: str) -> None:
-        sys.stdout.write(text if options.json else f"{printable(text.rstrip())}\n")
+    def out(text: str) -> None:
+        show(escape_json(text.rstrip()) if options.json else printable(text.rstrip()))
         sys.stdout.flush()
 
-    said = link.ask("trace", patience=options.seconds + 15, out=show, **asked)
+    said = link.ask("trace", patience=options.seconds + 15, out=out, **asked)
     if not options.json:
         missed = f", {said['missed']} missed" if said["missed"] else ""
         say(f"{said['entries']} entries{missed}")
@@ -210,7 +201,7 @@ def crashes(link: Link, options: Options) -> None:
         say("nothing has ended" if options.all else "nothing has failed")
     else:
         screen = choose_screen()
-        say("\n\n".join(screen.crash(crash(one)) for one in said))
+        show("\n\n".join(screen.crash(crash(one)) for one in said))
 
 
 def live(link: Link, options: Options) -> None:
@@ -247,7 +238,7 @@ def _confirm(link: Link, options: Options, what: str) -> None:
         who = " ".join(str(word) for word in (found.get("name"), found["behaviour"], number) if word is not None)
     if not sys.stdin.isatty():
         raise Leave(Status.NOT_CONFIRMED, f"{what} {who} on {link.node}? there is no terminal to ask at: say --yes")
-    sys.stdout.write(f"{what} {printable(who)} on {link.node}? [y/N] ")
+    sys.stdout.write(printable(f"{what} {who} on {link.node}? [y/N] "))
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Leave(Status.NOT_CONFIRMED, "nothing was done")

@@ -14,6 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from .._core.behaviour import Behaviour
 from .._core.reasons import Crashed
+from .._core.text import printable_lines
 from ..blocking import OwnedNode
 from ..control.evaluating import Session
 from ..control.protocol import ControlError
@@ -118,7 +119,7 @@ class Attached:
             self._link.ask("eval", patience=None, out=_write, source=source)
         except ControlError as error:
             if error.code != "cancelled":
-                _write(f"{error.text}\n{stack_text(error)}")
+                _write(f"{printable_lines(error.text)}\n{stack_text(error)}")
         except KeyboardInterrupt:
             self._link.cancel()
             self._link.wait_answer(_write)

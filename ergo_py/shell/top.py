@@ -59,8 +59,10 @@ def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
     said = link.ask("ps", sort=sort, limit=room)
     told = [
         screen.title(
-            f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
-            f"{said['rate']:.0f} handled a second"
+            printable(
+                f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
+                f"{said['rate']:.0f} handled a second"
+            )
         )
     ]
     blocked = said["blocked"]

@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,7 +15,7 @@ import trio
 from ergo_py import Node
 from ergo_py.control.limits import Limits
 from ergo_py.control.server import Server
-from tests.support import running_node
+from tests.support import running_node, short_directory
 
 __all__ = ["Impatient", "Quick", "Wire", "in_thread", "runtime_directory", "served"]
 
@@ -26,11 +24,10 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def runtime_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Short, because the path of a socket must be."""
-    path = Path(tempfile.mkdtemp(prefix="ergo"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    yield path
-    shutil.rmtree(path)
+    """A directory of the test's own for control sockets."""
+    with short_directory() as path:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+        yield path
 
 
 class Quick(Limits):

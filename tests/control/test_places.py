@@ -31,12 +31,45 @@ def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(runtime_di
 
     place.mkdir()
     place.chmod(0o750)
-    with pytest.raises(ControlSocketError, match="mode 0700"):
+    with pytest.raises(ControlSocketError, match=r"may be entered by others \(mode 0750\)"):
         directory()
     place.rmdir()
     place.symlink_to(runtime_directory)
-    with pytest.raises(ControlSocketError, match="mode 0700"):
+    with pytest.raises(ControlSocketError, match="is no directory"):
         directory(create=True)
+
+
+def test_a_directory_that_another_user_made_first_is_refused_with_what_to_do(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A directory for all users, and no run-time directory.
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(runtime_directory))
+    mine = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: mine + 1)
+    (runtime_directory / f"ergo-{mine + 1}").mkdir(mode=0o700)
+
+    with pytest.raises(ControlSocketError) as refused:
+        bind_socket("x@y")
+
+    assert f"belongs to user {mine}, and you are user {mine + 1}" in str(refused.value)
+    assert "set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`" in str(refused.value)
+
+
+def test_a_long_path_to_the_temporary_files_is_no_obstacle(
+    runtime_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("t" * 100)
+    long.mkdir()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    monkeypatch.setattr("ergo_py.control.places._SHORT", str(runtime_directory))
+
+    listener, path = bind_socket("demo@localhost")
+
+    assert path.parent == runtime_directory / f"ergo-{os.geteuid()}"
+    assert [name for name, _, _ in sockets()] == ["demo@localhost"]
+    listener.close()
 
 
 def test_no_directory_at_all_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +128,10 @@ def test_only_sockets_that_nobody_listens_at_are_removed(runtime_directory: Path
     alive, kept = bind_socket("alive@here")
     dead, stale = bind_socket("dead@here")
     dead.close()
-    forgotten = kept.parent / ".77+abc"
-    forgotten.touch()
-    young = kept.parent / ".78+abc"
-    young.touch()
+    forgotten, young = kept.parent / ".77+abc", kept.parent / ".78+abc"
+    for path in (forgotten, young):
+        with socket.socket(socket.AF_UNIX) as unfinished:
+            unfinished.bind(str(path))
     os.utime(forgotten, (1, 1))
 
     removed = clean()

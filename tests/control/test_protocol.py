@@ -55,6 +55,15 @@ def test_brackets_are_counted_outside_of_texts_only() -> None:
         read_question(b'{"v":1,"do":"eval","with":{"source":' + b"[" * 60 + b"]" * 60 + b"}}")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+def test_a_request_is_utf_8_so_that_its_depth_can_be_seen(encoding: str) -> None:
+    deep = '{"v":1,"do":"eval","with":{"source":' + "[" * 60 + "]" * 60 + "}}"
+
+    assert verdict(deep.encode(encoding)) == "bad_request"
+    assert verdict('{"v":1,"do":"ps"}'.encode(encoding)) == "bad_request"
+    assert verdict('{"v":1,"do":"ps","with":{"find":"ä"}}'.encode()) == "read"
+
+
 class Colour(Enum):
     RED = "red"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["ERGO", "ROOT", "Terminal", "at_terminal", "background"]
+__all__ = ["ERGO", "ROOT", "UTF_8", "Terminal", "at_terminal", "background"]
 
 ROOT = Path(__file__).parent.parent.parent
 ERGO = [sys.executable, "-W", "error", "-m", "ergo_py"]
@@ -23,6 +23,8 @@ _TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
 )
+UTF_8 = {"PYTHONIOENCODING": "utf-8"}
+"""For a program whose letters a test reads: they are the same in every locale."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07")
 
 
@@ -115,7 +117,7 @@ def at_terminal(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **environment},
+        env={**os.environ, "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **UTF_8, **environment},
         start_new_session=True,
     )
     os.close(theirs)
@@ -139,8 +141,8 @@ def background(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **environment},
+        encoding="utf-8",
+        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **UTF_8, **environment},
     ) as process:
         try:
             yield process

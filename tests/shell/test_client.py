@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -32,7 +32,9 @@ def impostor(serve: Callable[[socket.socket], object]) -> Iterator[Path]:
                 if over.is_set():
                     return
                 peer.settimeout(20)
-                serve(peer)
+                # Whoever only looks whether somebody is there leaves without a word.
+                with suppress(OSError):
+                    serve(peer)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -75,8 +77,15 @@ def test_one_that_says_nothing_is_listed_and_not_waited_for(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "says, text",
     [
-        (b"SSH-2.0-OpenSSH\n", "Expecting value"),
+        (b"SSH-2.0-OpenSSH\n", "does not speak the language"),
         (b"[1]\n", "does not speak the language"),
+        (b"\xff\xfe\n", "does not speak the language"),
+        (b'{"error": 1}\n', "does not speak the language"),
+        (b'{"error": {"code": 1, "text": []}}\n', "does not speak the language"),
+        (b'{"ergo": 1}\n', "does not speak the language"),
+        (b'{"ergo": 1, "node": [], "os_pid": {}, "may": 3}\n', "does not speak the language"),
+        (b'{"ergo": 1, "node": "x", "os_pid": 1, "may": [[]]}\n', "does not speak the language"),
+        (b"[" * 100_000 + b"\n", "does not speak the language"),
         (b'{"ergo": 99}\n', "speaks version 99"),
         (b'{"error": {"code": "busy", "text": "too many"}}\n', "too many"),
         (b"", "went away"),
@@ -85,9 +94,64 @@ def test_one_that_says_nothing_is_listed_and_not_waited_for(monkeypatch: pytest.
 def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -> None:
     with impostor(lambda peer: peer.sendall(says)) as path:
         link = Link(path)
-        with pytest.raises((OSError, ValueError, ControlError), match=text):
+        with pytest.raises((OSError, ControlError), match=text):
             link.open()
         link.close()
+
+
+@pytest.mark.parametrize("says", [b'{"ergo": 1}\n', b'{"error": 1}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"7\n"])
+def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(says: bytes) -> None:
+    with (
+        impostor(lambda peer: peer.sendall(says)),
+        open_node("honest@here", control="look", log_output="none", watchdog=None),
+    ):
+        found = {one.name: one for one in find_nodes()}
+        with choose("honest", None) as link:
+            assert link.ask("info")["name"] == "honest@here"
+        with pytest.raises(Leave) as leave:
+            choose("impostor", None)
+
+    assert found["honest@here"].problem is None
+    assert "does not speak the language of control sockets" in (found["impostor@here"].problem or "")
+    assert leave.value.status == Status.NO_ANSWER
+    assert "\n" not in leave.value.text
+
+
+def test_an_answer_that_is_none_is_an_error_of_the_connection() -> None:
+    def serve(peer: socket.socket) -> None:
+        peer.sendall(b'{"ergo": 1, "node": "impostor@here", "os_pid": 1, "may": []}\n')
+        peer.recv(1000)
+        peer.sendall(b'{"id": 1, "ok": false, "error": "no"}\n')
+
+    with impostor(serve) as path:
+        link = Link(path)
+        link.open()
+        with pytest.raises(ConnectionError, match="does not speak the language"):
+            link.ask("ps")
+        link.close()
+
+
+def test_files_with_odd_names_in_the_directory_are_no_obstacle(runtime_directory: Path) -> None:
+    place = runtime_directory / "ergo"
+    place.mkdir(mode=0o700)
+    (place / "directory+1.sock").mkdir()
+    (place / "file+1.sock").touch()
+
+    with open_node("honest@here", control="look", log_output="none", watchdog=None):
+        assert [one.name for one in find_nodes()] == ["honest@here"]
+
+
+def test_a_socket_of_a_program_that_cannot_be_is_left_out(
+    runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_GREETING", 0.1)
+    place = runtime_directory / "ergo"
+    place.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "a@b+99999999999999999999.sock"))
+        listener.listen()
+
+        assert find_nodes() == []
 
 
 def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:

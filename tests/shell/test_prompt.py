@@ -117,7 +117,7 @@ def test_a_node_of_one_s_own_with_a_program_on_it(runtime_directory: Path) -> No
     assert name == "'Echo'\n"
     assert status == 0
     history = runtime_directory / ".local" / "state" / "ergo" / "history"
-    assert "await node.inspect_meta(alias)" in history.read_text()
+    assert "await node.inspect_meta(alias)" in history.read_text(encoding="utf-8")
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
 
 

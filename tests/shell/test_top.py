@@ -101,10 +101,12 @@ class Tmux:
     """A terminal that can be looked at, as a person does: only what is on the screen counts."""
 
     def __init__(self, directory: Path) -> None:
-        self._command = ["tmux", "-S", str(directory / "tmux"), "-f", "/dev/null"]
+        self._command = ["tmux", "-u", "-S", str(directory / "tmux"), "-f", "/dev/null"]
 
     def __call__(self, *arguments: str) -> str:
-        done = subprocess.run([*self._command, *arguments], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            [*self._command, *arguments], capture_output=True, encoding="utf-8", timeout=20, check=False
+        )
         return done.stdout
 
     def screen(self) -> list[str]:
@@ -135,7 +137,7 @@ def test_it_fits_the_terminal_whatever_its_size(busy: None, runtime_directory: P
         f"exec env XDG_RUNTIME_DIR={runtime_directory} sh",
     )
     try:
-        python = f"PYTHONPATH={ROOT} {sys.executable} -m ergo_py top busy --interval 600"
+        python = f"PYTHONPATH={ROOT} PYTHONIOENCODING=utf-8 {sys.executable} -m ergo_py top busy --interval 600"
         tmux("send-keys", f"cd {ROOT}; {python}; echo status $?", "Enter")
         large = tmux.wait_for("q quit")
         # Nothing but the new size makes it draw again.

@@ -1,0 +1,151 @@
+"""What is written to a terminal: no commands for it, and only letters that its encoding has."""
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ergo_py import Actor, MetaProcess
+from ergo_py.blocking import OwnedNode, open_node
+from ergo_py.shell import output
+from ergo_py.shell.cli import main
+from ergo_py.shell.leaving import Status
+from tests.shell.terminal import ERGO, ROOT
+
+ESCAPE = "\x1b]0;owned\x07"
+C1, BIDI, TAG = "\x9b31m", "\u202e", "\U000e0001"
+
+
+class Hostile(Actor):
+    """Tells nothing but what a terminal would obey."""
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        if items:
+            raise ValueError(f"{ESCAPE}{C1}\n{BIDI}")
+        return {f"key{ESCAPE}": f"{C1}{BIDI}{TAG}ä"}
+
+    async def handle_call(self, request: Any, caller: Any) -> Any:
+        return (await self.spawn_meta(HostileReader())).number
+
+
+class HostileReader(MetaProcess):
+    """Waits in a file whose name a terminal would obey."""
+
+    def start(self) -> None:
+        code = compile("def wait(pipe):\n    pipe.recv(1)\n", f"<{ESCAPE}>", "exec")
+        space: dict[str, Any] = {}
+        exec(code, space)
+        ours, self.theirs = socket.socketpair()
+        with self.opened(ours) as pipe:
+            space["wait"](pipe)
+
+    def terminate(self, reason: Any) -> None:
+        self.theirs.close()
+
+
+@pytest.fixture
+def node() -> Iterator[OwnedNode]:
+    with open_node("demo@localhost", control="look,act", log_output="none", watchdog=None) as node:
+        node.spawn(Hostile, name=f"hostile{ESCAPE}")
+        node.spawn(Hostile, name="plain")
+        yield node
+
+
+COMMANDS = [
+    ["nodes"],
+    ["ps"],
+    ["tree"],
+    ["info"],
+    ["info", "demo", "plain"],
+    ["ps", "--threads"],
+    ["inspect", "demo", "plain"],
+    ["inspect", "demo", "plain", "item"],
+    ["state", "demo", "plain"],
+    ["statistics", "demo", "plain", "--seconds", "0.01"],
+    ["peek", "demo", "plain"],
+    ["dead-letters"],
+    ["crashes", "--all"],
+    ["trace", "demo", "plain", "--seconds", "0.01"],
+    ["top", "--count", "1", "--interval", "0.01"],
+    ["kill", "demo", f"hostile{ESCAPE}"],
+    ["kill", "demo", f"nobody{ESCAPE}", "--yes"],
+]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_no_command_writes_what_a_terminal_obeys_nor_fails_for_want_of_a_letter(
+    node: OwnedNode, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = str(node.call("plain", "read"))
+    for command in [*COMMANDS, ["info", "demo", reader]]:
+        for arguments in (command, [*command, "--json"]):
+            if arguments[0] == "top" and "--json" in arguments:
+                continue
+            out, err = io.BytesIO(), io.BytesIO()
+            for name, buffer in (("stdout", out), ("stderr", err)):
+                monkeypatch.setattr(sys, name, io.TextIOWrapper(buffer, encoding=encoding, write_through=True))
+            status = main(arguments)
+            written = (out.getvalue() + err.getvalue()).decode(encoding)
+            obeyed = [one for one in written if one != "\n" and not one.isprintable()]
+            assert obeyed == [], (arguments, written)
+            if status == Status.DONE and "--json" in arguments and arguments[0] != "trace":
+                json.loads(out.getvalue().decode(encoding))
+
+
+def test_json_says_the_same_whatever_is_escaped(node: OwnedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "demo", "plain", "--json"]) == Status.DONE
+
+    written = capsys.readouterr().out
+    assert json.loads(written) == {f"key{ESCAPE}": f"{C1}{BIDI}{TAG}ä"}
+    assert "\\u009b" in written
+    assert "ä" in written
+
+
+def test_the_lines_of_an_error_and_of_a_stack_stay_lines(node: OwnedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    reader = node.call("plain", "read")
+
+    assert main(["info", "demo", str(reader)]) == Status.DONE
+    stack = capsys.readouterr().out
+    assert main(["inspect", "demo", "plain", "item"]) == Status.FAILED
+    error = capsys.readouterr().err
+
+    assert '  File "<\\x1b]0;owned\\x07>", line 2, in wait\n' in stack
+    assert "\\x1b]0;owned\\x07\\x9b31m\n\\u202e\n" in error
+
+
+def test_letters_that_an_encoding_has_not_get_stand_ins_that_keep_their_columns() -> None:
+    assert "├─ a…\n└─ 5µs → é".encode("ascii", "ergo_stand_in") == b"|- a~\n`- 5us > \\xe9"
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", "ergo_stand_in")
+
+
+def test_what_is_no_stream_of_bytes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", written)
+
+    output.prepare()
+    output.say("…")
+
+    assert written.getvalue() == "…\n"
+
+
+def test_a_real_ascii_locale_ends_no_command(node: OwnedNode) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+
+    for command in (["tree"], ["top", "--count", "1", "--interval", "0.01"]):
+        done = subprocess.run(
+            [*ERGO, *command],
+            cwd=ROOT,
+            env={**os.environ, **ascii_locale},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.isascii()
