@@ -7,6 +7,8 @@ ARGS   ?=
 MINUTES ?= 10
 SEED    ?= 1
 FUZZ_MINUTES ?= 3
+# Of make test-environments: all if empty.
+ENVIRONMENTS ?=
 # One more than there are cores: most tests wait for a thread, a socket or a program of their own. Whoever has none left takes some
 # from the others. `make test WORKERS=` shows what they print.
 WORKERS ?= --numprocesses=$(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)') --dist=worksteal
@@ -74,6 +76,12 @@ test-deep: $(DEV)       ## Run the tests with many more examples
 
 test-matrix:    ## Run the tests on every Python from 3.11 to 3.14 found here
 	.ci/test-matrix $(ARGS)
+
+test-environments: $(DEV)       ## Run the tests in odd environments, as .ci/environment lists them; ENVIRONMENTS="ascii no-ipv6" selects
+	HYPOTHESIS_PROFILE=fast .ci/test-environments "$(ENVIRONMENTS)" $(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+test-fresh-clock:       ## Run the tests as on a machine that has just booted
+	$(MAKE) test-environments ENVIRONMENTS=fresh-clock
 
 # Counting lines makes tests three times as slow. Those that do often what others do once are run without, after the others.
 coverage: $(DEV)        ## Run the tests and demand coverage

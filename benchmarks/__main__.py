@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _publish(path: Path, directory: Path | None) -> None:
     if directory is not None:
-        for made in publish("goals", json.loads(path.read_text()), directory):
+        for made in publish("goals", json.loads(path.read_text(encoding="utf-8")), directory):
             print(f"wrote {made}")
 
 

@@ -65,5 +65,5 @@ def percentiles(seconds: Sequence[float], scale: float = 1e6) -> dict[str, float
 
 def resident() -> float:
     """Resident memory of this program in KiB."""
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     path = chosen.kept or _measure(chosen)
     if chosen.page and (chosen.kept or not (chosen.quick or chosen.only)):
-        for made in publish("peers", json.loads(path.read_text()), chosen.page):
+        for made in publish("peers", json.loads(path.read_text(encoding="utf-8")), chosen.page):
             print(f"wrote {made}")
     return 0
 
@@ -59,8 +59,8 @@ def _measure(chosen: argparse.Namespace) -> Path:
     for title, reason in joined.failed.items():
         print(f"no figures: {title} ({reason})")
     path = save(joined.cases, measured, chosen.results, [name for name in _PACKAGES if _installed(name)])
-    content = json.loads(path.read_text()) | {"absent": joined.absent, "failed": joined.failed}
-    path.write_text(json.dumps(content, indent=1))
+    content = json.loads(path.read_text(encoding="utf-8")) | {"absent": joined.absent, "failed": joined.failed}
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     print(f"{perf_counter() - began:.0f} s; everything is in {path}")
     return path
 

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     path = chosen.kept or _measure(chosen)
     if chosen.page and (chosen.kept or not chosen.only):
-        for made in publish("growth", json.loads(path.read_text()), chosen.page):
+        for made in publish("growth", json.loads(path.read_text(encoding="utf-8")), chosen.page):
             print(f"wrote {made}")
     return 0
 

@@ -235,7 +235,7 @@ def objects() -> int:
 def memory() -> int | None:
     """Bytes of memory in use, where the system says so."""
     try:
-        with open("/proc/self/statm") as statm:
+        with open("/proc/self/statm", encoding="utf-8") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None

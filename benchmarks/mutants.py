@@ -179,7 +179,7 @@ class Trials:
 
     def __init__(self, module: str, mutants: Sequence[Mutant], until: float, output: int) -> None:
         self._module = module
-        self._source = (ROOT / module).read_text()
+        self._source = (ROOT / module).read_text(encoding="utf-8")
         self._mutants = mutants
         self._until = until
         self._output = output
@@ -298,7 +298,7 @@ def _waited_for_processor(pid: int) -> float:
     waited = 0.0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
-            waited += int(task.read_text().split()[1]) / 1e9
+            waited += int(task.read_text(encoding="utf-8").split()[1]) / 1e9
         except OSError:  # it has ended
             continue
     return waited
@@ -337,7 +337,7 @@ class Explained:
 
 def explained() -> dict[str, Explained]:
     """What is known about each module."""
-    known = tomllib.loads(EXPLAINED.read_text())
+    known = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return {module: Explained(known.get(module, {})) for module in TESTS}
 
 
@@ -369,9 +369,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"{', '.join(unknown)}: not among {', '.join(TESTS)}")
     if chosen.page:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{page(explained())}\n\n{END}{after}")
+        PAGE.write_text(f"{before}{BEGIN}\n\n{page(explained())}\n\n{END}{after}", encoding="utf-8")
         return 0
     os.chdir(ROOT)
     os.environ["HYPOTHESIS_PROFILE"] = "unshrunk"
@@ -384,7 +384,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _made(module: str, chosen: argparse.Namespace) -> list[Mutant]:
-    made = mutants_of(module, (ROOT / module).read_text())
+    made = mutants_of(module, (ROOT / module).read_text(encoding="utf-8"))
     if chosen.lines:
         first, _, last = chosen.lines.partition("-")
         made = [mutant for mutant in made if int(first) <= mutant.line <= int(last or first)]
@@ -407,7 +407,7 @@ def _in_a_copy(module: str, chosen: argparse.Namespace, until: float) -> int:
 def _try_all(module: str, chosen: argparse.Namespace, until: float) -> int:
     known, made, began = explained()[module].survived, _made(module, chosen), time.monotonic()
     output = os.dup(1)
-    with open(os.devnull, "w") as nowhere:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     trials = Trials(module, [one for one in made if one.name not in known], until, output)
     status = pytest.main([*_PYTEST, *TESTS[module]], plugins=[trials])

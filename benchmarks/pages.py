@@ -120,7 +120,7 @@ def publish(kind: str, content: Content, directory: Path) -> list[Path]:
     made[f"{kind}.json"] = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
-        (directory / name).write_text(text)
+        (directory / name).write_text(text, encoding="utf-8")
     return [directory / name for name in made]
 
 

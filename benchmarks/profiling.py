@@ -136,7 +136,7 @@ def _shares(path: HotPath, package: Path, seconds: float) -> dict[str, float]:
     with tempfile.NamedTemporaryFile() as kept:
         spy = Path(sys.executable).with_name("py-spy")
         _run(path, package, seconds, str(spy), "record", "-f", "raw", "-r", str(_RATE), "-o", kept.name, "--")
-        return attribute(Path(kept.name).read_text())
+        return attribute(Path(kept.name).read_text(encoding="utf-8"))
 
 
 def _profile(path: HotPath, packages: Mapping[str, Path], seconds: float) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.work:
         _work(next(path for path in PATHS if path.title == chosen.work), chosen.seconds)
         return 0
-    content = json.loads(chosen.kept.read_text()) if chosen.kept else _profiles(chosen)
+    content = json.loads(chosen.kept.read_text(encoding="utf-8")) if chosen.kept else _profiles(chosen)
     for title, taken in content["cases"].items():
         print(f"\n{title}")
         for label, profile in taken.items():

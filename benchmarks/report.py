@@ -89,7 +89,7 @@ def save(
             for case in cases
         },
     }
-    path.write_text(json.dumps(content, indent=1))
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     return path
 
 

@@ -501,7 +501,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(show(report))
     if chosen.results is not None:
-        chosen.results.write_text(json.dumps(report, indent=2))
+        chosen.results.write_text(json.dumps(report, indent=2), encoding="utf-8")
     return 1 if report["violations"] else 0
 
 

@@ -5,9 +5,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+from tests.support import short_directory
 
 # The same examples each time, and no database: a run says the same as the one before, its coverage included. What is new is looked
 # for by the thorough profile. No deadline: the machine may be busy.
@@ -32,6 +35,13 @@ def pytest_collection_finish() -> None:
     # What was imported and collected stays until the end, and every gc.collect() of a test would look at all of it.
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets; ``tmp_path`` may have too long a path for them."""
+    with short_directory() as path:
+        yield path
 
 
 THREAD_GRACE = 20.0

@@ -2,10 +2,13 @@
 
 import inspect
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import trio
@@ -23,6 +26,7 @@ __all__ = [
     "open_descriptors",
     "refused",
     "running_node",
+    "short_directory",
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -131,6 +135,21 @@ def refused(error: type[Exception], verb: Any, match: str | None = None) -> Call
         return str(caught.value)
 
     return attempt
+
+
+_ROOM: Final = 40
+"""Bytes that the path of a directory may have if sockets are to have their place in it; the systems allow 104 or 108."""
+
+
+@contextmanager
+def short_directory() -> Iterator[Path]:
+    """A new directory for sockets, whose paths must be short however long TMPDIR is."""
+    places = [place for place in (tempfile.gettempdir(), "/tmp", "/var/tmp") if len(os.fsencode(place)) <= _ROOM]
+    path = Path(tempfile.mkdtemp(prefix="ergo", dir=places[0]))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def open_descriptors() -> set[tuple[int, str]]:

@@ -32,7 +32,7 @@ OF_INTEREST = ast.Import | ast.ImportFrom | ast.Await | ast.AsyncFor | ast.Async
 def nodes(path: Path) -> list[tuple[str, ast.AST]]:
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno}", node)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, OF_INTEREST)
     ]
 

@@ -131,7 +131,7 @@ def test_the_command_runs_what_is_asked_for_and_keeps_the_figures(
     status = main(["--only", "fairness, empty", "--rounds", "1", "--results", str(tmp_path)])
 
     (path,) = tmp_path.glob("*.json")
-    kept = json.loads(path.read_text())
+    kept = json.loads(path.read_text(encoding="utf-8"))
     assert status == 0
     assert list(kept["cases"]) == ["fairness, empty handler"]
     assert "fairness, empty handler" in capsys.readouterr().out

@@ -54,7 +54,7 @@ def made_up(name: str = "tell, 1 to 1", line: str = "plain handler") -> Case:
 def kept(cases: list[Case], tmp_path: Path) -> dict[str, Any]:
     """What a run with these cases keeps."""
     measured = measure(cases, 2, lambda case: case.size, lambda _: None)
-    content: dict[str, Any] = json.loads(save(cases, measured, tmp_path / "results").read_text())
+    content: dict[str, Any] = json.loads(save(cases, measured, tmp_path / "results").read_text(encoding="utf-8"))
     return content
 
 
@@ -166,12 +166,12 @@ def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
 
 @pytest.mark.parametrize("kind", ["peers", "growth", "goals", "profiles"])
 def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str, tmp_path: Path) -> None:
-    content = json.loads((DOCUMENTED / f"{kind}.json").read_text())
+    content = json.loads((DOCUMENTED / f"{kind}.json").read_text(encoding="utf-8"))
 
     made = publish(kind, content, tmp_path)
 
-    assert {path.name: path.read_text() for path in made} == {
-        path.name: (DOCUMENTED / path.name).read_text() for path in made
+    assert {path.name: path.read_text(encoding="utf-8") for path in made} == {
+        path.name: (DOCUMENTED / path.name).read_text(encoding="utf-8") for path in made
     }, "make performance-page writes it anew"
 
 
@@ -218,12 +218,12 @@ def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> Non
 def test_what_is_published_can_be_made_again_from_the_figures_beside_it(tmp_path: Path) -> None:
     content = kept([made_up()], tmp_path)
     publish("peers", content, tmp_path / "page")
-    page = (tmp_path / "page" / "peers.md").read_text()
+    page = (tmp_path / "page" / "peers.md").read_text(encoding="utf-8")
 
     status = compare.main(["--from", str(tmp_path / "page" / "peers.json"), "--page", str(tmp_path / "again")])
 
     assert status == 0
-    assert (tmp_path / "again" / "peers.md").read_text() == page
+    assert (tmp_path / "again" / "peers.md").read_text(encoding="utf-8") == page
 
 
 GROWING = discover(package=growing_package)

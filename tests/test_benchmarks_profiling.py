@@ -73,6 +73,6 @@ def test_the_page_names_what_takes_a_share_before_or_now_and_sums_up_the_rest() 
 def test_what_was_kept_is_shown_again_without_profiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--from", str(KEPT), "--page", str(tmp_path)])
 
-    assert (tmp_path / "profiles.md").read_text() == KEPT.with_suffix(".md").read_text()
+    assert (tmp_path / "profiles.md").read_text(encoding="utf-8") == KEPT.with_suffix(".md").read_text(encoding="utf-8")
     printed = capsys.readouterr().out
-    assert all(title in printed for title in json.loads(KEPT.read_text())["cases"])
+    assert all(title in printed for title in json.loads(KEPT.read_text(encoding="utf-8"))["cases"])

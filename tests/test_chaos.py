@@ -35,7 +35,7 @@ def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) 
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing was violated" in done.stdout
-    scenarios = json.loads(report.read_text())["scenarios"]
+    scenarios = json.loads(report.read_text(encoding="utf-8"))["scenarios"]
     assert [scenario["name"] for scenario in scenarios] == [scenario.name for scenario in brief(Random(3))]
     assert all(scenario["struck"] for scenario in scenarios)
 

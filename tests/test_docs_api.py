@@ -26,7 +26,7 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     listed = [
         name
         for page in API.glob("*.md")
-        for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(), re.MULTILINE)
+        for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
 
     assert Counter(listed) == Counter(public)

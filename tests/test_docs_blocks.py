@@ -30,7 +30,9 @@ DIRECTIVES = {"toctree", "figure", "eval-rst", "include"}
 @cache
 def said_by_tests() -> str:
     """All that tests say, but for this file."""
-    return "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__))
+    return "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)
+    )
 
 
 def complaint(page: Path, block: Block) -> str | None:
@@ -49,7 +51,9 @@ def complaint(page: Path, block: Block) -> str | None:
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
     if block.mark.startswith("file: ") and page.name == "README.md":
         path = block.mark.removeprefix("file: ")
-        return included(page, path) or (None if (ROOT / path).read_text() == block.text else f"it is not {path}")
+        return included(page, path) or (
+            None if (ROOT / path).read_text(encoding="utf-8") == block.text else f"it is not {path}"
+        )
     if block.mark.startswith("output: ") and page.name == "README.md":
         # tests/test_readme.py runs the programs whose output is shown like this.
         return included(page, block.mark.removeprefix("output: "))
@@ -88,7 +92,11 @@ def unknown_command(line: str) -> str | None:
         case []:
             return None
         case ["make", target, *_]:
-            return None if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE) else f"no {line!r}"
+            return (
+                None
+                if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+                else f"no {line!r}"
+            )
         case ["ergo", *arguments]:
             try:
                 make_parser().parse_args(arguments)
@@ -106,7 +114,9 @@ def unknown_command(line: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(page: Path) -> None:
-    wrong = [(block.info, block.text[:60], complaint(page, block)) for block in blocks(page.read_text())]
+    wrong = [
+        (block.info, block.text[:60], complaint(page, block)) for block in blocks(page.read_text(encoding="utf-8"))
+    ]
 
     assert [each for each in wrong if each[2] is not None] == []
 
@@ -136,6 +146,6 @@ def test_a_block_that_nobody_checks_is_noticed(text: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_code_is_shown_by_indenting_it(page: Path) -> None:
-    text = re.sub(r"^( *)(`{3,}).*?^\1\2$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^( *)(`{3,}).*?^\1\2$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
     assert re.findall(r"(?:\A|\n\n)    \S.*", text) == []

@@ -42,7 +42,7 @@ def known() -> set[str]:
 def names_here(page: Path) -> set[str]:
     """What stands as code in the columns that say how it is here."""
     found = set[str]()
-    for row in re.findall(r"^\|(?!---).*\|$", page.read_text(), re.MULTILINE):
+    for row in re.findall(r"^\|(?!---).*\|$", page.read_text(encoding="utf-8"), re.MULTILINE):
         here = re.split(r"(?<!\\)\|", row)[2]
         for code in re.findall(r"`([^`]+)`", here):
             if not code.startswith("ergo "):
@@ -63,7 +63,7 @@ def test_what_a_page_says_is_here_is_here(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_that_a_page_names_exist(page: Path) -> None:
-    commands = set(re.findall(r"`ergo (\w[\w-]*)", page.read_text()))
+    commands = set(re.findall(r"`ergo (\w[\w-]*)", page.read_text(encoding="utf-8")))
 
     for command in commands:
         with pytest.raises(SystemExit, match=r"^0$"):
@@ -71,7 +71,9 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_a_plain_prompt_shows_what_the_page_for_pykka_shows() -> None:
-    (transcript,) = transcripts((ROOT / "docs" / "coming-from" / "pykka.md").read_text(), "python, from pykka")
+    (transcript,) = transcripts(
+        (ROOT / "docs" / "coming-from" / "pykka.md").read_text(encoding="utf-8"), "python, from pykka"
+    )
     with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
         terminal.wait_for(">>> ")
 

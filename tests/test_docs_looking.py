@@ -18,7 +18,7 @@ from tests.shell.transcripts import assert_ran, assert_typed, transcripts
 
 __all__ = ["runtime_directory"]
 
-PAGE = (ROOT / "docs" / "looking-inside.md").read_text()
+PAGE = (ROOT / "docs" / "looking-inside.md").read_text(encoding="utf-8")
 
 
 def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
@@ -82,7 +82,7 @@ def block(name: str) -> list[str]:
 
 
 def test_the_page_lists_the_statuses_that_there_are() -> None:
-    source = (ROOT / "ergo_py" / "shell" / "leaving.py").read_text()
+    source = (ROOT / "ergo_py" / "shell" / "leaving.py").read_text(encoding="utf-8")
     said = dict(re.findall(r'([A-Z_]+) = \d+\n    """(.*?)"""', source))
 
     expected = [f"| {status.value} | {said.get(status.name, 'done')} |" for status in Status]
@@ -91,7 +91,7 @@ def test_the_page_lists_the_statuses_that_there_are() -> None:
 
 
 def test_the_page_lists_the_commands_that_there_are_with_their_arguments() -> None:
-    source = (ROOT / "ergo_py" / "control" / "commands.py").read_text()
+    source = (ROOT / "ergo_py" / "control" / "commands.py").read_text(encoding="utf-8")
     rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
     listed = {row[1]: (row[2], set(re.findall(r"`(\w+)`", row[3]))) for row in rows if row is not None}
 

@@ -7,7 +7,7 @@ from ergo_py import MetaState
 from ergo_py._core.states import META_ALLOWED, META_TRANSITIONS, MetaOperation
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "meta-processes.md").read_text()
+PAGE = (DOCS / "meta-processes.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_the_table_that_the_code_checks() -> None:
@@ -25,7 +25,7 @@ def test_the_page_shows_the_table_that_the_code_checks() -> None:
 
 
 def test_the_picture_names_every_state_and_has_an_arrow_for_every_change() -> None:
-    picture = (DOCS / "meta-states.svg").read_text()
+    picture = (DOCS / "meta-states.svg").read_text(encoding="utf-8")
 
     assert "meta-states.svg" in PAGE
     assert all(f">{state.name}<" in picture for state in MetaState)

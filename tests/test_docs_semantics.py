@@ -19,7 +19,7 @@ EXPECTED = [f"{section}{number}" for section, last in PROMISES_IN_SECTION.items(
 
 def promises() -> list[tuple[str, str]]:
     """Each promise's number and the text below its heading."""
-    parts = re.split(r"^#{1,3} (.*)$", PAGE.read_text(), flags=re.MULTILINE)
+    parts = re.split(r"^#{1,3} (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     headings, bodies = parts[1::2], parts[2::2]
     numbered = [(re.match(r"([A-Z]\d+)\b", heading), body) for heading, body in zip(headings, bodies, strict=True)]
     return [(match[1], body) for match, body in numbered if match]
@@ -36,7 +36,7 @@ def entries(body: str) -> list[str]:
 def defined_in(path: Path) -> frozenset[str]:
     """The tests a file defines, as pytest names them: functions, methods, and state machines' test cases."""
     found = set[str]()
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test"):
                 found.add(name)

@@ -13,7 +13,7 @@ from tests.shell.transcripts import assert_ran, transcripts
 
 __all__ = ["runtime_directory"]
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 def wait_for_trouble(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "examples").rglob("README.m
 
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -29,7 +29,7 @@ def broken(page: Path, text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    assert broken(page, page.read_text()) == []
+    assert broken(page, page.read_text(encoding="utf-8")) == []
 
 
 def test_a_link_that_leads_nowhere_is_noticed() -> None:

@@ -95,7 +95,7 @@ def test_a_mutant_takes_the_place_of_what_is_imported_already(
 def test_what_is_said_about_mutants_is_what_the_design_page_shows() -> None:
     known = mutants.explained()
 
-    page = mutants.PAGE.read_text()
+    page = mutants.PAGE.read_text(encoding="utf-8")
 
     assert f"{mutants.BEGIN}\n\n{mutants.page(known)}\n\n{mutants.END}" in page
 
@@ -104,7 +104,7 @@ def test_what_is_said_about_mutants_is_what_the_design_page_shows() -> None:
 def test_each_mutant_that_is_explained_exists_and_all_are_accounted_for(module: str) -> None:
     known = mutants.explained()[module]
 
-    names = {mutant.name for mutant in mutants_of(module, (mutants.ROOT / module).read_text())}
+    names = {mutant.name for mutant in mutants_of(module, (mutants.ROOT / module).read_text(encoding="utf-8"))}
 
     assert set(known.survived) - names == set()
     assert known.killed + len(known.survived) == known.tried <= known.made

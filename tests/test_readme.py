@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def shown(mark: str) -> list[tuple[str, str]]:
@@ -23,7 +23,7 @@ def test_the_readme_shows_the_counter_and_what_it_prints() -> None:
 
 @pytest.mark.parametrize("path, program", shown("file"))
 def test_a_program_in_the_readme_is_the_example(path: str, program: str) -> None:
-    assert program == (ROOT / path).read_text()
+    assert program == (ROOT / path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path, output", shown("output"))

@@ -38,7 +38,7 @@ def test_a_few_seconds_of_everything_lose_nothing(tmp_path: Path, capsys: pytest
         ]
     )
 
-    report = json.loads(path.read_text())
+    report = json.loads(path.read_text(encoding="utf-8"))
     assert report["violations"] == []
     assert status == 0
     assert report["counts"]["sent"] > 0

@@ -15,19 +15,19 @@ PYRIGHT = re.compile(r"# pyright: ignore\[[\w, ]+\]")
 
 
 def settings(tool: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][tool]
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][tool]
     return found
 
 
 def lines_below(heading: str) -> list[str]:
     """The lines of one top-level function or class of the cases."""
-    body = re.search(rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(), re.MULTILINE)
+    body = re.search(rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(encoding="utf-8"), re.MULTILINE)
     assert body, f"no {heading!r}"
     return [line for line in body[1].splitlines() if line.strip()]
 
 
 def test_make_types_hands_the_tests_to_both_checkers() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
     code = re.search(r"^CODE\s*=\s*\$\(wildcard (.*)\)$", makefile, re.MULTILINE)
     recipes = dict(re.findall(r"^(mypy|pyright):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = run(scenarios, random)
     print("\n" + summary(chosen.seed, found))
     if chosen.json is not None:
-        chosen.json.write_text(as_json(chosen.seed, found))
+        chosen.json.write_text(as_json(chosen.seed, found), encoding="utf-8")
     return 0 if all(findings.is_good for findings in found) else 1
 
 

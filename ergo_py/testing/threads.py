@@ -106,7 +106,7 @@ def children() -> dict[int, str]:
     told = False
     for task in _tasks():
         try:
-            with open(f"{_TASKS}/{task}/children") as listing:
+            with open(f"{_TASKS}/{task}/children", encoding="utf-8") as listing:
                 pids += map(int, listing.read().split())
             told = True
         except OSError:  # the thread has just ended, or this kernel has no such file
@@ -139,7 +139,7 @@ def _program(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-        with open(f"/proc/{pid}/comm") as file:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
             name = file.read().strip()
     except OSError:  # it has just ended
         return None
@@ -178,7 +178,7 @@ def _state(path: str) -> str:
 
 def _stat(path: str) -> list[str]:
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []

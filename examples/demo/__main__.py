@@ -4,6 +4,7 @@ It first plays a short session by itself, and then serves until Ctrl-C. Without 
 itself.
 """
 
+import io
 import os
 import sys
 from time import perf_counter
@@ -35,6 +36,10 @@ ERGO = os.path.relpath(os.path.join(os.path.dirname(sys.executable), "ergo"))
 
 
 # -- telling the story -------------------------------------------------------------------------------------------------
+
+# A tree is drawn with letters that not every locale has.
+if isinstance(sys.stdout, io.TextIOWrapper):
+    sys.stdout.reconfigure(errors="replace")
 
 
 def styled(code: str, text: str) -> str:

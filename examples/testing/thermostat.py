@@ -69,6 +69,6 @@ class Sensor(MetaProcess):
         self.descriptor = descriptor
 
     def start(self) -> None:
-        with self.opened(open(self.descriptor)) as lines:
+        with self.opened(open(self.descriptor, encoding="utf-8")) as lines:
             for line in lines:
                 self.send(self.parent, Reading(float(line)))

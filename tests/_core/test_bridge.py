@@ -292,7 +292,7 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     named, release, held, names = threading.Event(), threading.Event(), list[str](), list[str]()
 
     def stay() -> None:
-        with open(f"/proc/self/task/{threading.get_native_id()}/comm") as comm:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", encoding="utf-8") as comm:
             names.append(comm.read().strip())
         named.set()
         release.wait(PATIENCE)

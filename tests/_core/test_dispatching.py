@@ -921,7 +921,7 @@ async def test_a_thread_stays_on_its_cpu_as_proc_shows(make: Callable[[int], Dis
         pid = await node.spawn(Doer, dispatcher=make(cpu))
 
         [thread] = node.process_info(pid).threads
-        status = await trio.Path(f"/proc/self/task/{thread}/status").read_text()
+        status = await trio.Path(f"/proc/self/task/{thread}/status").read_text(encoding="utf-8")
         allowed = status.split("Cpus_allowed_list:")[1].split()[0]
         others = os.sched_getaffinity(0)
 

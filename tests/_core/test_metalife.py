@@ -690,7 +690,7 @@ async def test_a_place_is_not_taken_by_what_cannot_be_spawned() -> None:
 
 
 def name_in_system(thread: int | None) -> str:
-    return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+    return Path(f"/proc/self/task/{thread}/comm").read_text(encoding="utf-8").strip()
 
 
 async def test_the_system_shows_the_kind_and_the_number_of_a_reader() -> None:

@@ -316,7 +316,7 @@ async def test_a_program_with_a_session_of_its_own_ends_with_all_it_started() ->
 
 def zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] == "Z"
     except OSError:
         return True
 

@@ -149,7 +149,7 @@ def test_what_has_no_buffer_or_no_descriptor_is_left_alone(bell: Doorbell, pipe:
 
 def test_pipes_and_terminals_block_and_files_do_not(tmp_path: Path, pipe: tuple[int, int]) -> None:
     master, slave = os.openpty()
-    with open(tmp_path / "file", "w") as file:
+    with open(tmp_path / "file", "w", encoding="utf-8") as file:
         assert not can_block(file.fileno())
     assert can_block(pipe[0])
     assert can_block(slave)

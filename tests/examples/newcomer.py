@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tests.pages import Block, blocks
-from tests.shell.terminal import at_terminal
+from tests.shell.terminal import UTF_8, at_terminal
 from tests.shell.transcripts import assert_typed, plain, split
 
 __all__ = ["Newcomer"]
@@ -38,6 +38,7 @@ class Newcomer:
             "XDG_RUNTIME_DIR": str(place / "run"),
             "NO_COLOR": "1",
             "PYTHONUNBUFFERED": "1",
+            **UTF_8,
         }
         self.printed = ""
         self.port = 0
@@ -48,7 +49,7 @@ class Newcomer:
     def follow(self, page: Path) -> None:
         """Do what the page says, in its order, and compare what is seen with what it shows."""
         try:
-            for block in blocks(page.read_text()):
+            for block in blocks(page.read_text(encoding="utf-8")):
                 self._do(page, block)
             self._stop()
         finally:
@@ -58,11 +59,11 @@ class Newcomer:
         kind, _, path = block.info.partition(" ")
         match kind, block.mark:
             case "{literalinclude}", _ if path.endswith(".txt"):
-                assert masked(self.printed) == masked((page.parent / path).read_text())
+                assert masked(self.printed) == masked((page.parent / path).read_text(encoding="utf-8"))
             case "{literalinclude}", _:
                 name = Path(path).name
                 assert f":caption: {name}\n" in block.text, f"the page does not say that this is {name}"
-                (self.place / name).write_text((page.parent / path).read_text())
+                (self.place / name).write_text((page.parent / path).read_text(encoding="utf-8"), encoding="utf-8")
             case "sh", "stays":
                 self._stop()
                 self._start(block.text.strip())
@@ -90,7 +91,7 @@ class Newcomer:
             cwd=self.place,
             env=self.env,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=LIMIT,
             check=False,
         )
@@ -107,7 +108,7 @@ class Newcomer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
         )
         assert self._program.stdout is not None
         said = self._program.stdout.readline()

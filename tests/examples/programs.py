@@ -19,7 +19,9 @@ EXAMPLES = ROOT / "examples"
 def promises(folder: str) -> list[tuple[str, str]]:
     """The commands in the README of an example that are followed by what they print, each with that."""
     blocks = re.findall(
-        r"^```(\w*)\n(.*?)^```$", (EXAMPLES / folder / "README.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```(\w*)\n(.*?)^```$",
+        (EXAMPLES / folder / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
     return [
         (command.strip(), printed)

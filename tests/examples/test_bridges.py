@@ -5,7 +5,6 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ergo_py import Crashed, Shutdown, TargetDownError
 from ergo_py.meta import BlockingCalls, Invoke, Port, PortErrorLine, PortExited, StopTimes
 from tests.examples.programs import EXAMPLES, promises
 from tests.meta.owner import Owned, eventually, owning
+from tests.support import short_directory
 
 
 def run(script: Path, *arguments: str) -> str:
@@ -198,7 +198,7 @@ needs_postgres = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def database_directory() -> Iterator[Path]:
     # Not below pytest's own directory, into which another user may not look.
-    with tempfile.TemporaryDirectory(prefix="ergo-pg-") as place:
+    with short_directory() as place:
         user = server_user()
         if user:
             shutil.chown(place, user)
@@ -212,7 +212,7 @@ def database_directory() -> Iterator[Path]:
             capture_output=True,
             timeout=200,
         )
-        yield Path(place)
+        yield place
 
 
 @asynccontextmanager

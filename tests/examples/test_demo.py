@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.examples.programs import ROOT, promised
+from tests.shell.terminal import UTF_8
 from tests.support import THOROUGH
 
 COMMAND = [sys.executable, "-W", "error", "-m", "examples.demo"]
@@ -26,15 +27,15 @@ def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=200,
         check=False,
-        env={**{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"}, **environment},
+        env={**{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"}, **UTF_8, **environment},
     )
 
 
 def test_make_runs_this_demonstration() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 
     assert re.search(r"^DEMO +\?= -m examples\.demo$", makefile, re.MULTILINE)
 
@@ -98,6 +99,13 @@ def test_it_finds_other_ports_if_its_own_are_taken() -> None:
 
     assert done.returncode == 0, done.stderr
     assert "local  127.0.0.1:7777" not in done.stdout
+
+
+def test_it_plays_its_session_in_a_locale_that_knows_only_ascii() -> None:
+    done = demo(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
 
 
 class Screen:

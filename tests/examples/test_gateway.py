@@ -214,7 +214,7 @@ def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database:
 
 def children(program: int) -> list[int]:
     """The programs that a program has started, whichever of its threads did it."""
-    lists = [path.read_text() for path in Path(f"/proc/{program}/task").glob("*/children")]
+    lists = [path.read_text(encoding="utf-8") for path in Path(f"/proc/{program}/task").glob("*/children")]
     return [int(number) for numbers in lists for number in numbers.split()]
 
 

@@ -18,7 +18,7 @@ def test_a_program_of_the_guides_prints_what_stands_beside_it(
 ) -> None:
     runpy.run_path(str(program), run_name="__main__")
 
-    assert capsys.readouterr().out == program.with_suffix(".txt").read_text()
+    assert capsys.readouterr().out == program.with_suffix(".txt").read_text(encoding="utf-8")
 
 
 def test_no_output_stands_there_without_its_program() -> None:
@@ -26,8 +26,8 @@ def test_no_output_stands_there_without_its_program() -> None:
 
 
 def test_the_readme_shows_one_of_them() -> None:
-    readme = (GUIDE / "README.md").read_text()
+    readme = (GUIDE / "README.md").read_text(encoding="utf-8")
 
     [shown] = re.findall(r"^```text\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
 
-    assert shown == (GUIDE / "events.txt").read_text()
+    assert shown == (GUIDE / "events.txt").read_text(encoding="utf-8")

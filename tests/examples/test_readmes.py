@@ -52,7 +52,7 @@ def test_an_example_prints_what_its_readme_says(command: str, printed: str) -> N
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) -> None:
-    text = (EXAMPLES / folder / "README.md").read_text()
+    text = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
 
     programs = list((EXAMPLES / folder).glob("*.py"))
 
@@ -65,11 +65,11 @@ def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) 
 
 @pytest.mark.parametrize("folder, file", [*ELSEWHERE.items(), *((name, file) for name, file in NEEDING.items())])
 def test_what_is_run_elsewhere_is_run_there(folder: str, file: str) -> None:
-    assert re.search(rf"\b{re.escape(folder)}\b", (ROOT / file).read_text())
+    assert re.search(rf"\b{re.escape(folder)}\b", (ROOT / file).read_text(encoding="utf-8"))
 
 
 def test_the_index_lists_every_example_once_with_what_it_shows() -> None:
-    index = (EXAMPLES / "README.md").read_text()
+    index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
     listed = re.findall(r"^\| \[`(\w+)`\]\((\w+)/README\.md\) \| (\S.+) \|$", index, re.MULTILINE)
 

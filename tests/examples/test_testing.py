@@ -7,7 +7,9 @@ import pytest
 from tests.examples.programs import EXAMPLES, ROOT, promised
 
 TESTS = re.findall(
-    r"^(?:async )?def (test_\w+)", (EXAMPLES / "testing" / "test_thermostat.py").read_text(), re.MULTILINE
+    r"^(?:async )?def (test_\w+)",
+    (EXAMPLES / "testing" / "test_thermostat.py").read_text(encoding="utf-8"),
+    re.MULTILINE,
 )
 
 
@@ -20,6 +22,6 @@ def test_the_readme_says_how_many_there_are() -> None:
 
 
 def test_the_page_about_testing_shows_each_of_them() -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
     assert [name for name in TESTS if f":pyobject: {name}\n" not in page] == []

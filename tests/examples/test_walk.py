@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from tests.examples.newcomer import Newcomer
 from tests.examples.programs import ROOT
-from tests.support import THOROUGH
+from tests.support import THOROUGH, short_directory
 
 pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a package index")
 
@@ -39,10 +38,9 @@ def environment(path: Path, *packages: object) -> Path:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A short path, because a control socket is going to be in it."""
-    path = Path(tempfile.mkdtemp(prefix="ergo"))
-    yield path
-    shutil.rmtree(path)
+    """Short, because a control socket is in it."""
+    with short_directory() as path:
+        yield path
 
 
 @pytest.fixture(scope="module")

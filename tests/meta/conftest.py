@@ -8,10 +8,10 @@ from tests.meta.wires import MovableClock, Wire
 
 
 @pytest.fixture(params=["tcp-thread", "tcp-task", "unix-thread", "unix-task"])
-def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Wire:
+def wire(request: pytest.FixtureRequest, short_path: Path) -> Wire:
     """A kind of connection; what holds for one holds for all."""
     kind, reader = request.param.split("-")
-    return Wire(kind, reader, tmp_path)
+    return Wire(kind, reader, short_path)
 
 
 @pytest.fixture

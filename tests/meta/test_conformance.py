@@ -23,10 +23,10 @@ PATIENT, SOON = 60.0, 25.0
 
 
 @pytest.fixture(params=RIGS, ids=lambda rig: rig.__name__)
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
+def rig(request: pytest.FixtureRequest, short_path: Path) -> Rig:
     if request.param is WatchRig and find_spec("watchfiles") is None:
         pytest.skip("the extra watch is not installed")
-    made: Rig = request.param(tmp_path)
+    made: Rig = request.param(short_path)
     return made
 
 

@@ -23,7 +23,7 @@ CROWD: dict[ReaderKind, int] = {"thread": 2_000, "task": 10_000} if THOROUGH els
 def resident() -> int:
     """Resident memory of this program, in bytes."""
     gc.collect()
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 

@@ -162,7 +162,7 @@ async def test_a_regular_file_is_refused_with_what_to_use_instead(tmp_path: Path
     path.write_text("x")
     async with owning() as owned:
         watcher = await owned.spawn(Descriptors())
-        with path.open() as file, Path("/dev/null").open() as null:  # noqa: ASYNC230
+        with path.open() as file, Path("/dev/null").open(encoding="utf-8") as null:  # noqa: ASYNC230
             with pytest.raises(BadInputError, match="FileReader"):
                 await owned.node.call(watcher, WatchFd(file))
             with pytest.raises(BadInputError, match="sockets, pipes and terminals"):

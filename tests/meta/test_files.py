@@ -365,7 +365,7 @@ async def test_what_is_written_is_in_the_file_in_order_when_the_call_is_answered
         await owned.node.call(writer, FileSync())
 
         assert size == 3
-        assert path.read_text() == "".join(f"{number}\n" for number in range(100)) + "\u00e9\n"
+        assert path.read_text(encoding="utf-8") == "".join(f"{number}\n" for number in range(100)) + "\u00e9\n"
         assert await owned.node.inspect_meta(writer) == {"path": str(path), "bytes": "293", "syncs": "1"}
 
 
@@ -374,11 +374,11 @@ async def test_a_file_is_appended_to_or_replaced(tmp_path: Path) -> None:
     path.write_text("old ")
     async with owning() as owned:
         await owned.node.call(await owned.spawn(FileWriter(path)), FileWrite(b"new "))
-        appended = path.read_text()
+        appended = path.read_text(encoding="utf-8")
         await owned.node.call(await owned.spawn(FileWriter(path, append=False)), FileWrite("only"))
 
         assert appended == "old new "
-        assert path.read_text() == "only"
+        assert path.read_text(encoding="utf-8") == "only"
 
 
 async def test_after_a_rotation_the_new_file_is_written(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ async def test_after_a_rotation_the_new_file_is_written(tmp_path: Path) -> None:
         await owned.node.call(writer, FileReopen())
         await owned.node.call(writer, FileWrite("two"))
 
-        assert ((tmp_path / "file.1").read_text(), path.read_text()) == ("one", "two")
+        assert ((tmp_path / "file.1").read_text(encoding="utf-8"), path.read_text(encoding="utf-8")) == ("one", "two")
 
 
 async def test_a_full_disk_is_the_answer_to_a_call_and_the_end_after_a_message() -> None:

@@ -26,7 +26,7 @@ def launched(path: str, *argv: str, **orders: Any) -> tuple[int, str, str]:
         check=False,
     )
     os.close(theirs)
-    with open(ours) as report:
+    with open(ours, encoding="utf-8") as report:
         return done.returncode, done.stdout, report.read()
 
 

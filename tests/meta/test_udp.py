@@ -145,6 +145,7 @@ async def test_the_sixth_version_works_too(reader: ReaderKind) -> None:
         assert str(mail.of(UDPData)[0].peer).startswith("[::1]:")
 
 
+@needs_ipv6
 async def test_peers_of_both_versions_are_answered_by_one_socket(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, host="::")

@@ -18,6 +18,12 @@ from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
 from tests.support import Puppet
 
 
+@pytest.fixture
+def tmp_path(short_path: Path) -> Path:
+    """Short, because the path of a socket must be."""
+    return short_path
+
+
 @pytest.fixture(params=["thread", "task"])
 def reader(request: pytest.FixtureRequest) -> ReaderKind:
     kind: ReaderKind = request.param
@@ -129,7 +135,7 @@ async def test_a_file_that_is_no_socket_is_not_touched(reader: ReaderKind, tmp_p
         with pytest.raises(InitError):
             await spawn_meta(node, owner, UnixServer(path, reader=reader))
 
-        assert path.read_text() == "dear"
+        assert path.read_text(encoding="utf-8") == "dear"
 
 
 async def test_a_file_that_another_server_made_meanwhile_is_not_removed(reader: ReaderKind, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ async def work_in_a_worker() -> None:
 
 def test_a_block_that_leaves_nothing_passes(tmp_path: Path) -> None:
     def work() -> None:
-        with socket.socket() as sock, open(tmp_path / "file", "w"):
+        with socket.socket() as sock, open(tmp_path / "file", "w", encoding="utf-8"):
             sock.bind(("127.0.0.1", 0))
 
     with no_leaks():
@@ -49,7 +49,7 @@ def test_a_socket_a_pipe_and_a_file_that_are_left_are_named(tmp_path: Path) -> N
 
     with left, pytest.raises(LeakError) as failure, no_leaks(grace=0.05):
         left.enter_context(socket.socket())
-        left.enter_context(open(tmp_path / "left open", "w"))  # noqa: SIM115
+        left.enter_context(open(tmp_path / "left open", "w", encoding="utf-8"))  # noqa: SIM115
         for end in os.pipe():
             left.callback(os.close, end)
 

@@ -20,7 +20,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What pytest says about the sample tests, with both plugins there, in a program of its own."""
     folder = tmp_path_factory.mktemp("samples")
     for sample in SAMPLES.glob("*.py"):
-        (folder / f"test_{sample.name}").write_text(sample.read_text())
+        (folder / f"test_{sample.name}").write_text(sample.read_text(encoding="utf-8"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", *LIGHT, "--strict-markers", "-W", "error", str(folder)],
         cwd=folder,
@@ -38,7 +38,7 @@ def outcomes(printed: str, sample: str) -> dict[str, str]:
 
 
 def names(sample: str) -> list[str]:
-    return re.findall(r"^async def (test_\w+)", (SAMPLES / f"{sample}.py").read_text(), re.MULTILINE)
+    return re.findall(r"^async def (test_\w+)", (SAMPLES / f"{sample}.py").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_with_pytest_trio_tests_that_leave_something_fail_and_say_what(printed: str) -> None:
