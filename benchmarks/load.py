@@ -1,7 +1,10 @@
 """The other side of the network benchmarks: a program of its own, so that a server's processor time is the server's.
 
 ``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps one message going round on each connection;
-``python load.py udp PORT BYTES`` sends as fast as it can until it is ended.
+``python load.py udp PORT BYTES`` sends as fast as it can until it is ended;
+``python load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, one connection after the other;
+``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy, each with so many requests at a time,
+and says how many seconds pass until each of the newcomers, which come all at once, has an answer.
 """
 
 import os
@@ -9,6 +12,7 @@ import select
 import socket
 import subprocess
 import sys
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Load"]
 
 _WARM_UP = 5
+_PING = b"PING\r\n"
 
 
 class Load:
@@ -34,13 +39,15 @@ class Load:
         with self._program as program:
             program.kill()
 
-    def wait(self, word: str) -> None:
-        """Block until it says ``go`` or ``done``."""
+    def wait(self, word: str) -> float:
+        """Block until it says ``go`` or ``done``. Returns the number that it says with it, if it does."""
         stdout = self._program.stdout
         assert stdout is not None
         line = stdout.readline().strip()
-        if line != word:
+        said, _, number = line.partition(" ")
+        if said != word:
             raise RuntimeError(f"the load said {line!r} instead of {word!r}")
+        return float(number or 0)
 
 
 def _tell(word: str) -> None:
@@ -91,6 +98,70 @@ def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
     sys.stdin.read()
 
 
+def _short(port: int, connections: int) -> None:
+    def one() -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.sendall(_PING)
+            if not sock.recv(4096):
+                raise SystemExit("the server closed a connection")
+
+    for _ in range(20):
+        one()
+    _tell("go")
+    for _ in range(connections):
+        one()
+    _tell("done")
+    sys.stdin.read()
+
+
+def _newcomers(port: int, busy: int, requests: int, newcomers: int) -> None:
+    poll = select.epoll()
+    batch = _PING * requests
+    socks: dict[int, socket.socket] = {}
+    missing: dict[int, int] = {}
+    waiting: set[int] = set()
+
+    def dial() -> int:
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        socks[fd := sock.fileno()] = sock
+        poll.register(sock, select.EPOLLOUT)
+        waiting.add(fd)
+        return fd
+
+    def serve(until: float) -> None:
+        """Ask again whenever all is answered, until nobody waits for a first answer and the time is over."""
+        while waiting or perf_counter() < until:
+            for fd, event in poll.poll():
+                sock = socks[fd]
+                if event & select.EPOLLOUT:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    poll.modify(sock, select.EPOLLIN)
+                else:
+                    got = len(sock.recv(65536))
+                    if not got:
+                        raise SystemExit("the server closed a connection")
+                    waiting.discard(fd)
+                    missing[fd] -= got
+                    if missing[fd] or fd in fresh:
+                        continue
+                message = _PING if fd in fresh else batch
+                missing[fd] = len(message)
+                sock.sendall(message)
+
+    fresh: set[int] = set()
+    for _ in range(busy):
+        dial()
+    serve(perf_counter() + 0.2)
+    _tell("go")
+    began = perf_counter()
+    fresh.update(dial() for _ in range(newcomers))
+    serve(0.0)
+    _tell(f"done {perf_counter() - began}")
+    sys.stdin.read()
+
+
 def _udp(port: int, size: int) -> None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.connect(("127.0.0.1", port))
@@ -108,5 +179,5 @@ if __name__ == "__main__":
     if hasattr(os, "sched_setaffinity"):
         # Whoever has started it may be keeping to one processor.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp}
+    kinds: dict[str, Any] = {"tcp": _tcp, "udp": _udp, "short": _short, "newcomers": _newcomers}
     kinds[kind](*map(int, numbers))

@@ -8,7 +8,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 
 from .relay import Relay
 
-__all__ = ["Errand", "without_cancellation"]
+__all__ = ["Errand", "is_cut_off", "without_cancellation"]
 
 
 class Errand:
@@ -65,3 +65,8 @@ def without_cancellation(error: BaseException) -> BaseException | None:
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1]
     return None if isinstance(error, trio.Cancelled) else error
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether an exception says no more than that its task is to end: it was cancelled, or left behind."""
+    return isinstance(error, GeneratorExit) or without_cancellation(error) is None

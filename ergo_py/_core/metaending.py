@@ -64,6 +64,8 @@ async def _end_reader(meta: "Meta") -> None:
     """Unblock, and wait: again and again, since an unblocking of the user's own may have come a moment too early."""
     meta.resources.stopping = True
     meta.outbox.release()
+    if meta.reader_gone.is_set():
+        return
     pause = _AGAIN
     with _step(meta):
         while not meta.reader_gone.is_set():

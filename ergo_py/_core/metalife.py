@@ -24,7 +24,7 @@ from .metabox import RequestCaller, TwoLanes
 from .metaending import close, release
 from .metasending import send_wait, wait_for_room
 from .metaserving import serve
-from .metaspawning import spawn, spawn_from_thread
+from .metaspawning import spawn, spawn_beside, spawn_from_thread
 from .options import MetaOptions
 from .outbox import Outbox
 from .parking import wake
@@ -220,6 +220,7 @@ class Meta:
     # -- birth -------------------------------------------------------------------------------------------------------
 
     spawn = classmethod(spawn)
+    spawn_beside = classmethod(spawn_beside)
     spawn_from_thread = spawn_from_thread
 
     def allow_spawn(self) -> None:
@@ -444,6 +445,21 @@ class Meta:
         """Begin the end. The first reason counts."""
         if self.reason is not None:
             return
+        self._begin_to_end(reason)
+        if self.initialised:
+            self.closing = Errand()
+            self.closing.start(self.kernel.nursery, lambda: close(self), f"{self.callbacks.behaviour} ending")
+        elif self._initialising is not None:
+            self._initialising.cancel()
+
+    async def end_here(self, reason: Reason) -> None:
+        """End in the task of the reader, which has ended by itself: no other task is needed."""
+        self._begin_to_end(reason)
+        self.closing, self.reader = self.reader, None
+        await close(self)
+
+    @enable_ki_protection
+    def _begin_to_end(self, reason: Reason) -> None:
         self.reason = reason
         self.kernel.obituaries.note(self)
         self.accepting = False
@@ -453,11 +469,6 @@ class Meta:
             # The reader may be waiting for it, and must be free to end.
             if not child.initialised:
                 child.finish(reason)
-        if self.initialised:
-            self.closing = Errand()
-            self.closing.start(self.kernel.nursery, lambda: close(self), f"{self.callbacks.behaviour} ending")
-        elif self._initialising is not None:
-            self._initialising.cancel()
 
     @enable_ki_protection
     def kill(self) -> None:

@@ -14,7 +14,7 @@ from .serving import check_plain
 if TYPE_CHECKING:
     from .metalife import Meta
 
-__all__ = ["in_reader", "start_reader"]
+__all__ = ["in_reader", "read", "reader_ended", "start_reader"]
 
 
 def start_reader(meta: "Meta") -> None:
@@ -24,8 +24,8 @@ def start_reader(meta: "Meta") -> None:
         SpawnError: the system has no thread to give.
     """
     if not meta.has_thread:
-        meta.reader = Errand(lambda: _ended(meta, outcome.Value(None)))
-        meta.reader.start(meta.kernel.nursery, lambda: _read_in_task(meta), f"{meta.callbacks.behaviour}.start")
+        meta.reader = Errand(lambda: reader_ended(meta))
+        meta.reader.start(meta.kernel.nursery, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
         return
     kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
     meta.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta))
@@ -76,7 +76,8 @@ def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
     meta.straggler_ended("reader")
 
 
-async def _read_in_task(meta: "Meta") -> None:
+async def read(meta: "Meta") -> None:
+    """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since nobody else needs this one."""
     try:
         await meta.behaviour.start()
         meta.outbox.rush()
@@ -88,6 +89,15 @@ async def _read_in_task(meta: "Meta") -> None:
         if failure is None:
             raise
         _ended(meta, outcome.Error(failure))
+        return
+    if meta.reason is None:
+        meta.reader_gone.set()
+        await meta.end_here(Normal())
+
+
+def reader_ended(meta: "Meta") -> None:
+    """Note that the reader's task has ended, if it did not say so itself: it was told to, or cut off."""
+    _ended(meta, outcome.Value(None))
 
 
 def _ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:

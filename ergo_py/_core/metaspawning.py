@@ -1,5 +1,6 @@
 """How a meta-process comes to be: initialised, its reader started, or nothing at all."""
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import trio
 
 from .bridge import Parker
 from .ending import stop_all
-from .errands import Errand
+from .errands import Errand, is_cut_off
 from .errors import (
     BehaviourError,
     InitError,
@@ -18,8 +19,9 @@ from .errors import (
     TooManyReadersError,
 )
 from .ids import Alias
+from .kernel import Kernel
 from .metaending import release
-from .metareading import in_reader, start_reader
+from .metareading import in_reader, read, reader_ended, start_reader
 from .observing import Spawned
 from .options import MetaOptions
 from .process import Process
@@ -30,13 +32,18 @@ from .states import MetaState
 if TYPE_CHECKING:
     from .metalife import Meta
 
-__all__ = ["spawn", "spawn_from_thread"]
+__all__ = ["spawn", "spawn_beside", "spawn_from_thread"]
 
 
 async def spawn(
-    kind: "type[Meta]", owner: "Process | Meta", behaviour: Any, options: MetaOptions, birth: Errand | None = None
+    kind: "type[Meta]",
+    owner: "Process | Meta",
+    behaviour: Any,
+    options: MetaOptions,
+    birth: Errand | None = None,
+    reads: bool = False,
 ) -> "Meta":
-    """Make a meta-process, run its ``init``, start its reader.
+    """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth`` goes on as the reader.
 
     Raises:
         SpawnError: and nothing of it remains.
@@ -66,7 +73,10 @@ async def spawn(
         await _initialise(meta)
         if kernel.debug_shared_state:
             watch_writes(behaviour, partial(_side, meta), partial(_report_shared, meta))
-        start_reader(meta)
+        if reads and not meta.has_thread:
+            meta.reader = birth
+        else:
+            start_reader(meta)
     except BaseException as error:
         reason = _begin_to_undo(meta, error)
         if meta.owned and not isinstance(error, GeneratorExit):
@@ -84,8 +94,51 @@ async def spawn(
         kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
     if len(meta.mailbox):
         meta.wake()
-    await kernel.router.pause()
+    if birth is None:
+        await kernel.router.pause()
     return meta
+
+
+def spawn_beside(
+    kind: "type[Meta]",
+    kernel: Kernel,
+    find_owner: "Callable[[], Awaitable[Process | Meta]]",
+    behaviour: Any,
+    options: MetaOptions,
+    told: Callable[[BaseException | None], None],
+) -> Errand:
+    """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it is that very one.
+
+    ``told`` is called once: with None when its reader starts, or with the exception that is why there is none.
+
+    Raises:
+        NodeStoppedError: the node has ended.
+    """
+    made: Meta | None = None
+
+    def ended() -> None:
+        if made is not None and not made.has_thread:
+            reader_ended(made)
+
+    async def live() -> None:
+        nonlocal made
+        try:
+            made = await spawn(kind, await find_owner(), behaviour, options, errand, reads=True)
+        except BaseException as error:
+            told(error)
+            if is_cut_off(error):
+                raise
+            return
+        told(None)
+        if not made.has_thread:
+            await read(made)
+
+    errand = Errand(ended)
+    try:
+        errand.start(kernel.nursery, live, type(behaviour).__qualname__)
+    except RuntimeError:  # the nursery is closed
+        raise NodeStoppedError(kernel.pid.node, "it starts nothing any more") from None
+    return errand
 
 
 async def _initialise(meta: "Meta") -> None:

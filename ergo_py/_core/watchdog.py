@@ -168,7 +168,7 @@ _IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
         Process._wait_for_init.__code__,
         metaserving._handle.__code__,
         metaserving._inspect.__code__,
-        metareading._read_in_task.__code__,
+        metareading.read.__code__,
         Meta.callback.__code__,
     }
 )
@@ -180,7 +180,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
     callback = handling = None
-    if served_in.f_code is metareading._read_in_task.__code__:
+    if served_in.f_code is metareading.read.__code__:
         # The reader of a meta-process, which runs beside the callback that is in progress.
         callback = "start"
     elif _is_in_behaviour(frame, served_in):

@@ -3,13 +3,15 @@
 import errno
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Final
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
 
+from .._core.bridge import Parker
+from .._core.errands import Errand, is_cut_off
 from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from .._core.metalife import Meta
 from .._core.options import check_number
@@ -19,13 +21,15 @@ from .messages import Address
 from .options import LARGEST, StreamOptions, WhenFull
 from .polling import Poller
 from .readers import EitherReader, ReaderKind
-from .receivers import ReceiverOption, Receivers
+from .receivers import ReceiverOption, Receivers, make_actor
 from .sockets import OUT_OF_RESOURCES, describe
 from .stream import Stream
 from .tls import Contexts, Secure
 
 __all__ = ["Listener"]
 
+_AT_ONCE: Final = 64
+"""How many connections may be waiting for their actors to begin, and so how many are accepted in one turn of the loop."""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, when the system has no descriptors to give."""
 
@@ -52,6 +56,9 @@ _PASSING: Final = frozenset(
     )
     if hasattr(errno, name)
 )
+
+Accepted = tuple[socket.socket, object]
+"""A socket, and the address of its peer."""
 
 
 class Listener(EitherReader):
@@ -82,14 +89,17 @@ class Listener(EitherReader):
         self._queue = queue
         self._contexts: Contexts | None = None
         self._open: dict[Stream, None] = {}
+        self._births: dict[Stream, Errand] = {}
+        """Those of them whose actors have not begun yet."""
         self.poller = Poller(self._start_on_loop) if self.reader == "task" and hasattr(select, "epoll") else None
         # Changed by the reader only.
-        self.refused = 0
         self.errors = 0
+        self._turned_away = 0
         self._pause = _BACK_OFF[0]
         # Changed on the loop only.
         self._is_shut = False
         self.accepted = 0
+        self._not_made = 0
         self._past_in = 0
         self._past_out = 0
         self.failed = 0
@@ -104,8 +114,10 @@ class Listener(EitherReader):
             self._contexts = Contexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
         self.opened(sock)
-        sock.setblocking(self.reader == "thread")
+        # A thread does not block in it either: it takes all that wait, and there may be fewer than it thinks.
+        sock.setblocking(False)
         sock.listen(self._queue)
+        self._options_of_connections = replace(self._meta.options, linger=False)
         self._local = self._address(sock)
 
     async def _listen(self) -> socket.socket:
@@ -120,45 +132,61 @@ class Listener(EitherReader):
     # -- the reader --------------------------------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
         while not self.stopping:
-            if self._must_wait():
+            if not self._may_accept():
                 self._wait_in_thread(self._may_accept)
                 continue
-            try:
-                sock, address = self._socket.accept()
-            except OSError as error:
-                pause = self._after(error)
-                if pause:
-                    self._wait_in_thread(lambda: False, pause)
-                continue
-            if self._admit(sock) and not self._run_in_loop(self._adopt, sock, address):
+            poll.poll()
+            taken: list[Accepted] = []
+            pause = self._accept(taken.append, taken)
+            if taken and not self._ask_loop(self._adopt_all, taken):
                 return
+            if pause:
+                self._wait_in_thread(lambda: False, pause)
 
     async def _read_in_task(self) -> None:
         while True:
-            if self._must_wait():
+            if not self._may_accept():
                 await self._wait_in_task(self._may_accept)
                 continue
             await wait_readable(self._socket)
-            try:
+            pause = self._accept(self._adopt)
+            if pause:
+                await trio.sleep(pause)
+
+    def _may_accept(self, more: int = 0) -> bool:
+        """Whether one more than ``more`` others may be accepted now. Once the owner is ending, none is."""
+        if self._is_shut or len(self._births) + more >= _AT_ONCE:
+            return False
+        return self._when_full is WhenFull.REFUSE or self._has_place(more)
+
+    def _has_place(self, more: int = 0) -> bool:
+        return self._most is None or len(self._open) + more < self._most
+
+    def _accept(self, take: Callable[[Accepted], object], taken: Sized = ()) -> float:
+        """Take all that wait, as far as there is place for them. Returns for how long to wait before the next look.
+
+        A busy loop comes to this once in each of its passes, so newcomers would wait for one another if one were taken at a time.
+        """
+        try:
+            for _ in range(_AT_ONCE):
+                if not self._may_accept(len(taken)):
+                    break
                 sock, address = self._socket.accept()
-            except BlockingIOError:  # another one was faster
-                continue
-            except OSError as error:
-                await trio.sleep(self._after(error))
-                continue
-            if self._admit(sock) and not await self._adopt(sock, address):
-                return
-
-    def _is_full(self) -> bool:
-        return self._most is not None and len(self._open) >= self._most
-
-    def _must_wait(self) -> bool:
-        """Whether to accept nobody for now; once its owner is ending that is so until the server itself ends."""
-        return self._is_shut or (self._when_full is WhenFull.PAUSE and self._is_full())
-
-    def _may_accept(self) -> bool:
-        return not self._must_wait()
+                self._pause = _BACK_OFF[0]
+                if self._has_place(len(taken)):
+                    take((sock, address))
+                else:
+                    self._turned_away += 1
+                    sock.close()
+        except BlockingIOError:  # that was all
+            return 0.0
+        except OSError as error:
+            # Those that were taken come first. An error that stays is there at the next look, too.
+            return 0.0 if taken else self._after(error)
+        return 0.0
 
     def _after(self, error: OSError) -> float:
         """How long to wait after an ``accept`` that failed. Raises what ends the server."""
@@ -175,46 +203,80 @@ class Listener(EitherReader):
         pause, self._pause = self._pause, min(2 * self._pause, _BACK_OFF[1])
         return pause
 
-    def _admit(self, sock: socket.socket) -> bool:
-        self._pause = _BACK_OFF[0]
-        if self._is_full():
-            self.refused += 1
-            sock.close()
-            return False
-        return True
+    def _ask_loop(self, work: Callable[..., bool], *args: object) -> bool:
+        """From the reader's thread: have the loop do it, and wait for that. False if there is no loop any more."""
+        parker: Parker[bool] = Parker()
 
-    async def _adopt(self, sock: socket.socket, address: object) -> bool:
-        """Make a connection of an accepted socket. On the loop; False if the server is ending."""
+        def do() -> None:
+            try:
+                parker.settle(work(*args))
+            finally:
+                parker.settle(False)
+
+        self._meta.router.bridge.post(do)
+        parker.wait(None)
+        return bool(parker.value)
+
+    def _adopt_all(self, taken: list[Accepted]) -> bool:
+        for one in taken:
+            self._adopt(one)
+        return self._meta.reason is None
+
+    def _adopt(self, accepted: Accepted) -> None:
+        """Make a connection of an accepted socket, in a task of its own: its actor may take its time to begin. On the loop."""
+        sock, address = accepted
         meta = self._meta
         connection = self._make(sock, address)
         connection._server = self
         connection._when_gone = self._gone
+
+        async def find_owner() -> Process | Meta:
+            if plan is None:
+                return meta
+            connection._actor = actor = await make_actor(meta, plan)
+            if meta.reason is not None or self._is_shut:
+                raise NotAllowedError("the server is ending")
+            if not actor.accepting:
+                # What an actor owns ends with it, and so must be owned before that.
+                raise SpawnError("the actor that was made for it has ended already")
+            return actor
+
+        def told(error: BaseException | None) -> None:
+            self._births.pop(connection, None)
+            if error is None:
+                self.accepted += 1
+            else:
+                self._not_born(connection, sock, error)
+            self._ring()
+
+        self._open[connection] = None
         try:
+            if meta.reason is not None or self._is_shut:
+                raise NotAllowedError("the server is ending")
             if self._contexts is not None:
                 connection._secure = Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
                 connection._may_write = False
-            self._open[connection] = None
-            connection._actor = actor = await self._receivers.make_actor(meta)
-            if meta.reason is not None or self._is_shut:
-                raise NotAllowedError("the server is ending")
-            if actor is not None and not actor.accepting:
-                # What an actor owns ends with it, and so must be owned before that.
-                raise SpawnError("the actor that was made for it has ended already")
-            await Meta.spawn(actor or meta, connection, replace(meta.options, linger=False))
-        except BaseException as error:
-            sock.close()
-            self._open.pop(connection, None)
-            if connection._actor is not None:
-                connection._actor.ask_to_exit(self.id, Shutdown())
-            if isinstance(error, NodeStoppedError | NotAllowedError):
-                return self._is_shut and meta.reason is None
-            if not isinstance(error, SpawnError | OSError):
-                raise
-            self.refused += 1
+            # In the order in which they came; what follows may take its time.
+            plan = self._receivers.plan_actor()
+            self._births[connection] = Meta.spawn_beside(
+                meta.kernel, find_owner, connection, self._options_of_connections, told
+            )
+        except (OSError, NotAllowedError, SpawnError) as error:
+            told(error)
+
+    def _not_born(self, connection: Stream, sock: socket.socket, error: BaseException) -> None:
+        sock.close()
+        self._open.pop(connection, None)
+        meta = self._meta
+        if connection._actor is not None:
+            connection._actor.ask_to_exit(self.id, Shutdown())
+        if isinstance(error, SpawnError | OSError) and not isinstance(error, NodeStoppedError):
+            self._not_made += 1
             self.log.warning("no connection could be made for a socket that was accepted", error=describe(error))
-            return meta.reason is None
-        self.accepted += 1
-        return True
+        elif not isinstance(error, NodeStoppedError | NotAllowedError) and not is_cut_off(error):
+            meta.finish(meta.failed("start", error))
+            if meta.has_thread:
+                meta.pass_on(error)
 
     def _cannot_read_certificates(self, error: Exception) -> None:
         self.log.error("the certificates have changed and cannot be read; the old ones stay in use", error=str(error))
@@ -239,6 +301,7 @@ class Listener(EitherReader):
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:  # it is closed already
                 pass
+            self._end_births()
             self._ring()
         return [one._actor for one in self._open if one._actor is not None]
 
@@ -250,9 +313,16 @@ class Listener(EitherReader):
             for connection in list(self._open):
                 if isinstance(connection._meta, Meta):
                     connection._meta.finish(meta.reason)
+            self._end_births()
+
+    def _end_births(self) -> None:
+        for birth in list(self._births.values()):
+            birth.cancel()
 
     async def terminate(self, reason: Reason) -> None:
         """Wait for the connections that belong to actors, and give the address back."""
+        for birth in list(self._births.values()):
+            await birth.gone.wait()
         for connection in list(self._open):
             if isinstance(connection._meta, Meta):
                 await connection._meta.shut(reason)
@@ -269,6 +339,11 @@ class Listener(EitherReader):
     def connections(self) -> int:
         """How many are open."""
         return len(self._open)
+
+    @property
+    def refused(self) -> int:
+        """How many were accepted and closed at once: there was no place for them, or no actor or connection could be made."""
+        return self._turned_away + self._not_made
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """Say how it is doing."""

@@ -3,14 +3,13 @@
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from math import ceil, inf
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-import outcome
 import trio
 
 from .._core.bridge import Parker
 from .._core.errands import Errand
-from .._core.errors import BadInputError, NodeStoppedError
+from .._core.errors import BadInputError
 from .._core.ids import Target
 from .._core.mailbox import FENCE, Lane
 from .._core.meta import MetaProcess
@@ -22,7 +21,6 @@ from .._core.states import MetaState, State
 
 __all__ = ["EitherReader", "ReaderKind"]
 
-T = TypeVar("T")
 ReaderKind = Literal["thread", "task"]
 
 _WEIGHT = 4 * 1024 * 1024
@@ -106,29 +104,6 @@ class EitherReader(MetaProcess):
         finally:
             self._waits = None
         return False
-
-    def _run_in_loop(self, work: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """From the reader's thread: run an async function on the loop, and wait for its result."""
-        meta = self._meta
-        parker: Parker[outcome.Outcome[T]] = Parker()
-
-        def refuse() -> None:
-            # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
-            parker.settle(outcome.Error(NodeStoppedError(meta.router.node)))
-
-        async def run() -> None:
-            parker.settle(await outcome.acapture(work, *args))
-
-        def start() -> None:
-            try:
-                Errand(refuse).start(meta.kernel.nursery, run, f"{meta.callbacks.behaviour}: for its reader")
-            except RuntimeError:  # the nursery is closed
-                refuse()
-
-        meta.router.bridge.post(start)
-        parker.wait(None)
-        assert parker.value is not None
-        return parker.value.unwrap()
 
     def _start_on_loop(self, work: Callable[[], Awaitable[None]]) -> None:
         """Have an async function run beside reader and handler. What it raises ends the meta-process as a crash."""

@@ -14,10 +14,13 @@ from .._core.process import Process
 if TYPE_CHECKING:
     from .._core.metalife import Meta
 
-__all__ = ["Receivers", "ReceiverOption", "check_receiver"]
+__all__ = ["ReceiverOption", "Receivers", "check_receiver", "make_actor"]
 
 ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
 """What ``receiver=`` of a server takes; None is the process that owns the server."""
+
+Plan = tuple[Callable[[], Behaviour], type[Behaviour]]
+"""What makes an actor, and of which class it is."""
 
 _TARGETS = (PID, Alias, Name, str)
 
@@ -71,23 +74,32 @@ class Receivers:
         """The address for the next connection; None for the owner of that connection."""
         return None if self._factory is not None else next(self._turns)
 
-    async def make_actor(self, server: "Meta") -> Process | None:
-        """The process that is to own the next connection, if each has one of its own: a child of the server's owner.
+    def plan_actor(self) -> Plan | None:
+        """How to make the process that is to own the next connection, if each has one of its own. A function is called here.
 
         Raises:
-            SpawnError: it could not be started.
+            SpawnError: the function did not return an actor.
         """
         factory = self._factory
         if factory is None:
             return None
         try:
-            behaviour = behaviour_of(factory)
+            return factory, behaviour_of(factory)
         except BehaviourError:
             # A function: what it makes says which class it is.
             made = _make(factory)
-            factory, behaviour = (lambda: made), type(made)
-        owner = server.process
-        return await Process.spawn(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
+            return (lambda: made), type(made)
+
+
+async def make_actor(server: "Meta", plan: Plan) -> Process:
+    """The process that is to own a connection: a child of the server's owner.
+
+    Raises:
+        SpawnError: it could not be started.
+    """
+    owner = server.process
+    factory, behaviour = plan
+    return await Process.spawn(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
 
 
 def _make(factory: Callable[[], Behaviour]) -> Behaviour:

@@ -23,6 +23,7 @@ from ergo_py import (
     Reason,
     Shutdown,
 )
+from ergo_py.meta import listening
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenFull
 from ergo_py.meta.readers import ReaderKind
@@ -163,13 +164,13 @@ def test_a_server_survives_a_lack_of_descriptors(reader: str) -> None:
 
 
 class Unlucky(socket.socket):
-    """A listening socket whose ``accept`` fails now and then, as the operating system has it."""
+    """A listening socket whose ``accept`` fails now and then, as the operating system has it. It does not where 0 is to come."""
 
     errors: list[int]
 
     def accept(self) -> tuple[socket.socket, Any]:
-        if self.errors:
-            raise OSError(self.errors.pop(0), "as the operating system has it")
+        if self.errors and (number := self.errors.pop(0)):
+            raise OSError(number, "as the operating system has it")
         return super().accept()
 
 
@@ -206,6 +207,22 @@ async def test_a_server_goes_on_after_connections_that_were_gone_before_they_wer
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_those_that_were_accepted_before_an_error_are_served(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, Mail(), echo)
+        server = UnluckyServer([0, errno.ECONNABORTED, 0, errno.EMFILE], reader)
+        await spawn_meta(node, owner, server)
+
+        streams = [await trio.open_tcp_stream(*server.local) for _ in range(4)]
+        for stream in streams:
+            await stream.send_all(b"hello")
+
+        assert [await stream.receive_some() for stream in streams] == [b"hello"] * 4
+        for stream in streams:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
 async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: ReaderKind) -> None:
     async with wired_node() as node:
         mail = Mail()
@@ -235,8 +252,8 @@ async def test_a_server_without_descriptors_waits_a_little_longer_each_time(read
         lack = OSError(errno.EMFILE, "too many open files")
 
         pauses = [server._after(lack) for _ in range(7)]
-        with socket.socket() as sock:
-            server._admit(sock)
+        async with await trio.open_tcp_stream(*server.local):
+            await until(lambda: server.accepted == 1)
         again = server._after(lack)
 
         assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
@@ -437,7 +454,10 @@ async def test_an_actor_that_cannot_be_made_refuses_that_connection_only(wire: W
     async with wired_node() as node:
         server, _ = await serve(node, wire, receiver=partial(Picky, Mail(), echo))
 
-        streams = [await wire.dial(server) for _ in range(3)]
+        streams = []
+        for _ in range(3):
+            streams.append(await wire.dial(server))
+            await until(lambda: len(made) == len(streams))
         await streams[0].send_all(b"one")
         await streams[2].send_all(b"three")
 
@@ -465,6 +485,136 @@ async def test_an_actor_that_ends_at_once_leaves_no_connection_behind(wire: Wire
 
         await until(lambda: server.connections == 0 and len(node.metas()) == 1)
         assert server.accepted + server.refused == 30
+
+
+# -- newcomers -----------------------------------------------------------------------------------------------------------
+
+
+class Slow(Ear):
+    """The actor of one connection, which begins when it is let."""
+
+    def __init__(self, begun: list[str], gate: trio.Event) -> None:
+        super().__init__(Mail(), echo)
+        self.begun, self.gate = begun, gate
+
+    async def init(self) -> None:
+        self.begun.append("begun")
+        await self.gate.wait()
+
+
+async def test_a_newcomer_does_not_wait_for_the_init_of_another_ones_actor(wire: Wire) -> None:
+    begun: list[str] = []
+    gate = trio.Event()
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Slow, begun, gate))
+
+        streams = [await wire.dial(server) for _ in range(5)]
+        await until(lambda: len(begun) == 5)
+        gate.set()
+        for stream in streams:
+            await stream.send_all(b"x")
+
+        assert [await stream.receive_some() for stream in streams] == [b"x"] * 5
+        assert server.accepted == 5
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_only_so_many_connections_wait_for_their_actors_to_begin(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_AT_ONCE", 3)
+    begun: list[str] = []
+    gate = trio.Event()
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Slow, begun, gate))
+
+        streams = [await wire.dial(server) for _ in range(8)]
+        await until(lambda: len(begun) == 3)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        waiting = server.connections
+        gate.set()
+        for stream in streams:
+            await stream.send_all(b"x")
+
+        assert waiting == 3
+        assert [await stream.receive_some() for stream in streams] == [b"x"] * 8
+        for stream in streams:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize("when_full", WhenFull)
+async def test_a_connection_has_its_place_before_its_actor_has_begun(wire: Wire, when_full: WhenFull) -> None:
+    begun: list[str] = []
+    gate = trio.Event()
+    async with wired_node() as node:
+        options: Any = {"max_connections": 2, "when_full": when_full}
+        server, _ = await serve(node, wire, receiver=partial(Slow, begun, gate), **options)
+
+        streams = [await wire.dial(server) for _ in range(2)]
+        await until(lambda: len(begun) == 2)
+        third = await wire.dial(server)
+        if when_full is WhenFull.REFUSE:
+            assert await third.receive_some() == b""
+        else:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (len(begun), server.connections) == (2, 2)
+        gate.set()
+        await streams[0].aclose()
+        if when_full is WhenFull.PAUSE:
+            await until(lambda: len(begun) == 3)
+        await until(lambda: server.connections == len(begun) - 1)
+
+        assert server.refused == (1 if when_full is WhenFull.REFUSE else 0)
+        await streams[1].aclose()
+        await third.aclose()
+
+
+async def test_a_server_that_ends_does_not_wait_for_actors_that_have_not_begun(wire: Wire) -> None:
+    begun: list[str] = []
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Slow, begun, trio.Event()))
+        streams = [await wire.dial(server) for _ in range(3)]
+        await until(lambda: len(begun) == 3)
+
+        node.send_exit(server.id)
+        ended = [await stream.receive_some() for stream in streams]
+
+        assert ended == [b""] * 3
+        await until(lambda: node.metas() == [] and len(node.processes()) == 1)
+        assert server.accepted == server.refused == server.connections == 0
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_an_exit_for_the_whole_program_in_the_init_of_a_connections_actor_is_passed_on(wire: Wire) -> None:
+    class Last(Ear):
+        def init(self) -> None:
+            raise SystemExit(5)
+
+    with pytest.raises(SystemExit, match="5"):
+        async with wired_node() as node:
+            server, _ = await serve(node, wire, receiver=partial(Last, Mail()))
+            async with await wire.dial(server):
+                await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("when_full", WhenFull)
+async def test_all_that_wait_are_accepted_in_one_turn_of_the_loop(tmp_path: Path, when_full: WhenFull) -> None:
+    wire = Wire("tcp", "task", tmp_path)
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, max_connections=20, when_full=when_full)
+        # Connected by the operating system, without the loop.
+        socks = [wire.dial_plain(server) for _ in range(22)]
+
+        while not server.connections:
+            await trio.lowlevel.checkpoint()
+
+        assert server.connections == 20
+        assert server.refused == (2 if when_full is WhenFull.REFUSE else 0)
+        await mail.wait_for(TCPConnected, 20)
+        for sock in socks:
+            sock.close()
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -625,9 +775,12 @@ async def test_the_sessions_of_a_server_end_together_and_may_still_say_goodbye(w
             self.send(connection, TCPSend(b"goodbye"))
 
     async with wired_node() as node:
-        server, _ = await serve(node, wire, receiver=lambda: Guest(Mail()))
+        mails = [Mail() for _ in range(10)]
+        unused = list(mails)
+        server, _ = await serve(node, wire, receiver=lambda: Guest(unused.pop()))
         streams = [await wire.dial(server) for _ in range(10)]
-        await until(lambda: server.connections == 10 and len(node.processes()) == 11)
+        for mail in mails:
+            await mail.first(TCPConnected)
 
         node.send_exit(server.parent, Shutdown())
 
