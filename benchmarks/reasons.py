@@ -198,6 +198,16 @@ GOALS: tuple[Reason, ...] = (
         "supervisor's decision and what is kept of the crash are about a quarter each; to take the old process out of the tables "
         "is a fifth.",
     ),
+    Reason(
+        "short connections",
+        "A connection is a meta-process with an alias, an outbox and an orderly end in bounded steps, and tells its receiver of "
+        "both its ends; with a session of its own, a process begins and ends with it. serve_tcp starts one task.",
+    ),
+    Reason(
+        "newcomers",
+        "A newcomer takes a few passes of the busy loop: one to be accepted, one for its session to begin, one to be read, one for "
+        "the answer. asyncio reads in the pass after the one that accepts.",
+    ),
     Reason("service", "A look at who sits there now, and one more function call."),
     Reason("TCP", _C, of=("uvloop streams",)),
     Reason("64 KiB", _COPIED),

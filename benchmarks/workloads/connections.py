@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -79,8 +80,9 @@ async def _ergo(measure: Measure, reader: ReaderKind, receiver: type[Actor] | No
 
 async def _trio(measure: Measure, count: int) -> Figures:
     async def answer(stream: trio.SocketStream) -> None:
-        async for data in stream:
-            await stream.send_all(data)
+        with suppress(trio.BrokenResourceError):  # the load has ended
+            async for data in stream:
+                await stream.send_all(data)
 
     async with trio.open_nursery() as nursery:
         listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
@@ -91,9 +93,10 @@ async def _trio(measure: Measure, count: int) -> Figures:
 
 async def _asyncio(measure: Measure, count: int) -> Figures:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
+        with suppress(ConnectionError):  # the load has ended
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=1024)
