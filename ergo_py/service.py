@@ -250,7 +250,7 @@ class Service:
         ring = ring_of(process, seat.supervisor)
         if ring:
             raise DeadlockError(self.name, request, ring)
-        caller = TaskCaller(self._sender, next(self._router.numbers), self.name, request, task)
+        caller = TaskCaller(self._sender, next(self._router.references), self.name, request, task)
         caller.callee = seat.supervisor
         asking = _Asking(self, caller, check_priority(priority))
         self._enter(seat, asking)
@@ -282,7 +282,7 @@ class Service:
         check_timeout(timeout)
         bridge = self._router.bridge
         bridge.refuse_on_loop("call_from_thread(...)", "`await service.call(...)`")
-        caller = ThreadCaller(self._sender, next(self._router.numbers), self.name, request)
+        caller = ThreadCaller(self._sender, next(self._router.references), self.name, request)
         asking = _Asking(self, caller, check_priority(priority))
         bridge.post(self._ask_for_thread, asking)
         try:

@@ -58,7 +58,7 @@ class Calls:
             await checkpoint()
             raise self._down(callee, to, request)
         task = current_task()
-        caller = TaskCaller(sender, next(router.numbers), to, request, task)
+        caller = TaskCaller(sender, next(router.references), to, request, task)
         if process is not None and task is not process.home:
             # A task that a callback started may wait as it likes: the process itself is not held up by it.
             process = None
@@ -102,7 +102,7 @@ class Calls:
 
     async def inspect(self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float) -> Any:
         """Have a receiver look at itself, before everything else it has to do."""
-        caller = TaskCaller(sender, next(self._router.numbers), to, items, current_task())
+        caller = TaskCaller(sender, next(self._router.references), to, items, current_task())
         caller.callee = receiver
         self._router.signal(receiver, URGENT_LANE, (INSPECT, sender, caller, items))
         await self.wait(None, caller, timeout)
@@ -113,7 +113,7 @@ class Calls:
         task = current_task()
         if receiver.works_in(task):
             raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
-        caller = TaskCaller(sender, next(self._router.numbers), receiver.id, operation, task)
+        caller = TaskCaller(sender, next(self._router.references), receiver.id, operation, task)
         caller.callee = receiver
         self._router.signal(receiver, SYSTEM_LANE, (CONTROL, sender, caller, operation))
         await self.wait(None, caller, timeout)
@@ -196,7 +196,7 @@ class Calls:
         """Call, and block this thread until the answer is there."""
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
-        caller = ThreadCaller(sender, next(self._router.numbers), to, request)
+        caller = ThreadCaller(sender, next(self._router.references), to, request)
         self._router.bridge.post(self.begin, caller, priority)
         try:
             # The thread watches its own deadline: it holds even while something blocks the loop.

@@ -91,7 +91,7 @@ class Kernel:
             # A call that is answered on the spot is not delivered to anybody who could be observed.
             self.router = ObservedRouter(self.observer, name, creation, bridge, self.clock, store, False)
             self.calls = ObservedCalls(self.router)
-        token = Ref(name, creation, next(self.router.numbers))
+        token = Ref(name, creation, next(self.router.references))
         self.publishing = Publishing(self.router, self.pid, token)
         self.relations = Relations()
         self.roots: dict[object, Process] = {}

@@ -414,7 +414,7 @@ class Meta:
         """Ask without waiting."""
         self.allow(MetaOperation.REQUEST)
         self.router.resolve(to)
-        caller = RequestCaller(self, next(self.router.numbers), to, request)
+        caller = RequestCaller(self, next(self.router.references), to, request)
         self.requests[caller.number] = caller
         self.kernel.calls.begin(caller, self.priority if priority is None else priority)
         if timeout is not None and not caller.settled:

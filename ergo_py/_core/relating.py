@@ -119,7 +119,7 @@ class Relating:
         check_number("buffer", buffer, least=0, whole=True)
         kernel = process.kernel
         full = kernel.publishing.name(check_name(name))
-        token = Ref(full.node, process.router.creation, next(process.router.numbers))
+        token = Ref(full.node, process.router.creation, next(process.router.references))
         kernel.publishing.events.register(Event(full, process.id, token, buffer, notify, open))
         if process.events is None:
             process.events = []

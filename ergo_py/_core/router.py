@@ -83,6 +83,7 @@ class Router:
         "node",
         "numbers",
         "processes",
+        "references",
         "registry",
         "stopped",
     )
@@ -100,6 +101,9 @@ class Router:
         self.processes: dict[PID, Process] = {}
         self.registry: Registry[Receiver] = Registry()
         self.numbers = count(1)
+        """Of processes and aliases: what people type."""
+        self.references = count(1)
+        """Of calls and tokens, of which there are many more."""
         self.late_replies = 0
         self.stopped = False
         self._free = _SHORT_CUTS

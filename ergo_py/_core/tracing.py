@@ -100,7 +100,7 @@ class Trace:
         process = self._find()
         await self._attach(process, self)
         self._process = process
-        self._alarm = _Alarm(process.id, next(self._kernel.router.numbers), self.over)
+        self._alarm = _Alarm(process.id, next(self._kernel.router.references), self.over)
         self._kernel.clock.arm_call(self._alarm, self._seconds)
         return self
 

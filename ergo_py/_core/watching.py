@@ -67,7 +67,7 @@ async def ask(
     task = current_task()
     if process.works_in(task):
         raise DeadlockError(process.id, what, [process.id, process.id])
-    caller = TaskCaller(sender, next(kernel.router.numbers), to, what, task)
+    caller = TaskCaller(sender, next(kernel.router.references), to, what, task)
     caller.callee = process
     kernel.router.signal(process, Lane.SYSTEM, (LOOK, sender, caller, request))
     await kernel.calls.wait(None, caller, timeout)

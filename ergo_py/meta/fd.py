@@ -211,7 +211,7 @@ class Descriptors(MetaProcess):
         receiver = router.resolve(to)
         if receiver is None or not receiver.accepting:
             return
-        fence = TaskCaller(sender, next(router.numbers), to, None, current_task())
+        fence = TaskCaller(sender, next(router.references), to, None, current_task())
         fence.callee = receiver
         # Behind the message, in the same lane: when it is reached, the message was handled.
         router.signal(receiver, Lane.MAIN, (FENCE, sender, fence, None))

@@ -454,27 +454,44 @@ async def test_a_process_in_its_init_counts_against_max_processes(autojump_clock
             await node.spawn(Puppet)
 
 
-async def test_numbers_of_pids_aliases_and_refs_only_grow_and_never_meet(autojump_clock: MockClock) -> None:
+async def test_numbers_of_pids_aliases_and_refs_only_grow_and_no_two_are_equal(autojump_clock: MockClock) -> None:
     numbers: list[int] = []
+    references: list[int] = []
     values: list[Any] = []
+
+    class Answering(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return caller.ref
+
     async with running_node() as node:
         for _ in range(20):
             pid = await node.spawn(Puppet)
             alias = await node.call(pid, lambda me: me.create_alias())
-
-            class Answering(Actor):
-                def handle_call(self, request: Any, caller: Caller) -> object:
-                    return caller.ref
-
             server = await node.spawn(Answering)
             ref = await node.call(server, 1)
             values += [pid, alias, server, ref]
-            numbers += [pid.number, alias.number, server.number, ref.number]
+            numbers += [pid.number, alias.number, server.number]
+            references.append(ref.number)
             node.kill(pid)
             await node.wait_ended(pid)
 
     assert numbers == sorted(set(numbers))
+    assert references == sorted(set(references))
+    assert set(numbers) & set(references)
     assert len(set(values)) == len(values)
+
+
+async def test_calls_events_and_inspections_leave_the_numbers_of_processes_alone() -> None:
+    async with running_node() as node:
+        first = await node.spawn(Puppet, name="service")
+        await node.call(first, lambda me: me.register_event("news"))
+        for _ in range(10):
+            await node.call(first, "anything")
+            await node.inspect(first)
+            await trio.to_thread.run_sync(node.call_from_thread, first, "anything")
+        second = await node.spawn(Puppet)
+
+    assert second.number == first.number + 1
 
 
 async def test_every_start_of_a_node_has_a_creation_of_its_own() -> None:

@@ -47,7 +47,7 @@ def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> Non
     for part in (
         "bob < ann: hello bob",
         "{'visits': '2', 'heat': '21.5 now', 'answer': '3.2 ms, median of 1'}",
-        "├─ room Room <PID 4 demo@localhost> (running)",
+        "├─ room Room <PID 3 demo@localhost> (running)",
         "└─ TCPConnection <Alias ",
         "messages in  2",
         "bob > /crash",
