@@ -8,11 +8,11 @@ import trio
 from trio.lowlevel import checkpoint, current_task
 
 from ._core.dispatching import process_type
-from ._core.ending import close_seat, drop_seat
 from ._core.errors import BadInputError, InitError, NameTakenError, NotAllowedError
 from ._core.ids import PID
 from ._core.info import Phase, Restarted
 from ._core.kernel import Kernel
+from ._core.leftovers import close_seat, drop_seat
 from ._core.mailbox import CONTROL, STOP, Lane
 from ._core.process import Process
 from ._core.publishing import RESTARTED
@@ -226,10 +226,11 @@ class Supervising(Actor):
 
         Once for all of them, when the first is stopped: a look at all children for each one of them would add up.
         """
+        seats = self._process.seats or {}
         for child in self._plan.children.values():
             if child.cycles:
-                self._seat(child).goes_first = True
-        for seat in (self._process.seats or {}).values():
+                seats[child.name].goes_first = True
+        for seat in seats.values():
             if seat.pid is None:
                 seat.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
 
@@ -274,9 +275,12 @@ class Supervising(Actor):
             return
         if not self._has_order():
             # There may be many: all at once.
+            router = self._process.router
             async with trio.open_nursery() as nursery:
                 for child in list(owned.values()):
                     nursery.start_soon(child.shut, reason)
+                    if router.pause_is_due():
+                        await router.turn()
             return
         for child in self._plan.children.values():
             if child.pid in owned:

@@ -1,34 +1,37 @@
 """How a process ends: one order, whatever the cause, so that whoever is told can start a replacement at once."""
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from trio.lowlevel import Task, checkpoint
 
-from .errors import MailboxFullError, TargetDownError
-from .ids import Name
+from .ids import Alias, Name
 from .info import Ended
-from .kernel import Kernel
-from .mailbox import CHILD_EXIT, CONTROL, EVENT, SYSTEM_LANE, Envelope, Lane, Priority
-from .messages import Why
+from .leftovers import answer, close_seats, drop_seats, hand_over
+from .mailbox import CHILD_EXIT, CONTROL, SYSTEM_LANE
 from .observing import Stopped
 from .parking import ENDED, PARKED, Standin, wake
 from .publishing import PROCESS_ENDED
 from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from .receiver import NOBODY
+from .relations import Relation
 from .requests import Caller
-from .seats import Fate, Redirect, Seat
 from .serving import check_plain
+from .slices import at_once, in_slices
 from .states import STOPPING, TERMINATED
+from .timers import Owned
 
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["abandon", "close_seat", "drop_seat", "finish", "kill_all", "shut", "stop_all", "undo"]
+__all__ = ["abandon", "finish", "kill_all", "shut", "stop_all", "undo"]
 
 _GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
 _GONE: Final = Standin(ENDED)
+_MANY: Final = 256
+"""More watchers than that are told of an end in slices."""
 
 
 async def finish(process: "Process", reason: Reason) -> None:
@@ -37,7 +40,7 @@ async def finish(process: "Process", reason: Reason) -> None:
     _begin(process)
     try:
         if process.seats is not None:
-            _empty_lines(process, reason)
+            await _empty_lines(process, reason)
         if process.callbacks.parts:
             await _part(process, reason)
         if process.owned:
@@ -51,8 +54,14 @@ async def finish(process: "Process", reason: Reason) -> None:
                     await kill_all(process.owned)
         if "terminate" in process.callbacks.defined:
             await _last_word(process, "terminate", reason)
-    finally:
-        _release(process)
+        if _has_much(process):
+            await _clear(process, reason)
+    except BaseException:
+        _release_at_once(process)
+        raise
+    rest = _release(process)
+    if rest is not None:
+        await in_slices(rest)
 
 
 async def undo(process: "Process", error: BaseException) -> None:
@@ -63,11 +72,12 @@ async def undo(process: "Process", error: BaseException) -> None:
     process.reason = process.reason or (Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
     _begin(process)
     if process.seats is not None:
-        _empty_lines(process, process.reason)
+        await _empty_lines(process, process.reason)
     if process.owned:
         with trio.CancelScope(shield=True):
             await stop_all(process.owned, process.reason)
-    _release(process)
+    await _clear(process, process.reason)
+    await _release_in_slices(process)
 
 
 async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
@@ -156,7 +166,10 @@ def _can_end_asleep(process: "Process") -> bool:
         process.task.custom_sleep_data is PARKED
         and not process.owned
         and process.seats is None
+        and not process.events
+        and len(process.deferred or ()) + len(process.timers or ()) <= _MANY
         and process.id not in process.kernel.watches
+        and process.kernel.relations.watchers(process.id) <= _MANY
         and not callbacks.parts
         and "terminate" not in callbacks.asynchronous
     )
@@ -173,7 +186,7 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
         if "terminate" in process.callbacks.defined:
             _plain_last_word(process, "terminate", reason)
     finally:
-        _release(process)
+        _release_at_once(process)
         # Its task finds that all is done.
         wake(task)
 
@@ -204,7 +217,8 @@ async def abandon(process: "Process") -> None:
         if process.owned:
             with trio.CancelScope(shield=True):
                 await kill_all(process.owned)
-        _release(process)
+        await _clear(process, process.reason)
+        await _release_in_slices(process)
 
 
 def _begin(process: "Process") -> None:
@@ -281,27 +295,79 @@ def _account_for(process: "Process", name: str, error: BaseException) -> None:
         process.kernel.panic(error)
 
 
-def _release(process: "Process") -> None:
-    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done."""
+def _has_much(process: "Process") -> bool:
+    """Say whether there may be much to release. Mostly there is not, and then the end of a process pays for this look only."""
+    return bool(
+        process.main
+        or process.mailbox.ahead
+        or process.deferred
+        or process.timers
+        or process.seats
+        or process.kernel.relations
+    )
+
+
+async def _clear(process: "Process", reason: Reason) -> None:
+    """Do in slices what would take long in :func:`_release`, where nothing may wait."""
+    await in_slices(answer(process, reason))
+    kernel = process.kernel
+    if process.timers:
+        await in_slices(_cancel_timers(process.timers))
+    if kernel.relations:
+        await in_slices(kernel.forget_watcher(process.id))
+    if process.seats and process.seat is None:
+        # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
+        seats, process.seats = process.seats, {}
+        await in_slices(drop_seats(kernel, seats.values(), reason))
+
+
+def _cancel_timers(timers: Owned) -> Iterator[None]:
+    for number, timer in enumerate(tuple(timers), 1):
+        timer.cancel()
+        if not number % _MANY:
+            yield
+
+
+async def _release_in_slices(process: "Process") -> None:
+    rest = _release(process)
+    if rest is not None:
+        await in_slices(rest)
+
+
+def _release_at_once(process: "Process") -> None:
+    rest = _release(process)
+    if rest is not None:
+        at_once(rest)
+
+
+def _release(process: "Process") -> Iterator[None] | None:
+    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done.
+
+    Returns the telling, which comes last, if there are many to be told.
+    """
     if process.state is TERMINATED:
-        return
+        return None
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     lived = process.behaviour is not None and process.task is process.home
     # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it came too late.
     process.task = _GONE
-    _answer(process, reason)
+    process.handling = None
+    box = process.mailbox
+    if process.main or box.ahead or box.log or process.deferred or process.postponed:
+        at_once(answer(process, reason))
+    if process.seat is not None:
+        hand_over(process, process.seat)
     name, aliases = process.name, process.aliases or ()
     if name is not None:
         router.registry.free_name(name)
     for alias in aliases:
         router.registry.drop_alias(alias)
     if process.timers:
-        for timer in tuple(process.timers):
-            timer.cancel()
+        at_once(_cancel_timers(process.timers))
     if kernel.log.watched:
         kernel.remove_logger(process.id)
     if kernel.relations:
-        kernel.forget_watcher(process.id)
+        at_once(kernel.forget_watcher(process.id))
     del router.processes[process.id]
     if kernel.watches:
         kernel.stop_watching(process.id)
@@ -316,18 +382,44 @@ def _release(process: "Process") -> None:
     if router.peer is process:
         router.peer = NOBODY
     # Only now are the others told.
-    if kernel.relations:
-        kernel.tell_all(process.id, reason)
-        if name is not None:
-            kernel.tell_all(Name(name, router.node), reason)
-        for alias in aliases:
-            kernel.tell_all(alias, reason)
+    watching = _watching(process, aliases) if kernel.relations or process.events else []
+    if len(watching) > _MANY:
+        return _tell_many(process, watching, reason, lived)
+    for relation in watching:
+        kernel.tell(relation, reason)
+    _tell(process, reason, lived)
+    return None
+
+
+def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
+    """Take the relations to a process, its addresses and its events out of the tables."""
+    kernel = process.kernel
+    fired = [*kernel.relations.fire(process.id)]
+    if process.name is not None:
+        fired += kernel.relations.fire(Name(process.name, process.router.node))
+    for alias in aliases:
+        fired += kernel.relations.fire(alias)
     for event in process.events or ():
-        kernel.end_event(event, reason)
+        kernel.publishing.events.remove(event)
+        fired += kernel.relations.fire(event)
+    return fired
+
+
+def _tell_many(process: "Process", watching: list[Relation], reason: Reason, lived: bool) -> Iterator[None]:
+    for number, relation in enumerate(watching, 1):
+        process.kernel.tell(relation, reason)
+        if not number % _MANY:
+            yield
+    _tell(process, reason, lived)
+
+
+def _tell(process: "Process", reason: Reason, lived: bool) -> None:
+    """Tell those who need no relation to it: observer, subscribers of the node's events, parent, and whoever waits for its end."""
+    kernel, router, parent = process.kernel, process.router, process.parent
     if kernel.observer is not None and lived:
         kernel.observer(Stopped(process.id, reason))
     if kernel.publishing.heard:
-        ended = Ended(process.id, name, process.callbacks.behaviour, reason)
+        ended = Ended(process.id, process.name, process.callbacks.behaviour, reason)
         kernel.publishing.announce(PROCESS_ENDED, ended)
     if lived and parent is not None:
         if process.seat is not None:
@@ -335,85 +427,22 @@ def _release(process: "Process") -> None:
         if "handle_child_exit" in parent.callbacks.defined:
             router.signal(parent, SYSTEM_LANE, (CHILD_EXIT, process.id, None, reason))
     if process.seats is not None and process.seat is None:
-        # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
-        for seat in process.seats.values():
-            drop_seat(kernel, seat, reason)
+        at_once(drop_seats(kernel, process.seats.values(), reason))
         if lived and parent is None and is_failure(reason) and not kernel.stopping:
             kernel.escalate(process, reason)
     if process._gone is not None:
         process._gone.set()
 
 
-def _empty_lines(process: "Process", reason: Reason) -> None:
+async def _empty_lines(process: "Process", reason: Reason) -> None:
     """A supervisor ends: a child that is down comes back with the successor of its supervisor at the earliest, or never.
 
     Its other children would wait for it until they are killed, since they end first.
     """
     returns = process.seat is not None and process.seat.returns(reason)
-    for seat in (process.seats or {}).values():
-        if seat.pid is None:
-            if returns:
-                seat.turn_away(reason)
-            else:
-                close_seat(process.kernel, seat, reason)
-
-
-def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
-    """Note that nobody comes back to a child's place, nor to those of its own children."""
-    for _, sender, ref, payload in seat.close(reason):
-        if isinstance(ref, Caller):
-            ref.settle(None, TargetDownError(ref.to, ref.request, reason))
-        else:
-            kernel.router.dead_letters.add(sender, seat.name, payload, Why.UNHANDLED_AT_EXIT)
-    for inner in seat.inner.values():
-        close_seat(kernel, inner, reason)
-
-
-def drop_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
-    """Close a place for good: what is started under its name later is something else."""
-    close_seat(kernel, seat, reason)
-    waiting = [seat]
-    while waiting:
-        one = waiting.pop()
-        waiting.extend(one.inner.values())
-        if kernel.services.get(one.name) is one:
-            del kernel.services[one.name]
-
-
-def _answer(process: "Process", reason: Reason) -> None:
-    """Answer every call that was queued or deferred; the other messages become dead letters."""
-    process.handling = None
-    if process.postponed:
-        process.main.extendleft(reversed(process.postponed))
-        process.postponed = None
-    if process.deferred:
-        for caller in tuple(process.deferred):
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-    if process.seat is not None and process.seat.fate is not Fate.DEAD_LETTER:
-        for lane, envelope in process.mailbox.leave():
-            _hand_on(process, process.seat, lane, envelope, reason)
+    vacant = [seat for seat in (process.seats or {}).values() if seat.pid is None]
+    if not returns:
+        await in_slices(close_seats(process.kernel, vacant, reason))
         return
-    while (left := process.mailbox.pop()) is not None:
-        if isinstance(left[2], Caller):
-            caller = left[2]
-            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-        else:
-            process.router.bury(left, process.id, Why.UNHANDLED_AT_EXIT, process)
-
-
-def _hand_on(process: "Process", seat: Seat, lane: Lane, envelope: Envelope, reason: Reason) -> None:
-    """Treat what was left in the mailbox of a supervised child as its supervisor was told to."""
-    kind, sender, ref, payload = envelope
-    caller = ref if isinstance(ref, Caller) else None
-    if kind <= EVENT and seat.fate is Fate.KEEP:
-        seat.kept.append((lane, envelope))
-    elif kind <= EVENT and isinstance(seat.fate, Redirect):
-        try:
-            process.kernel.calls.forward(seat.fate.to, payload, caller or sender, Priority.NORMAL)
-        except MailboxFullError:
-            # It has become a dead letter; there is no sender left who could be told.
-            return
-    elif caller is not None:
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-    elif kind <= EVENT:
-        seat.dropped += 1
+    for seat in vacant:
+        seat.turn_away(reason)

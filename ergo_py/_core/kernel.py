@@ -1,6 +1,6 @@
 """What all processes of one node share: its tables, its clock, its nursery and its limits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -177,11 +177,13 @@ class Kernel:
         if isinstance(watched, EventName):
             self.publishing.unsubscribe(watched, watcher.pid)
 
-    def forget_watcher(self, watcher: PID) -> None:
+    def forget_watcher(self, watcher: PID) -> Iterator[None]:
         """Remove everything a process that ended had watched, events included."""
-        for target in self.relations.forget(watcher):
+        for number, target in enumerate(self.relations.forget(watcher), 1):
             if isinstance(target, EventName):
                 self.publishing.unsubscribe(target, watcher)
+            if not number % 256:
+                yield
 
     def end_event(self, name: EventName, reason: Reason) -> None:
         """Take an event away; its subscribers are told."""

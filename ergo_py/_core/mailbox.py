@@ -5,7 +5,7 @@ Lanes other than MAIN come into being when first used, since an empty deque is 7
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, Final, Protocol
@@ -188,6 +188,7 @@ class Mailbox:
         "limit",
         "log",
         "main",
+        "mixed",
         "overflow",
         "system",
         "urgent",
@@ -201,6 +202,8 @@ class Mailbox:
         self.log: deque[Envelope] = _EMPTY
         self.ahead = False
         """Something waits in URGENT or SYSTEM. One flag to test before each message instead of two lanes."""
+        self.mixed = False
+        """There are, or were, signals in MAIN, among the messages that a successor may get."""
         self.limit = limit
         self.overflow = overflow
         self.dropped = 0
@@ -301,13 +304,31 @@ class Mailbox:
         while (envelope := self.pop()) is not None:
             yield envelope
 
-    def leave(self) -> Iterator[tuple[Lane, Envelope]]:
-        """Take everything, in the order of service, and say which lane each envelope was in."""
+    def take(self, most: int) -> list[Envelope]:
+        """Take at most so many, in the order of service."""
+        taken: list[Envelope] = []
+        while len(taken) < most and (envelope := self.pop()) is not None:
+            taken.append(envelope)
+        return taken
+
+    def leave(self, with_main: bool = True) -> Iterator[tuple[Lane, Envelope]]:
+        """Take everything, in the order of service, and say which lane each envelope was in; or all but what is in MAIN."""
         self.ahead, self._bounded = False, None
         lanes = ((URGENT_LANE, self.urgent), (SYSTEM_LANE, self.system), (MAIN_LANE, self.main), (LOG_LANE, self.log))
         for lane, queue in lanes:
-            while queue:
+            while queue and (with_main or lane is not MAIN_LANE):
                 yield lane, queue.popleft()
+
+    def inherit(self, lanes: Mapping[Lane, deque[Envelope]]) -> None:
+        """Take over whole lanes of a predecessor, in which there are messages of users only. Nothing is in the own ones yet."""
+        for lane, queue in lanes.items():
+            if lane is MAIN_LANE:
+                self.main = queue
+                continue
+            self._made(lane).extend(queue)
+            self.ahead = True
+            if self.limit:
+                self._count(lane, len(queue))
 
     def has_plenty(self) -> bool:
         """Say whether any thread may append to MAIN just so: nobody is overtaken by that, and the bound is far away.

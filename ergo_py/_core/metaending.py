@@ -13,14 +13,14 @@ from trio.lowlevel import enable_ki_protection
 from .bridge import stack_of
 from .ending import stop_all
 from .errands import Errand
-from .errors import TargetDownError
+from .leftovers import bury, refuse
 from .mailbox import CHILD_EXIT, Lane
-from .messages import Why
 from .observing import Stopped
 from .parking import PARKED
 from .publishing import THREAD_ABANDONED
 from .reasons import Shutdown
 from .requests import Caller
+from .slices import at_once, in_slices
 from .states import MetaState
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ async def close(meta: "Meta") -> None:
         _set_aside(meta)
         meta.enter(MetaState.TERMINATED)
         await _terminate(meta)
+        await in_slices(_answer(meta))
     finally:
         release(meta)
 
@@ -228,7 +229,7 @@ def release(meta: "Meta") -> None:
     reason = meta.reason or Shutdown()
     if meta.state is not MetaState.TERMINATED:
         meta.enter(MetaState.TERMINATED)
-    _answer(meta)
+    at_once(_answer(meta))
     for request in tuple(meta.requests.values()):
         request.abandon()
     meta.requests.clear()
@@ -250,11 +251,9 @@ def release(meta: "Meta") -> None:
     meta.gone.set()
 
 
-def _answer(meta: "Meta") -> None:
+def _answer(meta: "Meta") -> Iterator[None]:
     """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
     reason = meta.reason or Shutdown()
     _set_aside(meta)
-    for caller in tuple(meta.deferred or ()):
-        caller.settle(None, TargetDownError(caller.to, caller.request, reason))
-    for envelope in meta.mailbox.drain():
-        meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
+    yield from refuse(list(meta.deferred or ()), reason)
+    yield from bury(meta, reason)

@@ -18,6 +18,7 @@ from .errors import (
 from .failing import account_for
 from .ids import PID, Alias, EventName
 from .kernel import Kernel
+from .leftovers import skip_given_up, sweep
 from .mailbox import (
     EXIT,
     KILL,
@@ -84,6 +85,7 @@ class Process:
         "id",
         "inline",
         "kernel",
+        "left_to",
         "mailbox",
         "main",
         "measured",
@@ -170,6 +172,8 @@ class Process:
         """What its behaviour has put aside, to be served before what waits."""
         self.seat: Seat | None = None
         """Its place under a supervisor."""
+        self.left_to: Seat | None = None
+        """The place to whose next process it has left its main lane."""
         self.seats: dict[str, Seat] | None = None
         """If it is a supervisor: the places of its children."""
         self.sessions_over: trio.Event | None = None
@@ -238,13 +242,12 @@ class Process:
     def sit(self, seat: Seat) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
         self.seat = seat
-        for lane, envelope in seat.inherit() if seat.kept else ():
-            caller = envelope[2]
-            if isinstance(caller, Caller):
-                if caller.settled:
-                    continue
-                caller.callee = self
-            self.mailbox.push(lane, envelope)
+        kept = seat.inherit(self)
+        if kept:
+            for lane in kept.values():
+                skip_given_up(lane)
+            self.mailbox.inherit(kept)
+            self.main = self.mailbox.main
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -357,7 +360,7 @@ class Process:
                     raise
         elif mark is ENDED:
             # It was open a moment ago. What a thread has put there since is treated as all that comes too late.
-            self.router.bridge.do(self.router.sweep, self.id, self.main)
+            self.router.bridge.do(sweep, self)
 
     def _stir_on_loop(self) -> None:
         self.stirred = False

@@ -1,5 +1,6 @@
 """Links and monitors, indexed from both ends, so that either end can leave without a search."""
 
+from collections.abc import Iterator
 from enum import Enum
 
 from .errors import RelationExistsError, RelationUnknownError
@@ -86,15 +87,19 @@ class Relations:
         self._drop_from_watcher(relation)
         return True
 
-    def forget(self, watcher: PID) -> tuple[Watched, ...]:
-        """Remove everything a watcher had, since it ended. Returns what it watched, once for each relation."""
+    def forget(self, watcher: PID) -> Iterator[Watched]:
+        """Remove everything a watcher had, since it ended, one after the other. Says what it watched, once for each relation."""
         mine = self._by_watcher.pop(watcher, None)
         if mine is None:
-            return ()
+            return
         for relation in mine.values():
             relation.alive = False
             self._drop_from_target(relation)
-        return tuple(target for _, target in mine)
+            yield relation.target
+
+    def watchers(self, target: Watched) -> int:
+        """How many relations there are to a target."""
+        return len(self._by_target.get(target, ()))
 
     def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
         """Say whether a watcher has this relation."""

@@ -52,8 +52,9 @@ class Caller:
     def defer(self, callee: "Receiver") -> None:
         """Note that ``callee`` answers later; if it dies first, its end answers."""
         # One that has handed the call on, as forward() does, has nothing left to promise.
-        if self.settled or self.callee is not callee:
+        if self.settled or (self.callee is not callee and present(self.callee) is not callee):
             return
+        self.callee = callee
         self._deferred = True
         if callee.deferred is None:
             callee.deferred = set()
@@ -114,6 +115,12 @@ def _given_frames(error: BaseException) -> TracebackType | None:
 _RESULT: Final = Caller.result.__code__
 
 
+def present(callee: Any) -> Any:
+    """The one who has a call that was put into the mailbox of ``callee``: itself, or the successor that it left its mailbox to."""
+    seat = getattr(callee, "left_to", None)
+    return callee if seat is None else seat.heir
+
+
 def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
     """The ring that would close if the process ``start`` waited for ``callee``; empty if none would."""
     if start is None:
@@ -129,7 +136,7 @@ def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
         waits_for = current.waiting
         if isinstance(waits_for, Caller):
             # Once deferred, the answer may come from anybody; once settled, it only has not been taken yet: those are no edges.
-            waits_for = None if waits_for.deferred or waits_for.settled else waits_for.callee
+            waits_for = None if waits_for.deferred or waits_for.settled else present(waits_for.callee)
         current = waits_for
     return []
 

@@ -196,8 +196,11 @@ class Router:
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
         """Account for what threads have appended to a mailbox in the moment in which its owner ended."""
         while lane:
-            _, sender, _, message = lane.popleft()
-            self._to_nobody(sender, pid, message)
+            _, sender, ref, message = lane.popleft()
+            if isinstance(ref, Caller):
+                ref.settle(None, TargetDownError(ref.to, ref.request, NoProcess()))
+            else:
+                self._to_nobody(sender, pid, message)
 
     def find_nobody(self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None) -> bool:
         """Account for a message that found nobody, or somebody who takes no more, when it was sent. From any thread.
@@ -285,6 +288,8 @@ class Router:
 
     def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Put a signal of the kernel's own: never refused, never dropped."""
+        if lane is MAIN_LANE:
+            receiver.mailbox.mixed = True
         receiver.mailbox.push(lane, envelope)
         receiver.wake()
 

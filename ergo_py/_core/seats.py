@@ -4,6 +4,7 @@ A supervisor has a seat for each child. The kernel tells the seat when its proce
 process did not come to; services wait at it for the successor. So nobody needs to hear from the supervisor first.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -80,6 +81,7 @@ class Seat:
         "fate",
         "goes_first",
         "gone",
+        "heir",
         "inner",
         "kept",
         "line",
@@ -114,7 +116,10 @@ class Seat:
         """Who sits here and takes messages."""
         self.gone: Reason | None = None
         """Why nobody sits here and nobody will, as far as is known."""
-        self.kept: list[tuple[Lane, Envelope]] = []
+        self.kept: dict[Lane, deque[Envelope]] = {}
+        """What the last process did not come to and its successor gets, in the order of service."""
+        self.heir: Any = None
+        """The last process that was given a place here, and with it what its predecessors had left."""
         self.line: dict[Claim, None] = {}
         """Those who wait for the next process, in order."""
         self.inner: dict[str, Seat] = {}
@@ -187,12 +192,21 @@ class Seat:
         for inner in self.inner.values():
             inner.turn_away(reason)
 
-    def inherit(self) -> list[tuple[Lane, Envelope]]:
+    def keep(self, lane: Lane, envelope: Envelope) -> None:
+        """Keep a message for the successor."""
+        self.kept.setdefault(lane, deque()).append(envelope)
+
+    def keep_lane(self, main: deque[Envelope]) -> None:
+        """Keep a whole main lane for the successor, as it is."""
+        self.kept[Lane.MAIN] = main
+
+    def inherit(self, heir: Any) -> dict[Lane, deque[Envelope]]:
         """Take what the predecessor left, to be put before everything else."""
-        kept, self.kept = self.kept, []
+        self.heir = heir
+        kept, self.kept = self.kept, {}
         return kept
 
-    def close(self, reason: Reason) -> list[Envelope]:
+    def close(self, reason: Reason) -> deque[Envelope]:
         """Nobody comes back here. Whoever waits is told; what was kept is given back, to be buried."""
         self.gone = reason
         self.pid = self.plan = None
@@ -200,4 +214,9 @@ class Seat:
         waiting, self.line = self.line, {}
         for claim in waiting:
             claim.refuse(reason)
-        return [envelope for _, envelope in self.inherit()]
+        kept, self.kept = self.kept, {}
+        # Around the main lane, which may be long.
+        envelopes = kept.get(Lane.MAIN, deque())
+        for lane in (Lane.SYSTEM, Lane.URGENT):
+            envelopes.extendleft(reversed(kept.get(lane, ())))
+        return envelopes

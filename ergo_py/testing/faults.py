@@ -164,6 +164,7 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
     # Pushed and not sent, so that nobody is woken by it.
     filler = (FENCE, node.pid, _Nothing(), None)
     taken = 0
+    box.mixed = True
     while box.has_room(MAIN_LANE):
         box.push(MAIN_LANE, filler)
         taken += 1

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ergo_py._core.deadletters import DeadLetters
 from ergo_py._core.ids import PID, Alias
+from ergo_py._core.mailbox import MESSAGE
 from ergo_py._core.messages import DeadLetter, Why
 
 NODE = "demo@localhost"
@@ -47,6 +48,22 @@ class DeadLettersMachine(RuleBasedStateMachine):
         self.all.append((sender, to, type(message).__qualname__, why))
 
         self.letters.add(sender, to, message, why)
+
+    @rule(
+        messages=st.lists(st.sampled_from([Order(), "text", None, 5]), max_size=6),
+        to=st.sampled_from(TARGETS),
+        is_announced=st.booleans(),
+    )
+    def one_ends_that_did_not_come_to_some(self, messages: list[object], to: object, is_announced: bool) -> None:
+        announced: list[DeadLetter] = []
+        expected = [(SENDERS[0], to, type(message).__qualname__, Why.UNHANDLED_AT_EXIT) for message in messages]
+        self.all += expected
+        self.letters.announce = announced.append if is_announced else None
+
+        self.letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in messages], to, Why.UNHANDLED_AT_EXIT)
+
+        self.letters.announce = None
+        assert [(one.sender, one.target, one.message_type, one.why) for one in announced] == expected * is_announced
 
     @rule(count=st.none() | st.integers(0, 6))
     def somebody_looks(self, count: int | None) -> None:

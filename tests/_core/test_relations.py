@@ -92,7 +92,7 @@ class RelationsMachine(RuleBasedStateMachine):
     def a_watcher_ends(self, watcher: PID) -> None:
         self.drop(lambda one: one[0] == watcher)
 
-        self.relations.forget(watcher)
+        list(self.relations.forget(watcher))
 
     @invariant()
     def a_queued_signal_counts_as_long_as_its_relation_was_not_removed(self) -> None:
@@ -116,7 +116,7 @@ class RelationsMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for watcher in WATCHERS:
-            self.relations.forget(watcher)
+            list(self.relations.forget(watcher))
 
         assert len(self.relations) == 0
         assert self.relations._by_watcher == {}
@@ -168,7 +168,7 @@ def test_after_many_lives_the_table_is_as_large_as_the_living_make_it() -> None:
         child = PID(NODE, 7, number)
         relations.add(supervisor, child, Kind.MONITOR)
         relations.add(child, supervisor, Kind.LINK)
-        relations.forget(child)
+        list(relations.forget(child))
         for signal in relations.fire(child):
             relations.deliver(signal)
 

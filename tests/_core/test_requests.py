@@ -452,6 +452,20 @@ def test_a_wake_up_takes_a_bounded_number_of_answered_calls_away() -> None:
     assert max(before - after for before, after in pairwise(lengths)) <= Deadlines.TRIM + Deadlines.QUEUES
 
 
+def test_an_expiry_takes_a_bounded_number_of_answered_calls_away() -> None:
+    deadlines = Deadlines()
+    callers = [FakeCaller() for _ in range(2 * Deadlines.TRIM)]
+    for number, caller in enumerate(callers):
+        deadlines.arm(caller, 5.0 + number, 5.0 + number)
+        caller.settle("answer", None)
+    before = len(deadlines)
+
+    expired = deadlines.expire(inf, 100, lambda caller, timeout: None)
+
+    assert expired == 0
+    assert before - len(deadlines) <= Deadlines.TRIM + Deadlines.QUEUES
+
+
 def test_answered_calls_go_as_fast_as_new_ones_come() -> None:
     deadlines = Deadlines()
 
