@@ -3,8 +3,8 @@
 Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns, ``terminate``, release, tell.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -26,7 +26,7 @@ from .states import MetaState
 if TYPE_CHECKING:
     from .metalife import Meta
 
-__all__ = ["close", "release"]
+__all__ = ["Step", "close", "release"]
 
 _GRACE: Final = 0.5
 """Seconds that something cancelled is given to be gone."""
@@ -49,12 +49,50 @@ async def close(meta: "Meta") -> None:
         release(meta)
 
 
-@contextmanager
-def _step(meta: "Meta", most: float | None = None) -> Iterator[None]:
-    """Bound a step; a second kill shortens it."""
-    limit = meta.patience()
-    with trio.CancelScope(deadline=trio.current_time() + (limit if most is None else min(limit, most))) as meta.step:
-        yield
+class Step:
+    """A step of the ending, and how long it may take.
+
+    Time in which the loop itself stood still (SIGSTOP, a machine that was paused) does not count: it says nothing about what is
+    waited for, which stood still as well. So it is waited for in turns, and a turn that ends late moves the limit.
+    """
+
+    __slots__ = ("_end", "_scope")
+
+    def __init__(self, seconds: float) -> None:
+        self._end = trio.current_time() + seconds
+        self._scope = trio.CancelScope()
+
+    def hurry(self, seconds: float) -> None:
+        """Let it take no longer than this from now on."""
+        self._end = min(self._end, trio.current_time() + seconds)
+        self._scope.deadline = min(self._scope.deadline, self._end)
+
+    async def wait(self, wait: Callable[[], Awaitable[object]], again: Callable[[], None] | None = None) -> None:
+        """Have ``wait()`` awaited until it returns or the time is over; ``again`` is called before each turn."""
+        pause = _AGAIN
+        is_over = False
+        while not is_over:
+            if again is not None:
+                again()
+            self._scope = trio.CancelScope(deadline=min(trio.current_time() + pause, self._end))
+            with self._scope:
+                await wait()
+                return
+            now = trio.current_time()
+            self._end += max(0.0, now - self._scope.deadline)
+            is_over = now >= self._end
+            pause = min(2 * pause, 1.0)
+
+
+async def _wait(
+    meta: "Meta",
+    wait: Callable[[], Awaitable[object]],
+    most: float = inf,
+    again: Callable[[], None] | None = None,
+) -> None:
+    """Wait for as long as a step may take; a second kill shortens it."""
+    meta.step = Step(min(meta.patience(), most))
+    await meta.step.wait(wait, again)
     meta.step = None
 
 
@@ -67,15 +105,13 @@ async def _end_reader(meta: "Meta") -> None:
     meta.outbox.release()
     if meta.reader_gone.is_set():
         return
-    pause = _AGAIN
-    with _step(meta):
-        while not meta.reader_gone.is_set():
-            _unblock(meta)
-            if meta.reader is not None:
-                meta.reader.cancel()
-            with trio.move_on_after(pause):
-                await meta.reader_gone.wait()
-            pause = min(2 * pause, 1.0)
+
+    def free() -> None:
+        _unblock(meta)
+        if meta.reader is not None:
+            meta.reader.cancel()
+
+    await _wait(meta, meta.reader_gone.wait, again=free)
     if not meta.reader_gone.is_set():
         await _leave_reader(meta)
 
@@ -123,14 +159,12 @@ async def _end_handler(meta: "Meta") -> None:
         meta.retire()
     # A plain callback in its worker thread cannot be cancelled, so even a kill gives it its time.
     if not meta.kills or meta.hop is not None:
-        with _step(meta):
-            await handler.gone.wait()
+        await _wait(meta, handler.gone.wait)
     handler.cancel()
     if meta.hop is not None:
         # Perhaps it is blocked in what the reader had opened.
         _unblock(meta)
-    with _step(meta, _GRACE):
-        await handler.gone.wait()
+    await _wait(meta, handler.gone.wait, _GRACE)
     if not handler.gone.is_set():
         await _leave_handler(meta, handler)
 
@@ -168,8 +202,7 @@ async def _deliver_rest(meta: "Meta") -> None:
     """Deliver what the reader sent before it ended, giving those who are full a last chance."""
     meta.outbox.rush()
     if len(meta.outbox) and not meta.kills:
-        with _step(meta, _GRACE):
-            await meta.outbox.wait_until_empty()
+        await _wait(meta, meta.outbox.wait_until_empty, _GRACE)
     meta.outbox.force()
 
 
@@ -192,20 +225,17 @@ async def _terminate(meta: "Meta") -> None:
     # In a task of its own, since one that swallows its cancellation must be left behind, too.
     last = Errand()
     last.start(meta.kernel.nursery, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
-    with _step(meta):
-        await last.gone.wait()
+    await _wait(meta, last.gone.wait)
     if not meta.has_last_word:
         # A busy machine has not come to it yet. It has its last word in any case; what is bounded is how long that takes.
         while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
             await trio.sleep(_AGAIN)
-        with _step(meta):
-            await last.gone.wait()
+        await _wait(meta, last.gone.wait)
     if last.gone.is_set():
         return
     meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)
     last.cancel()
-    with _step(meta, _GRACE):
-        await last.gone.wait()
+    await _wait(meta, last.gone.wait, _GRACE)
     await last.cut_off()
 
 

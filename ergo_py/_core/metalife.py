@@ -21,7 +21,7 @@ from .info import Ended
 from .kernel import Kernel
 from .mailbox import MESSAGE, Envelope, Lane, Mailbox, Priority, kind_name
 from .metabox import RequestCaller, TwoLanes
-from .metaending import close, release
+from .metaending import Step, close, release
 from .metasending import send_wait, wait_for_room
 from .metaserving import serve
 from .metaspawning import spawn, spawn_beside, spawn_from_thread
@@ -162,7 +162,7 @@ class Meta:
         """Calls whose answers were deferred in a worker thread, for the loop to note."""
         # The end.
         self.closing: Errand | None = None
-        self.step: trio.CancelScope | None = None
+        self.step: Step | None = None
         """The step of the ending that is under way."""
         self.kills = 0
         self.reader_left = False
@@ -478,7 +478,7 @@ class Meta:
         if self.handler is not None:
             self.handler.cancel()
         if self.kills > 1 and self.step is not None:
-            self.step.deadline = min(self.step.deadline, trio.current_time() + _HASTE)
+            self.step.hurry(_HASTE)
         for child in list(self.owned.values()):
             if not child.options.linger:
                 child.kill()

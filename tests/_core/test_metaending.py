@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
     NO_REPLY,
@@ -130,6 +130,47 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
         assert owned.heard == []
     assert owned.node.exit_report is not None
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
+
+
+async def test_time_in_which_the_whole_program_stood_still_does_not_count(mock_clock: MockClock) -> None:
+    async with owning(limit=10_000) as owned:
+        meta = Refuses()
+        alias = await owned.spawn(meta, stop_timeout=5.0)
+        kept = keep_log(meta)
+        owned.node.send_exit(alias, "asked")
+        await wait_all_tasks_blocked()
+
+        # Stopped and continued: the clock has gone on, and no thread has had a chance to run since then.
+        for _ in range(3):
+            mock_clock.jump(6.0)
+            await wait_all_tasks_blocked()
+        assert kept.of("left behind") == []
+        meta.let_go.set()
+        while not meta._meta.gone.is_set():
+            await trio.lowlevel.checkpoint()
+
+        assert kept.of("left behind") == []
+        assert meta.last == [Custom("asked")]
+        assert owned.node.info().threads_abandoned == 0
+
+
+async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends_late(mock_clock: MockClock) -> None:
+    async with owning(limit=10_000) as owned:
+        meta = Refuses()
+        alias = await owned.spawn(meta, stop_timeout=5.0)
+        kept = keep_log(meta)
+        owned.node.send_exit(alias, "asked")
+        turns = 0
+        while not kept.of("left behind"):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(6.0)
+            turns += 1
+            assert turns < 100
+        meta.let_go.set()
+        while not meta._meta.gone.is_set():
+            await trio.lowlevel.checkpoint()
+
+        assert owned.node.info().threads_abandoned == 1
 
 
 async def test_no_verb_works_for_a_reader_that_was_left() -> None:
@@ -456,7 +497,7 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
             await wait_all_tasks_blocked()
             # The reader has returned by itself, so the handler is first given its time, which is over now.
             assert ending.step is not None
-            ending.step.cancel()
+            ending.step.hurry(0.0)
             await owned.ended(alias)
 
             assert len(failed) == 1
@@ -619,7 +660,7 @@ async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_
         await owned.until(lambda: ending.state is MetaState.TERMINATED and ending.step is not None)
 
         assert ending.step is not None
-        ending.step.cancel()
+        ending.step.hurry(0.0)
         await owned.until(lambda: ending.step is None)
         begun = ending.has_last_word
         workers.release_on_behalf_of(owned)
