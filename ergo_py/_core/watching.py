@@ -22,6 +22,7 @@ from .reasons import Reason
 from .requests import Caller
 from .standins import TOLD_VERBS, Observer, Standin, Watch, tell_of_sending, tell_of_sending_no_more
 from .states import State
+from .text import brief
 from .waiters import TaskCaller
 
 if TYPE_CHECKING:
@@ -139,10 +140,9 @@ def show(kernel: Kernel, what: str, value: object) -> str:
         except Exception as error:
             return f"<redact raised {type(error).__name__}>"
     try:
-        text = repr(value)
+        return brief(value, _SHOWN)
     except Exception as error:
         return f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
 # -- holding -------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a process did not come to: however much it is, all of it is accounted for, and others run meanwhile."""
 
+import inspect
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
@@ -344,7 +345,7 @@ class Fails(Actor):
         self.heard.append(message)
 
     async def handle_call(self, request: Any, caller: Caller) -> Any:
-        return await request(self) if callable(request) else request
+        return await request(self) if inspect.isfunction(request) else request
 
 
 async def kept(node: Node, gate: trio.Event, heard: list[Any], size: int, **options: Any) -> Process:
