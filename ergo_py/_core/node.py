@@ -411,6 +411,17 @@ class Node(Looking):
                 f"node.{verb} belongs on the node's own loop, and this is another thread; use send or call_from_thread"
             )
 
+    def _note_long_mailbox(self, process: Process, depth: int) -> None:
+        """Called in the watchdog's thread."""
+        self.log.warning(
+            "a mailbox is long: messages come faster than they are handled",
+            process=str(process.id),
+            name=process.name,
+            behaviour=process.callbacks.behaviour,
+            waiting=depth,
+            advice="bound it with mailbox_size=, and have senders wait: overflow=Overflow.WAIT with send_wait or call",
+        )
+
     def _note_blocked(self, report: BlockedReport) -> None:
         """Called in the watchdog's thread."""
         self._blocked += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVa
 
 import trio
 
+from .backlogs import Backlogs
 from .bridge import Lock
 from .ending import kill_all, stop_all
 from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
@@ -87,7 +88,9 @@ class NodeContext(Generic[N]):
             raise self._failure or NodeStoppedError(self._name)
         threshold = self._options["watchdog"]
         if threshold:
-            self._watchdog = node._watchdog = Watchdog(node._router.bridge, threshold, node._note_blocked)
+            self._watchdog = node._watchdog = Watchdog(
+                node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
+            )
         if self.open_control is not None and self._options["control"]:
             try:
                 self._close_control = self.open_control(node, self._options["control"])
@@ -118,6 +121,10 @@ class NodeContext(Generic[N]):
         if kernel.escalated is not None and kernel.escalated.reason is not None and (error is None or swallowed):
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
+
+    def _backlogs(self, node: N) -> Callable[[], None] | None:
+        limit = self._options["mailbox_warning"]
+        return None if limit is None else Backlogs(node._router.processes, limit, node._note_long_mailbox).look
 
     async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
         await node._stop_asked.wait()
@@ -224,6 +231,7 @@ def open_node(
     env: Mapping[str, object] | None = None,
     expose_env: bool = False,
     watchdog: float | None = 0.5,
+    mailbox_warning: int | None = 10_000,
     inline_calls: bool = True,
     observer: Callable[[Sight], object] | None = None,
     max_reader_threads: int = 10_000,
@@ -248,6 +256,8 @@ def open_node(
         env: the environment that every process inherits.
         expose_env: let snapshots show environments, which may hold secrets.
         watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
+        mailbox_warning: how many messages may wait for a process before a warning is logged, once until it has fallen below half of
+            that; None for no warning. The watchdog looks at the mailboxes, so there is no warning without one.
         inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
         observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
@@ -287,6 +297,8 @@ def open_node(
         raise BadInputError("env", env, "a mapping from names to values")
     if watchdog is not None:
         check_number("watchdog", watchdog, least=0.001, hint=", or None for no watchdog")
+    if mailbox_warning is not None:
+        check_number("mailbox_warning", mailbox_warning, least=1, whole=True, hint=", or None for no warning")
     check_flag("expose_env", expose_env)
     check_flag("inline_calls", inline_calls)
     check_flag("debug_shared_state", debug_shared_state)
@@ -302,6 +314,7 @@ def open_node(
         env=dict(env or {}),
         expose_env=expose_env,
         watchdog=watchdog,
+        mailbox_warning=mailbox_warning,
         inline_calls=inline_calls,
         observer=observer,
         max_reader_threads=max_reader_threads,

@@ -32,10 +32,18 @@ _KERNEL_USES: Final = frozenset({"structlog", "traceback", "linecache"})
 class Watchdog:
     """Reports each time the loop has been blocked for longer than ``threshold`` seconds, once for each time."""
 
-    def __init__(self, bridge: Bridge, threshold: float, report: Callable[[BlockedReport], None]) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        threshold: float,
+        report: Callable[[BlockedReport], None],
+        look: Callable[[], None] | None = None,
+    ) -> None:
         self._bridge = bridge
         self._threshold = threshold
         self._report = report
+        self._look = look
+        """What else is looked at each time."""
         self._stop = threading.Event()
         self._alive = threading.Event()
         self.asked: float | None = None
@@ -52,6 +60,8 @@ class Watchdog:
     def _watch(self) -> None:
         pause = self._threshold / 2
         while not self._stop.wait(pause):
+            if self._look is not None:
+                self._look()
             frame = self._frame()
             if frame is None or _waits_for_io(frame):
                 continue

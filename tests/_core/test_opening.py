@@ -591,6 +591,7 @@ async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autoj
         ({"max_reader_threads": 1.5}, "max_reader_threads"),
         ({"obituaries": -1}, "obituaries"),
         ({"recent_messages": -1}, "recent_messages"),
+        ({"mailbox_warning": 0}, "mailbox_warning"),
         ({"expose_env": "no"}, "expose_env"),
         ({"inline_calls": None}, "inline_calls"),
         ({"debug_shared_state": 1}, "debug_shared_state"),
