@@ -55,6 +55,12 @@ class MetaProcess:
     _serve_in_passing: Any = None
     """A plain function that serves simple messages in their sender's turn; see :meth:`Meta.serves_in_passing`."""
 
+    _begin_in_passing: Any = None
+    """A plain function that does all of ``init`` on the loop if nothing in it has to wait; it says False if it did nothing."""
+
+    _end_in_passing: Any = None
+    """The same for ``terminate``, and given the reason."""
+
     def _stop_accepting(self) -> Sequence[Process]:
         """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
         return ()

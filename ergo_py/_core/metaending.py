@@ -220,7 +220,7 @@ def _set_aside(meta: "Meta") -> None:
 
 
 async def _terminate(meta: "Meta") -> None:
-    if "terminate" not in meta.callbacks.defined:
+    if "terminate" not in meta.callbacks.defined or _ends_in_passing(meta):
         return
     # In a task of its own, since one that swallows its cancellation must be left behind, too.
     last = Errand()
@@ -239,14 +239,31 @@ async def _terminate(meta: "Meta") -> None:
     await last.cut_off()
 
 
+def _ends_in_passing(meta: "Meta") -> bool:
+    passing = meta.behaviour._end_in_passing
+    if passing is None:
+        return False
+    try:
+        return bool(passing(meta.reason))
+    except BaseException as error:
+        _account_for(meta, error)
+        return True
+
+
 async def _last_word(meta: "Meta") -> None:
     try:
         await meta.callback("terminate", meta.reason)
-    except Exception as error:
-        meta.report("terminate", error)
     except BaseException as error:
-        if isinstance(error, trio.Cancelled | GeneratorExit):
-            raise
+        _account_for(meta, error)
+
+
+def _account_for(meta: "Meta", error: BaseException) -> None:
+    """Deal with what left ``terminate``: the end goes on."""
+    if isinstance(error, Exception):
+        meta.report("terminate", error)
+    elif isinstance(error, trio.Cancelled | GeneratorExit):
+        raise error
+    else:
         meta.pass_on(error)
 
 

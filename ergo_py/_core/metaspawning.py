@@ -142,7 +142,8 @@ def spawn_beside(
 
 
 async def _initialise(meta: "Meta") -> None:
-    if "init" not in meta.callbacks.defined:
+    passing = meta.behaviour._begin_in_passing
+    if "init" not in meta.callbacks.defined or (passing is not None and passing()):
         return
     timeout = meta.options.init_timeout
     with trio.CancelScope(deadline=trio.current_time() + timeout) as meta._initialising:

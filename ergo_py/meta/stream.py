@@ -41,6 +41,8 @@ class Stream(StreamReader):
 
     def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         super().__init__(to, options, reader)
+        self._given: socket.socket | None = None
+        """The socket, if it was made by somebody else."""
         self._actor: Process | None = None
         """The process that was made for this connection alone: it owns it, and ends with it."""
         self._when_gone: Callable[[Any], None] | None = None
@@ -64,15 +66,27 @@ class Stream(StreamReader):
 
     async def init(self) -> None:
         """Open the socket, if that was not done before, and set everything up."""
-        sock = self._socket = await self._open()
+        self._set_up(await self._open())
+        await self._secure_first(self._socket)
+        self._arm_tick()
+
+    def _begin_in_passing(self) -> bool:
+        """Do the same for a socket that a server has accepted: there is nothing to wait for."""
+        if self._server is None:
+            return False
+        assert self._given is not None
+        self._set_up(self._given)
+        self._arm_tick()
+        return True
+
+    def _set_up(self, sock: socket.socket) -> None:
+        self._socket = sock
         self.since = self.last_in = self._now()
         # Only the half that is read is shut, so that the last answers can still be written.
         self.opened(sock, unblock=lambda: sock.shutdown(socket.SHUT_RD))
         prepare(sock, self._options, blocking=self.reader == "thread")
         self.local, self.peer = self._ends(sock)
         self._writer.use(sock, self._now)
-        await self._secure_first(sock)
-        self._arm_tick()
 
     async def _open(self) -> socket.socket:
         raise NotImplementedError
@@ -312,6 +326,28 @@ class Stream(StreamReader):
 
     async def terminate(self, reason: Reason) -> None:
         """Write what was sent before the end was asked for, as far as the peer takes it; close; tell the receiver."""
+        message = self._close_for_good(reason)
+        if message is not None:
+            await self.send_wait(self._receiver(), message)
+        self._end_actor()
+
+    def _end_in_passing(self, reason: Reason) -> bool:
+        """Do the same, if the peer has said its last and took all there was, and the receiver takes the message at once."""
+        if self._server is None or self.cause is not Cause.EOF or self._writer.pending:
+            return False
+        meta, to = self._meta, self._receiver()
+        receiver = meta.router.resolve(to)
+        if len(meta.outbox) or (receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN)):
+            return False
+        message = self._close_for_good(reason)
+        if message is not None:
+            meta.sent += 1
+            meta.router.send(meta.id, to, message, meta.priority)
+        self._end_actor()
+        return True
+
+    def _close_for_good(self, reason: Reason) -> TCPDisconnected | None:
+        """Write what is still to be written, as far as the peer takes it, and close. Returns what the receiver is to be told."""
         self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
         orderly = self.cause in (Cause.ASKED, Cause.EOF) and not self._aborting and not isinstance(reason, Killed)
         try:
@@ -330,17 +366,19 @@ class Stream(StreamReader):
             self._meta.kernel.calls.reply(caller, None, None)
         if self._when_gone is not None:
             self._when_gone(self)
-        if self.connected is not None:
-            lost = f"{pending} bytes were not sent" if pending else ""
-            message = TCPDisconnected(
-                self.id,
-                self.cause or Cause.ASKED,
-                self.bytes_in,
-                self._writer.written,
-                self._now() - self.connected,
-                "; ".join(filter(None, (self.detail, lost))),
-            )
-            await self.send_wait(self._receiver(), message)
+        if self.connected is None:
+            return None
+        lost = f"{pending} bytes were not sent" if pending else ""
+        return TCPDisconnected(
+            self.id,
+            self.cause or Cause.ASKED,
+            self.bytes_in,
+            self._writer.written,
+            self._now() - self.connected,
+            "; ".join(filter(None, (self.detail, lost))),
+        )
+
+    def _end_actor(self) -> None:
         if self._actor is not None:
             # In its turn, after all that the connection has said.
             self._meta.router.signal(self._actor, Lane.MAIN, (STOP, self.id, None, Normal()))

@@ -134,6 +134,7 @@ class StreamReader(EitherReader):
                 self._end(Cause.NO_RECEIVER)
                 return
             self._held = self._messages(b"")
+            is_new = self._server is not None
             while True:
                 for message in self._held:
                     if not await self._hand_over(to, message) and not self._has_receiver(to):
@@ -146,6 +147,11 @@ class StreamReader(EitherReader):
                     break
                 if self._writer.pending > limit:
                     await self._wait_in_task(self._may_read)
+                if is_new:
+                    # Most peers speak first, and what they say came with the connection: no need to be told of it.
+                    is_new = False
+                    if not self._read_once():
+                        continue
                 if poller is None:
                     await watch(sock, self._read_once)
                 else:

@@ -737,6 +737,44 @@ async def test_an_exit_for_the_whole_program_in_terminate_is_passed_on() -> None
             await trio.sleep_forever()
 
 
+class InPassing(Last):
+    """Has its last word without waiting, if its function says that it can."""
+
+    def __init__(self, function: Any, notes: list[Any]) -> None:
+        super().__init__(lambda _me: notes.append("terminate"))
+        self.in_passing = function
+        self.notes = notes
+
+    def _end_in_passing(self, reason: Reason) -> bool:
+        self.notes.append(reason)
+        can: bool = self.in_passing()
+        return can
+
+
+@pytest.mark.parametrize("can", [False, True])
+async def test_one_that_can_end_without_waiting_does_so_without_its_terminate(can: bool) -> None:
+    notes: list[Any] = []
+    async with owning() as owned:
+        await owned.end(await owned.spawn(InPassing(lambda: can, notes)), "asked")
+
+        assert notes == [Custom("asked")] + ([] if can else ["terminate"])
+
+
+async def test_what_fails_without_waiting_is_reported_as_a_failure_of_terminate() -> None:
+    def fail() -> bool:
+        raise Failed
+
+    notes: list[Any] = []
+    async with owning() as owned:
+        meta = InPassing(fail, notes)
+        alias = await owned.spawn(meta)
+        kept = keep_log(meta)
+
+        assert await owned.end(alias, "asked") == Custom("asked")
+        assert "Failed" in kept.of("terminate raised")[0]["exception"]
+        assert notes == [Custom("asked")]
+
+
 # -- what it owns ----------------------------------------------------------------------------------------------------------
 
 

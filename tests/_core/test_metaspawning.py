@@ -128,3 +128,29 @@ async def test_a_node_that_has_ended_makes_none() -> None:
 
     assert kernel.router.stopped
     assert told == []
+
+
+class InPassing(InTask):
+    """Can do without waiting what ``init`` does, if it is told so."""
+
+    def __init__(self, can: bool) -> None:
+        super().__init__()
+        self.can = can
+
+    def _begin_in_passing(self) -> bool:
+        self.tasks.append("in passing")
+        return self.can
+
+
+@pytest.mark.parametrize("can", [False, True])
+async def test_one_that_can_begin_without_waiting_does_so_without_its_init(can: bool) -> None:
+    told: Told = []
+    behaviour = InPassing(can)
+    async with owner() as (_, process):
+        errand = beside(process, behaviour, told)
+        behaviour.gate.set()
+        await errand.gone.wait()
+
+        assert told == [None]
+        assert behaviour.tasks[0] == "in passing"
+        assert len(behaviour.tasks) == (2 if can else 3)
