@@ -6,6 +6,7 @@ Verbs are used where a user writes them, inside callbacks. So in a process with 
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import pytest
@@ -582,6 +583,31 @@ async def test_a_callback_that_spawns_too_many_is_refused_and_nothing_is_half_ma
 
         assert isinstance(caught.value.__cause__, TooManyProcessesError)
         assert node.whereis("third") is None
+
+
+@promise("P11")
+async def test_a_process_has_context_variables_of_its_own(where: Dispatcher) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+    def become(name: str) -> Callable[[Any], str]:
+        def replace(_me: Doer) -> str:
+            before = tenant.get()
+            tenant.set(name)
+            return before
+
+        return replace
+
+    async with running_node() as node:
+        tenant.set("spawner")
+        one, other = [await node.spawn(Doer, dispatcher=where) for _ in range(2)]
+        tenant.set("caller")
+
+        before = [await node.call(pid, become(name)) for pid, name in ((one, "one"), (other, "other"))]
+        after = [await node.call(pid, become("later")) for pid in (one, other)]
+
+        assert before == ["spawner", "spawner"]
+        assert after == ["one", "other"]
+        assert tenant.get() == "caller"
 
 
 # -- calls ---------------------------------------------------------------------------------------------------------------

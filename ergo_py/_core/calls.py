@@ -69,7 +69,9 @@ class Calls:
             process.waiting = caller
         waiter = None
         if callee.answers_at_once():
-            callee.answer_now(caller, request)
+            # In the callee's own context: what its handler sets there is none of the caller's business.
+            asleep: Any = callee
+            asleep.task.context.run(asleep.answer_now, caller, request)
         elif callee.open and not callee.splits and not priority:
             # As _post_call() does for most, without the layers in between.
             caller.callee = callee

@@ -4,7 +4,8 @@ To the kernel such a process is one whose callbacks all wait: each plain one is 
 and sleeps until it is done. So there is no second way in which a process is served, ended or supervised.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from copy import copy
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -15,6 +16,7 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 
 from .bridge import Bridge, Parker, get_ident
 from .callbacks import Callbacks
+from .contexts import adopt
 from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
 from .errors import BadInputError, DeadlockError, NotAllowedError
@@ -101,7 +103,7 @@ class DispatchedProcess(Process):
         """The callback that is in a thread, or waits for one."""
         return None if self._hop is None else self._hop.job
 
-    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Awaitable[None] | None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Coroutine[Any, Any, None] | None:
         def make(*args: Any) -> _InThread:
             behaviour = factory(*args)
             behaviour._process = self
@@ -140,7 +142,8 @@ class DispatchedProcess(Process):
         if hop.is_waiting:
             # Its task waits for what the callback waits for, and cannot be asked.
             if any(one[0] == INSPECT for one in self.mailbox.urgent):
-                self.kernel.nursery.start_soon(self._answer_inspects)
+                context = self.task.context.copy() if isinstance(self.task, Task) else copy_context()
+                context.run(self.kernel.nursery.start_soon, self._answer_inspects)
         else:
             hop.awaken()
 
@@ -152,13 +155,16 @@ class DispatchedProcess(Process):
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Have a plain callback called in a thread, and wait for what it returns."""
         assert self.crew is not None
+        # A copy, since this task goes on meanwhile: a context is in one place at a time.
+        before = copy_context()
+        context = before.copy()
         handling, lane = self.handling, self._laned.lane_of(self.handled)
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
         if is_message and self.open and self.id not in self.kernel.watches:
             # Nobody looks at a bound, so nobody but the thread takes anything out of the lane; and nobody watches each callback.
-            hop = self._hop = _Hop(self, name, partial(self._serve_in_thread, function, *args))
+            hop = self._hop = _Hop(self, name, partial(context.run, self._serve_in_thread, function, *args))
         else:
-            hop = self._hop = _Hop(self, name, partial(function, *args))
+            hop = self._hop = _Hop(self, name, partial(context.run, function, *args))
         self.hurries = False
         self.crew.put(hop.job)
         try:
@@ -178,6 +184,7 @@ class DispatchedProcess(Process):
             self._hop = None
         # It may have been awake for something else: what the callback sent still comes before whatever happens next.
         self.router.bridge.catch_up()
+        adopt(context, before)
         result = hop.job.outcome.unwrap()
         check_plain(self, name, result)
         return result

@@ -181,10 +181,11 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
     Asleep means that its lanes are empty and no callback runs: this is where it would have taken the exit.
     """
     process.reason, task = reason, process.task
+    assert isinstance(task, Task)
     _begin(process)
     try:
         if "terminate" in process.callbacks.defined:
-            _plain_last_word(process, "terminate", reason)
+            task.context.run(_plain_last_word, process, "terminate", reason)
     finally:
         _release_at_once(process)
         # Its task finds that all is done.

@@ -1,7 +1,7 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -219,7 +219,7 @@ class Process:
 
     spawn = classmethod(spawn)
 
-    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Awaitable[None] | None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Coroutine[Any, Any, None] | None:
         """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
@@ -302,9 +302,7 @@ class Process:
         """Asleep in its mailbox means that all lanes are empty, but for what threads have just put there."""
         return self.inline and self.task.custom_sleep_data is PARKED and not self.main
 
-    def answer_now(self, caller: Caller, request: object) -> None:
-        """Serve a call on the spot."""
-        answer_now(self, caller, request)
+    answer_now = answer_now
 
     def works_in(self, task: Task) -> bool:
         """Say whether it is in one of its callbacks in that task. Before its first step, its ``home`` is still the spawner's."""

@@ -8,9 +8,11 @@ import ctypes
 import types
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from trio.lowlevel import Abort, Task, current_task, enable_ki_protection, reschedule
+
+from .contexts import run_in
 
 __all__ = ["Relay", "frames_of"]
 
@@ -133,9 +135,13 @@ def frames_of(task: Task) -> list[FrameType]:
     while (frame := _frame(part)) is not None:
         frames.append(frame)
         part = _awaited(part)
-        if part is None and frame.f_code is Relay._pass.__code__:
+        if part is None and frame.f_code in _PASSING:
             part = frame.f_locals["coroutine"]
     return frames
+
+
+_PASSING: Final = frozenset({Relay._pass.__code__, run_in.__code__})
+"""What drives a coroutine by hand, and has it in a variable of this name."""
 
 
 def _keep_for_good(remains: Any) -> None:

@@ -320,7 +320,11 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     else:
         if reply is NO_REPLY:
             caller.defer(process)
-        elif not caller.settle(reply, None):
+        elif caller.settled:
             process.kernel.calls.late_replies += 1
+        else:
+            # As settle() does, for a caller that is not asleep yet and does not have to be woken.
+            caller.settled = True
+            caller.value = reply
     process.handling = None
     process.state = SLEEP

@@ -1,7 +1,9 @@
 """How a process comes to be: registered, initialised and started, or nothing at all."""
 
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from .contexts import run_in
 from .ending import undo
 from .errors import InitError, NodeStoppedError, SpawnError, TooManyProcessesError
 from .kernel import Kernel
@@ -36,6 +38,8 @@ async def spawn(
         NameTakenError: and nothing was started.
     """
     router = kernel.router
+    # What __init__ and init set is the process's own: its task goes on with it, and the spawner does not see it.
+    context = copy_context()
     if kernel.stopping and (parent is None or router.stopped):
         raise NodeStoppedError(router.node, "it starts nothing any more")
     if kernel.max_processes is not None and len(router.processes) >= kernel.max_processes:
@@ -59,9 +63,9 @@ async def spawn(
     if spawner is not None:
         spawner.waiting = process
     try:
-        waiting = process._initialise(factory, args)
+        waiting = context.run(process._initialise, factory, args)
         if waiting is not None:
-            await waiting
+            await run_in(context, waiting)
         if isinstance(process.reason, Killed) or process.state is TERMINATED:
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)
@@ -88,7 +92,8 @@ async def spawn(
         kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
     if kernel.publishing.heard:
         kernel.publishing.announce(PROCESS_STARTED, process.id)
-    kernel.nursery.start_soon(process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour)
+    start_soon: Any = kernel.nursery.start_soon
+    context.run(start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour)
     # A supervisor notes first who has started, since its pool would find nobody in the meantime, and pauses then.
     if seat is None and router.pause_is_due():
         await router.turn()
