@@ -21,7 +21,7 @@ from .info import Ended
 from .lingering import Lingering
 from .log import Log
 from .mailbox import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
-from .messages import LogRecord
+from .messages import DeadLetter, LogRecord
 from .obituaries import Obituaries
 from .observing import ObservedCalls, ObservedRouter, Observer, Sight
 from .options import LEVELS
@@ -93,6 +93,8 @@ class Kernel:
             self.calls = ObservedCalls(self.router)
         token = Ref(name, creation, next(self.router.references))
         self.publishing = Publishing(self.router, self.pid, token)
+        if self.log.wants("debug"):
+            self.publishing.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
         self.roots: dict[object, Process] = {}
         """What belongs to the node itself, in the order it was started."""
@@ -236,6 +238,15 @@ class Kernel:
 
     def _observer_failed(self, error: Exception) -> None:
         self.logger.error("the observer raised; this is said once", exception=Crashed(error).traceback)
+
+    def _log_dead_letter(self, letter: DeadLetter) -> None:
+        self.logger.debug(
+            "dead letter",
+            sender=str(letter.sender),
+            target=shown(letter.target),
+            message_type=letter.message_type,
+            why=letter.why.value,
+        )
 
     def add_logger(self, process: "Process", level: str) -> None:
         """Let a process receive log records of at least ``level``."""

@@ -174,11 +174,12 @@ def _is_terminal() -> bool:
 def _to_stderr(text: str) -> bool:
     """Write to standard error; if the program has put something else there that fails, to the original one."""
     for stream in dict.fromkeys((sys.stderr, sys.__stderr__)):
-        try:
-            stream.write(text + "\n")  # type: ignore[union-attr]
-        except Exception:  # there is none, it is closed, the disk is full, nobody reads the pipe
-            continue
-        return True
+        if stream is not None:
+            try:
+                stream.write(text + "\n")
+            except Exception:  # it is closed, the disk is full, nobody reads the pipe
+                continue
+            return True
     return False
 
 

@@ -1,14 +1,14 @@
 """Publishing: from a producer to every subscriber's mailbox, and what the node says about itself."""
 
 import time
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .bridge import get_ident
 from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
 from .mailbox import EVENT, NOTICE, Lane
-from .messages import EventStarted, EventStopped, Published
+from .messages import DeadLetter, EventStarted, EventStopped, Published
 from .router import Router
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ NODE_EVENTS: Final = (
 class Publishing:
     """The events of one node, over its router."""
 
-    __slots__ = ("_node", "_router", "_token", "events", "heard")
+    __slots__ = ("_log_dead_letter", "_node", "_router", "_token", "events", "heard")
 
     def __init__(self, router: Router, node: PID, token: Ref) -> None:
         self._router = router
         self._node = node
         self._token = token
+        self._log_dead_letter: Callable[[DeadLetter], None] | None = None
         self.events = Events()
         self.heard: set[str] = set()
         """Which of the node's own events somebody has subscribed to: what every spawn and dead letter tests."""
@@ -148,7 +149,17 @@ class Publishing:
         (self.heard.add if heard else self.heard.discard)(name)
         if name == DEAD_LETTER:
             # Set only while somebody listens: a flood of dead letters should cost no more than counting them.
-            self._router.dead_letters.announce = partial(self.announce, DEAD_LETTER) if heard else None
+            self._router.dead_letters.announce = self._announce_dead_letter if heard else self._log_dead_letter
+
+    def log_dead_letters(self, log: Callable[[DeadLetter], None]) -> None:
+        """Have each dead letter logged, too. For a node that logs at the level debug."""
+        self._log_dead_letter = log
+        self._hear(DEAD_LETTER, DEAD_LETTER in self.heard)
+
+    def _announce_dead_letter(self, letter: DeadLetter) -> None:
+        if self._log_dead_letter is not None:
+            self._log_dead_letter(letter)
+        self.announce(DEAD_LETTER, letter)
 
     def _tell_producer(self, event: Event, notice: EventStarted | EventStopped) -> None:
         producer = self._router.processes.get(event.producer)

@@ -477,6 +477,7 @@ class Living(Actor):
 async def crash_beside(output: Output) -> NodeInfo:
     """A process crashes on a node with such a log; all the rest goes on, and ends in order."""
     ended: list[Reason] = []
+    infos: list[NodeInfo] = []
     with trio.fail_after(30):
         async with open_node(watchdog=None, log_output=output) as node:
             crashing, living = await node.spawn(Crashing), await node.spawn(Living, ended)
@@ -484,11 +485,11 @@ async def crash_beside(output: Output) -> NodeInfo:
             await node.wait_ended(crashing)
             assert await node.call(living, 7, timeout=20) == 7
             assert node.processes() == [living]
-            info = node.info()
+            infos.append(node.info())
     assert [str(reason) for reason in ended] == ["shutdown"]
     assert node.exit_report is not None
     assert not node.exit_report.killed
-    return info
+    return infos[0]
 
 
 @pytest.mark.parametrize("stream", BROKEN_STREAMS)
@@ -551,6 +552,22 @@ def test_lines_that_were_lost_are_told_of_once_when_a_line_can_be_written_again(
     assert "four" in four
 
 
+def test_that_an_output_raised_is_said_once_and_every_line_is_written(
+    our_stdlib_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = make(host_fails("filter", our_stdlib_logger)).logger(ME)
+
+    logger.warning("one")
+    logger.warning("two", exception="Traceback …")
+
+    told, one, two, below = capsys.readouterr().err.splitlines()
+    assert "[error] a log output raised" in told
+    assert "KeyError('request_id')" in told
+    assert "[warning] one pid=" in one
+    assert "[warning] two pid=" in two
+    assert below == "  Traceback …"
+
+
 def test_a_standard_error_that_the_program_has_replaced_and_that_fails_is_stepped_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -602,7 +619,7 @@ def test_json_shows_what_json_does_not_know(value: Any, capsys: pytest.CaptureFi
 def test_an_exception_that_cannot_be_formatted_does_not_raise(capsys: pytest.CaptureFixture[str]) -> None:
     class Strange(Exception):
         @property
-        def __notes__(self) -> list[str]:  # type: ignore[override]
+        def __notes__(self) -> list[str]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
             raise OSError("no notes")
 
     make("json").logger(ME).error("failed", exc_info=Strange())

@@ -1,5 +1,6 @@
 """Events on a real node: subscribing, publishing, ends, and what the node says about itself."""
 
+import json
 from typing import Any
 
 import pytest
@@ -430,3 +431,37 @@ async def test_notices_that_a_producer_did_not_come_to_are_no_dead_letters() -> 
 
         assert heard == ["wait"]
         assert node.dead_letters() == []
+
+
+@pytest.mark.parametrize("subscribed", [False, True])
+async def test_dead_letters_are_in_the_log_at_the_level_debug(
+    subscribed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[Any] = []
+
+    class Listens(Actor):
+        def init(self) -> None:
+            if subscribed:
+                self.subscribe(DEAD_LETTER)
+
+        def handle_event(self, event: Published) -> None:
+            heard.append(event.message)
+
+    async with open_node(watchdog=None, log_output="json", log_level="debug") as node:
+        await node.spawn(Listens)
+        assert not node.send("conter", 1.5)
+        await wait_all_tasks_blocked()
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line["event"] == "dead letter"]
+    assert (line["level"], line["target"], line["message_type"]) == ("debug", "'conter'", "float")
+    assert line["why"] == "there is no process at this address"
+    assert len(heard) == int(subscribed)
+
+
+async def test_dead_letters_are_not_in_the_log_at_the_usual_level(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_node(watchdog=None, log_output="json") as node:
+        assert not node.send("conter", 1.5)
+        assert node._router.dead_letters.announce is None
+
+    assert capsys.readouterr().err == ""
