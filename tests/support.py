@@ -161,7 +161,10 @@ def open_descriptors() -> set[tuple[int, str]]:
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
+            path = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the one for the listing itself
             continue
+        # A thread that has just begun tells the system its name through a file, and closes that at once.
+        if not path.endswith("/comm"):
+            found.add((int(name), path))
     return found

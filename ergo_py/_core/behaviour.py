@@ -54,6 +54,18 @@ class _Unborn:
         )
 
 
+class _NoConnection:
+    """Stands for the connection in a process that was not made for one."""
+
+    def __get__(self, one: object, _: object) -> object:
+        if one is None:
+            return self
+        raise AttributeError(
+            "self.connection: this process was not made for a connection, or its init() is not done; a server has to be given "
+            "its class, such as TCPServer(receiver=Session), and the connection is there from TCPConnected on"
+        )
+
+
 class Behaviour(Relating):
     """Base of what users write: the verbs, over the process that the kernel gives each instance.
 
@@ -95,6 +107,12 @@ class Behaviour(Relating):
     def log(self) -> Any:
         """A structlog logger bound to this process."""
         return self._process.log
+
+    connection: Any = _NoConnection()
+    """The alias of the connection that this process was made for, where a server has a behaviour as its ``receiver=``.
+
+    It is there from the first message on. A process that sets ``self.connection`` itself, by then, keeps what it has set.
+    """
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from .files import (
     FileWrite,
     FileWriter,
 )
-from .framing import Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
+from .framing import Decoder, Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
 from .lines import Text
-from .messages import Cause, Endpoint, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend, TLSFacts
+from .messages import Cause, Endpoint, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPFrames, TCPSend, TLSFacts
 from .options import KeepAlive, StreamOptions, WhenFull, WhenSlow
 from .port import (
     Port,
@@ -47,6 +47,7 @@ __all__ = [
     "BlockingCalls",
     "Cause",
     "Change",
+    "Decoder",
     "Delimiter",
     "Descriptors",
     "DirectoryWatch",
@@ -99,6 +100,7 @@ __all__ = [
     "TCPConnection",
     "TCPData",
     "TCPDisconnected",
+    "TCPFrames",
     "TCPSend",
     "TCPServer",
     "TLSFacts",

@@ -1,7 +1,7 @@
 """Bytes of a stream as messages: one for each line, or one for each frame."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from .._core.errors import BadInputError
 from .framing import Framing, FramingError
@@ -10,6 +10,9 @@ from .lines import Text
 __all__ = ["MessageCutter", "check_mode"]
 
 Mode = Text | Framing
+
+_TURN: Final = 512
+"""How many frames are cut at once; the bytes of the others wait."""
 
 
 class MessageCutter:
@@ -39,14 +42,18 @@ class MessageCutter:
             for text, is_whole in self._lines.feed(data):
                 yield self._line(text, is_whole)
         elif self._decoder is not None:
-            try:
-                frames = self._decoder.feed(data)
-            except FramingError as error:
-                for frame in error.frames:
+            while True:
+                try:
+                    frames = self._decoder.feed(data, _TURN)
+                except FramingError as error:
+                    for frame in error.frames:
+                        yield self._frame(frame)
+                    raise
+                for frame in frames:
                     yield self._frame(frame)
-                raise
-            for frame in frames:
-                yield self._frame(frame)
+                if not self._decoder.has_more:
+                    break
+                data = b""
 
     def end(self) -> Iterator[Any]:
         """What is left when nothing follows: a line without an end. Half a frame is nothing."""

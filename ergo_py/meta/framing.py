@@ -2,12 +2,15 @@
 
 A framing says how a stream is cut and is given to any number of connections; each asks it for a ``decoder`` of its own. Nothing is
 ever allocated because a header says so: bytes are kept as they come, and a frame that would be too long is an error at its header.
+
+The framings here are written with the same two classes that a protocol of one's own needs: :class:`Framing` and :class:`Decoder`.
 """
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from .._core.errors import BadInputError, ErgoError
 from .._core.options import check_number
@@ -33,49 +36,57 @@ class FramingError(ErgoError, ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.frames: Sequence[bytes] = ()
+        self.frames: Sequence[Any] = ()
 
 
 class Decoder(ABC):
-    """Cuts one stream. Feed it what was read, in any pieces; it gives back the frames that are complete."""
+    """Cuts one stream. Subclass it for a protocol of your own: :meth:`cut` is all there is to write.
 
-    __slots__ = ("_broken", "_buffer", "_wanted")
+    The decoder keeps what is left over of a frame that is not complete, and shows it to ``cut`` again together with what comes
+    next. Each connection has a decoder of its own, so ``cut`` may remember things about the stream in ``self``.
+    """
+
+    __slots__ = ("_broken", "_buffer", "has_more", "wanted")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._broken: FramingError | None = None
-        self._wanted = 0
-        """How long the unfinished frame will be, once known: one that comes in many pieces is not looked at for each."""
+        self.wanted = 0
+        """For :meth:`cut` to set: how many bytes the unfinished frame will have. Until they are there, ``cut`` is not called."""
+        self.has_more = False
+        """There may be more complete frames than the last :meth:`feed` was asked for; ``feed(b"", most)`` goes on."""
 
     @property
     def unfinished(self) -> int:
-        """How many bytes of a frame that is not complete yet are kept."""
+        """How many bytes are kept: those of a frame that is not complete, and those of frames that were not asked for yet."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> Sequence[bytes]:
-        """Take what was read, and return the frames that are complete now.
+    def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[Any]:
+        """Take what was read, and return the frames that are complete now, at most ``most`` of them.
 
         Raises:
             FramingError: the stream is not what the framing says; its ``frames`` were complete before that.
         """
         if self._broken is not None:
             raise FramingError(str(self._broken))
-        buffer, frames = self._buffer, list[bytes]()
+        buffer, frames = self._buffer, list[Any]()
         # What is left over from before goes in front; most often there is nothing, and nothing is copied.
         stream: bytes | bytearray = data
         if buffer:
             buffer += data
-            if len(buffer) < self._wanted:
+            if len(buffer) < self.wanted:
                 return frames
             stream = buffer
-        self._wanted = 0
+        self.wanted = 0
         try:
-            used = self._cut(stream, frames)
+            used = self.cut(stream, frames, most)
         except FramingError as error:
             self._broken = error
+            self.has_more = False
             buffer.clear()
             error.frames = frames
             raise
+        self.has_more = len(frames) >= most and used < len(stream)
         if stream is buffer:
             if used:
                 del buffer[:used]
@@ -87,8 +98,21 @@ class Decoder(ABC):
         return frames
 
     @abstractmethod
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
-        """Append the complete frames at the beginning of ``stream``; return how many bytes are done with."""
+    def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
+        """Append the complete frames at the beginning of ``stream`` to ``frames``; return how many bytes they took.
+
+        Stop after ``most`` frames, so that a peer that sends very many small ones does not keep all others waiting: the rest comes
+        with the next call. A frame is usually ``bytes``; it may be anything that receivers understand, such as a list of
+        arguments that was parsed already.
+
+        Args:
+            stream: what is to be cut. It always begins where a frame begins.
+            frames: where to append; empty at first.
+            most: how many frames to append at most.
+
+        Raises:
+            FramingError: the stream is not as it should be. The frames before are delivered, then the connection ends.
+        """
 
 
 def _take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
@@ -100,27 +124,21 @@ def _take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
 
 
 class Framing(ABC):
-    """How a stream is cut into frames."""
+    """How a stream is cut into frames. Subclass it, and :class:`Decoder`, for a protocol of your own."""
 
     __slots__ = ()
 
+    @abstractmethod
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
-        return self._decoder()
+        """Make what cuts one stream; called once for each connection."""
 
+    @abstractmethod
     def encode(self, frame: bytes) -> bytes:
         """Make of a frame what the other side cuts again into that frame.
 
         Raises:
             FramingError: it cannot be sent with this framing.
         """
-        return self._encode(frame)
-
-    @abstractmethod
-    def _decoder(self) -> Decoder: ...
-
-    @abstractmethod
-    def _encode(self, frame: bytes) -> bytes: ...
 
 
 # -- raw ---------------------------------------------------------------------------------------------------------------
@@ -129,10 +147,10 @@ class Framing(ABC):
 class _RawDecoder(Decoder):
     __slots__ = ()
 
-    def feed(self, data: bytes) -> Sequence[bytes]:
+    def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[bytes]:
         return (data,) if data else ()
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         raise AssertionError("raw streams are not cut")
 
 
@@ -140,10 +158,12 @@ class _RawDecoder(Decoder):
 class Raw(Framing):
     """No frames: what is read at once is handed on at once, in whatever pieces it came."""
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _RawDecoder()
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """The bytes themselves."""
         return bytes(frame)
 
 
@@ -157,9 +177,9 @@ class _FixedDecoder(Decoder):
         super().__init__()
         self._size = size
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         size = self._size
-        whole = len(stream) - len(stream) % size
+        whole = min(len(stream) // size, most) * size
         frames.extend(_take(stream, begin, begin + size) for begin in range(0, whole, size))
         return whole
 
@@ -173,10 +193,12 @@ class FixedLength(Framing):
     def __post_init__(self) -> None:
         check_number("FixedLength(size)", self.size, least=1, whole=True)
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _FixedDecoder(self.size)
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
         if len(frame) != self.size:
             raise FramingError(f"a frame has {self.size} bytes, this one {len(frame)}")
         return bytes(frame)
@@ -192,22 +214,22 @@ class _HeaderDecoder(Decoder):
         super().__init__()
         self._framing = framing
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         framing = self._framing
         header, first, last = framing.header_size, framing.position, framing.position + framing.size
         extra = 0 if framing.includes_header else header
         skip = header if framing.strip else 0
-        order, most, read = framing.byteorder, framing.max_frame, int.from_bytes
+        order, longest, read = framing.byteorder, framing.max_frame, int.from_bytes
         have, begin = len(stream), 0
-        while have - begin >= header:
+        while have - begin >= header and len(frames) < most:
             length = read(stream[begin + first : begin + last], order) + extra
             if length < header:
                 raise FramingError(f"a frame of {length} bytes is said to include its header of {header}")
-            if length - header > most:
-                raise FramingError(f"a frame of {length - header} bytes; at most {most} are allowed")
+            if length - header > longest:
+                raise FramingError(f"a frame of {length - header} bytes; at most {longest} are allowed")
             end = begin + length
             if end > have:
-                self._wanted = length
+                self.wanted = length
                 break
             frames.append(_take(stream, begin + skip, end))
             begin = end
@@ -251,10 +273,12 @@ class LengthHeader(Framing):
         """Bytes of the whole header."""
         return self.position + self.size if self.header is None else self.header
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _HeaderDecoder(self)
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
         # A frame that keeps its header brings one, and only the length in it is filled in.
         header = self.header_size
         begin = bytearray(header) if self.strip else bytearray(frame[:header])
@@ -281,20 +305,23 @@ class _DelimiterDecoder(Decoder):
         self._most = framing.max_frame
         self._seen = 0
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
-        delimiter, keep, most, width = self._delimiter, self._keep, self._most, len(self._delimiter)
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
+        delimiter, keep, longest, width = self._delimiter, self._keep, self._most, len(self._delimiter)
         begin = 0
         # What was searched before is not searched again, but a delimiter may have been cut in two.
         look = max(0, self._seen - width + 1)
-        while (end := stream.find(delimiter, look)) >= 0:
-            if end - begin > most:
-                raise FramingError(f"a line of {end - begin} bytes; at most {most} are allowed")
+        while len(frames) < most and (end := stream.find(delimiter, look)) >= 0:
+            if end - begin > longest:
+                raise FramingError(f"a line of {end - begin} bytes; at most {longest} are allowed")
             frames.append(_take(stream, begin, end + keep))
             begin = look = end + width
+        if len(frames) == most:
+            self._seen = 0
+            return begin
         left = len(stream) - begin
         # Even if what is left ends with all but the last byte of a delimiter, it is too long by now.
-        if left - width + 1 > most:
-            raise FramingError(f"a line of more than {most} bytes")
+        if left - width + 1 > longest:
+            raise FramingError(f"a line of more than {longest} bytes")
         self._seen = left
         return begin
 
@@ -312,10 +339,12 @@ class Delimiter(Framing):
             raise BadInputError("Delimiter(delimiter)", self.delimiter, "bytes that are not empty, such as b'\\n'")
         check_number("Delimiter(max_frame)", self.max_frame, least=1, whole=True)
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _DelimiterDecoder(self)
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
         body = frame.removesuffix(self.delimiter) if self.keep else frame
         whole = bytes(body) + self.delimiter
         # Not only inside the frame: its end and the delimiter may make up an earlier one.
@@ -336,16 +365,16 @@ class _NetstringDecoder(Decoder):
         super().__init__()
         self._most = most
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         have, begin = len(stream), 0
-        while begin < have:
+        while begin < have and len(frames) < most:
             body = self._body(stream, begin)
             if body is None:
                 break
             first, length = body
             end = first + length
             if end >= have:
-                self._wanted = end + 1 - begin
+                self.wanted = end + 1 - begin
                 break
             if stream[end] != 0x2C:
                 raise FramingError("a netstring does not end with a comma")
@@ -378,10 +407,12 @@ class Netstring(Framing):
     def __post_init__(self) -> None:
         check_number("Netstring(max_frame)", self.max_frame, least=1, whole=True)
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _NetstringDecoder(self.max_frame)
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
         if len(frame) > self.max_frame:
             raise FramingError(f"a netstring of {len(frame)} bytes; at most {self.max_frame} are allowed")
         return b"%d:%b," % (len(frame), frame)
@@ -397,9 +428,9 @@ class _VarintDecoder(Decoder):
         super().__init__()
         self._most = most
 
-    def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+    def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
         have, begin = len(stream), 0
-        while begin < have:
+        while begin < have and len(frames) < most:
             length = shift = 0
             at = begin
             while at < have:
@@ -416,7 +447,7 @@ class _VarintDecoder(Decoder):
             else:
                 break
             if at + length > have:
-                self._wanted = at + length - begin
+                self.wanted = at + length - begin
                 break
             frames.append(_take(stream, at, at + length))
             begin = at + length
@@ -432,10 +463,12 @@ class Varint(Framing):
     def __post_init__(self) -> None:
         check_number("Varint(max_frame)", self.max_frame, least=1, whole=True)
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
+        """Make what cuts one stream."""
         return _VarintDecoder(self.max_frame)
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
         if len(frame) > self.max_frame:
             raise FramingError(f"a frame of {len(frame)} bytes; at most {self.max_frame} are allowed")
         header, left = bytearray(), len(frame)

@@ -1,9 +1,9 @@
 """What stream connections and their receivers say to each other; TCP and Unix sockets speak alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .._core.errors import BadInputError
 from .._core.ids import Alias
@@ -13,11 +13,13 @@ from .._core.options import check_number
 __all__ = [
     "Address",
     "Cause",
+    "ORDERLY",
     "Endpoint",
     "TCPClose",
     "TCPConnected",
     "TCPData",
     "TCPDisconnected",
+    "TCPFrames",
     "TCPSend",
     "TLSFacts",
     "check_bytes",
@@ -43,12 +45,20 @@ class Cause(Enum):
     """Why a connection is no more."""
 
     EOF = "closed by the peer"
+    TRUNCATED = "cut off"
+    """The stream ended inside a frame, or without the notice with which TLS ends: what came may be only the first part."""
     RESET = "reset by the peer"
     TIMEOUT = "timed out"
     PROTOCOL_ERROR = "protocol error"
     ASKED = "closed on request"
     SLOW_PEER = "the peer did not take what it was sent"
     NO_RECEIVER = "the receiver is gone"
+    FAILED = "failed on this side"
+    """The framing raised an error that says nothing about the stream, such as a ``KeyError``."""
+
+
+ORDERLY: Final = frozenset({Cause.EOF, Cause.TRUNCATED, Cause.ASKED})
+"""The causes after which the last answers are still written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ def setters(message: type) -> Any:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPData:
-    """A frame, or with raw framing whatever came at once."""
+    """A frame, or with raw framing whatever came at once. A decoder of your own may put something else than bytes into it."""
 
     connection: Alias
     data: bytes
@@ -95,6 +105,17 @@ class TCPData:
 
 
 _set_connection, _set_data = setters(TCPData)
+
+
+@dataclass(frozen=True, slots=True)
+class TCPFrames:
+    """All frames that one read has completed, in their order; instead of ``TCPData`` where ``batch=True`` was asked for.
+
+    A large read may come as several of these. Frames are ``bytes``, unless a decoder of your own makes something else of them.
+    """
+
+    connection: Alias
+    frames: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +146,19 @@ def check_text(what: str, data: object) -> None:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPSend(Request[int]):
-    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes."""
+    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes.
+
+    Several pieces, such as the answers to all of :class:`TCPFrames`, may be given at once as a list: they are joined.
+    """
 
     data: bytes
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | list[bytes] | tuple[bytes, ...]) -> None:
         if type(data) is not bytes:
+            if isinstance(data, list | tuple):
+                for piece in data:
+                    check_bytes("TCPSend(data)", piece)
+                data = b"".join(data)
             check_bytes("TCPSend(data)", data)
         _set_sent(self, data)
 

@@ -58,6 +58,7 @@ class StreamKeywords(TypedDict, total=False):
     """What a connection takes, and a server for its connections."""
 
     framing: Framing
+    batch: bool
     tls: ssl.SSLContext | TLSFiles | bool | None
     server_name: str | None
     write_limit: int
@@ -79,6 +80,9 @@ class StreamOptions:
     """The checked form of :class:`StreamKeywords`."""
 
     framing: Framing = _RAW
+    """How the stream is cut into frames; raw unless said otherwise."""
+    batch: bool = False
+    """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each."""
     tls: ssl.SSLContext | TLSFiles | bool | None = None
     """None for none. For a client, True trusts what the system trusts."""
     server_name: str | None = None
@@ -120,6 +124,11 @@ class StreamOptions:
         check_number("handshake_timeout", self.handshake_timeout, least=0.001)
         check_number("linger", self.linger, least=0.0)
         check_flag("nodelay", self.nodelay)
+        check_flag("batch", self.batch)
+        if self.batch and isinstance(self.framing, Raw):
+            raise BadInputError(
+                "batch", True, "True together with a framing; raw streams have no frames to put together"
+            )
         check_bytes("keepalive_bytes", self.keepalive_bytes)
         if bool(self.keepalive_bytes) != (self.keepalive_period is not None):
             raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")

@@ -8,6 +8,7 @@ Where there is no epoll, each reader waits for itself.
 import select
 import socket
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Final
 
 import trio
@@ -18,7 +19,9 @@ from .._core.parking import park_as, wake_with
 __all__ = ["Poller", "watch"]
 
 _AT_ONCE: Final = 64
-"""How many sockets are served in one turn."""
+"""How many sockets are asked for at once."""
+_SLICE: Final = 0.001
+"""Seconds after which others get their turn, before the next socket is served."""
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 Readable = Callable[[], bool]
@@ -83,7 +86,11 @@ class Poller:
                     await wait_readable(epoll)
                 except trio.ClosedResourceError:  # by close(): the node is ending
                     return
+                end = perf_counter() + _SLICE
                 for fd, _ in epoll.poll(0, _AT_ONCE):
+                    if perf_counter() >= end:
+                        await checkpoint()
+                        end = perf_counter() + _SLICE
                     watch = self._watches.get(fd)
                     if watch is None:
                         continue

@@ -14,7 +14,7 @@ from .._core.process import Process
 from .._core.reasons import Killed, Normal, Reason
 from .._core.requests import Caller
 from .._core.timers import Timer
-from .messages import Address, Cause, TCPClose, TCPDisconnected, TCPSend
+from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
 from .sockets import abort_on_close, close_socket, prepare
@@ -49,7 +49,6 @@ class Stream(StreamReader):
         self._early: list[tuple[bytes, Caller | None]] = []
         """Sent before the TLS handshake was done, or while TLS had to read first."""
         self._closers: list[Caller] = []
-        self._aborting = False
         self._has_said_goodbye = False
         self._half_closed = False
         self._tick: Timer | None = None
@@ -82,6 +81,9 @@ class Stream(StreamReader):
     def _set_up(self, sock: socket.socket) -> None:
         self._socket = sock
         self.since = self.last_in = self._now()
+        if self._actor is not None:
+            # What it has set itself, it keeps.
+            vars(self._actor.behaviour).setdefault("connection", self.id)
         # Only the half that is read is shut, so that the last answers can still be written.
         self.opened(sock, unblock=lambda: sock.shutdown(socket.SHUT_RD))
         prepare(sock, self._options, blocking=self.reader == "thread")
@@ -349,7 +351,7 @@ class Stream(StreamReader):
     def _close_for_good(self, reason: Reason) -> TCPDisconnected | None:
         """Write what is still to be written, as far as the peer takes it, and close. Returns what the receiver is to be told."""
         self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
-        orderly = self.cause in (Cause.ASKED, Cause.EOF) and not self._aborting and not isinstance(reason, Killed)
+        orderly = self.cause in ORDERLY and not self._aborting and not isinstance(reason, Killed)
         try:
             self._take_rest(orderly)
             if orderly:

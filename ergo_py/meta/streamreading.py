@@ -14,7 +14,7 @@ from .._core.ids import Target
 from .._core.mailbox import Lane
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import Address, Cause, TCPConnected, TCPData, TLSFacts
+from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TLSFacts
 from .options import StreamOptions
 from .polling import Poller, watch
 from .readers import EitherReader, ReaderKind
@@ -27,6 +27,8 @@ __all__ = ["StreamReader", "shake_hands"]
 _LEAST: Final = 4 * 1024
 _MOST: Final = 256 * 1024
 """How much is read at once: little while little comes, so that thousands of idle readers do not hold large buffers."""
+_TURN: Final = 512
+"""How many frames are cut at once. The rest waits as bytes, so that many small frames cost neither memory nor a long turn."""
 _KEPT: Final = 2 * 1024 * 1024
 """Half of what may be queued for a receiver before its readers wait."""
 
@@ -46,6 +48,8 @@ class StreamReader(EitherReader):
         self._options = options
         self._decoder = options.framing.decoder()
         self._is_raw = isinstance(options.framing, Raw)
+        self._aborting = False
+        """The peer is to see a reset."""
         self._writer = Writer(
             stall=options.idle_timeout,
             start=self._start_on_loop,
@@ -80,7 +84,7 @@ class StreamReader(EitherReader):
         self._answered = False
         self._target: Target = ""
         self._size = _LEAST
-        self._held: Sequence[TCPData] = ()
+        self._held: Sequence[TCPData | TCPFrames] = ()
         """Read by the poller, and not taken yet by a receiver that is behind."""
 
     def _receiver(self) -> Target:
@@ -98,7 +102,7 @@ class StreamReader(EitherReader):
             if not self._post(to, self._connect()) and not self._has_receiver(to):
                 self._end(Cause.NO_RECEIVER)
                 return
-            data = b""
+            data = self._rest_of_handshake()
             while True:
                 for message in self._messages(data):
                     if not self._post(to, message) and not self._has_receiver(to):
@@ -106,10 +110,13 @@ class StreamReader(EitherReader):
                         return
                 if self.cause is not None:
                     return
-                if self._at_end:
+                if self._at_end and not self._decoder.has_more:
                     break
                 if self._writer.pending > limit:
                     self._wait_in_thread(self._may_read)
+                if self._decoder.has_more:
+                    data = b""
+                    continue
                 data = sock.recv(self._size)
                 if not data:
                     break
@@ -133,7 +140,7 @@ class StreamReader(EitherReader):
             if not await self._hand_over(to, self._connect()) and not self._has_receiver(to):
                 self._end(Cause.NO_RECEIVER)
                 return
-            self._held = self._messages(b"")
+            self._held = self._messages(self._rest_of_handshake())
             is_new = self._server is not None
             while True:
                 for message in self._held:
@@ -143,10 +150,14 @@ class StreamReader(EitherReader):
                 self._held = ()
                 if self.cause is not None:
                     return
-                if self._at_end:
+                if self._at_end and not self._decoder.has_more:
                     break
                 if self._writer.pending > limit:
                     await self._wait_in_task(self._may_read)
+                if self._decoder.has_more:
+                    await trio.lowlevel.checkpoint()
+                    self._held = self._messages(b"")
+                    continue
                 if is_new:
                     # Most peers speak first, and what they say came with the connection: no need to be told of it.
                     is_new = False
@@ -188,7 +199,12 @@ class StreamReader(EitherReader):
             ):
                 self._held = messages[number:]
                 return False
-        return self.cause is None and not self._at_end and self._writer.pending <= self._read_limit
+        return (
+            self.cause is None
+            and not self._at_end
+            and not self._decoder.has_more
+            and self._writer.pending <= self._read_limit
+        )
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
@@ -200,35 +216,69 @@ class StreamReader(EitherReader):
         self.connected = self.last_in = self._now()
         return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
 
-    def _messages(self, data: bytes) -> Sequence[TCPData]:
-        """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered."""
+    def _rest_of_handshake(self) -> bytes:
+        """What the peer sent together with the end of its handshake."""
+        return b"" if self._secure is None else self._secure.take_rest()
+
+    def _messages(self, data: bytes) -> Sequence[TCPData | TCPFrames]:
+        """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered.
+
+        There may be more of them than are returned: then the decoder says so, and this is called again without data.
+        """
+        secure, decoder = self._secure, self._decoder
+        is_unfinished = False
         if data:
-            self.last_in = self._now()
             self.bytes_in += len(data)
-        if self._secure is not None:
-            data = self._decrypted(data)
-        if not data:
+            if secure is not None:
+                data = self._decrypted(data)
+                is_unfinished = secure.unfinished
+            if data or not is_unfinished:
+                # A record of TLS that is not complete is nothing yet: its bytes could come one by one, for hours.
+                self.last_in = self._now()
+        elif not decoder.has_more:
             return ()
+        if self._is_raw:
+            frames: Sequence[Any] = (data,) if data else ()
+        else:
+            before = decoder.unfinished + len(data)
+            frames = self._cut(data)
+            is_unfinished = is_unfinished or decoder.unfinished > 0
+        if not is_unfinished:
+            self.frame_since = None
+        elif frames or self.frame_since is None:
+            self.frame_since = self._now()
+        if not frames:
+            return ()
+        alias = self._meta.id
         if self._is_raw:
             self.messages_in += 1
             if len(data) >> 12 != self._weight:
                 self._weigh(len(data))
-            return (TCPData(self._meta.id, data),)
+            return (TCPData(alias, data),)
+        self.messages_in += len(frames)
+        size = before - decoder.unfinished
+        if self._options.batch:
+            self._weigh(size)
+            return (TCPFrames(alias, frames),)
+        self._weigh(size // len(frames))
+        return [TCPData(alias, frame) for frame in frames]
+
+    def _cut(self, data: bytes) -> Sequence[Any]:
+        """The next frames, at most as many as one turn may have."""
+        decoder = self._decoder
         try:
-            frames = self._decoder.feed(data)
+            frames = decoder.feed(data, _TURN)
         except FramingError as error:
             self._end(Cause.PROTOCOL_ERROR, str(error))
-            frames = error.frames
-        if not self._decoder.unfinished:
-            self.frame_since = None
-        elif frames or self.frame_since is None:
-            self.frame_since = self.last_in
-        if not frames:
-            return ()
-        self.messages_in += len(frames)
-        self._weigh(len(frames[0]))
-        alias = self._meta.id
-        return [TCPData(alias, frame) for frame in frames]
+            return error.frames
+        except Exception as error:
+            # It ends as a crash, which is logged; the peer must not take this for an end that was meant.
+            self._aborting = True
+            self._set_cause(Cause.FAILED, f"the framing raised {error!r}")
+            raise
+        if decoder.has_more:
+            self._size = max(_LEAST, self._size // 4)
+        return frames
 
     def _decrypted(self, data: bytes) -> bytes:
         secure = self._secure
@@ -270,12 +320,12 @@ class StreamReader(EitherReader):
             # What was sent before the close is still to be written; nothing else is waited for.
             self._answered = True
             return bool(self._writer.pending)
-        unfinished = self._decoder.unfinished
-        if unfinished:
-            detail = f"in the middle of a frame, after {unfinished} bytes of it"
+        if unfinished := self._decoder.unfinished:
+            self._set_cause(Cause.TRUNCATED, f"in the middle of a frame, after {unfinished} bytes of it")
+        elif self._secure is not None and not self._said_goodbye:
+            self._set_cause(Cause.TRUNCATED, "without the goodbye of TLS")
         else:
-            detail = "without the goodbye of TLS" if self._secure is not None and not self._said_goodbye else ""
-        self._set_cause(Cause.EOF, detail)
+            self._set_cause(Cause.EOF, "")
         return True
 
     def _patience(self) -> float | None:
@@ -322,7 +372,7 @@ class StreamReader(EitherReader):
         if self.stopping:
             return
         cause, detail = self.cause or cause, self.detail
-        is_orderly = cause in (Cause.EOF, Cause.ASKED)
+        is_orderly = cause in ORDERLY
         self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
 
     def _broken(self, error: BaseException) -> None:

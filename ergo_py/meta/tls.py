@@ -18,6 +18,8 @@ from .messages import TLSFacts
 __all__ = ["Contexts", "Secure", "TLSFiles"]
 
 _RECORDS: Final = 256 * 1024
+_HEADER: Final = 5
+"""Bytes of the header of a record; the last two say how many follow."""
 Path = str | os.PathLike[str]
 
 
@@ -189,6 +191,33 @@ def _stamp(files: TLSFiles) -> object:
     return [(status.st_mtime_ns, status.st_size, status.st_ino) for status in map(os.stat, files.paths())]
 
 
+class _Records:
+    """Finds out whether a stream of TLS records ends inside of one: their headers say how long they are."""
+
+    __slots__ = ("_head", "_left")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0
+
+    @property
+    def unfinished(self) -> bool:
+        return self._left > 0 or bool(self._head)
+
+    def reset(self) -> None:
+        """A record has just ended."""
+        self._head, self._left = b"", 0
+
+    def walk(self, data: bytes) -> None:
+        """Take what followed."""
+        stream = self._head + data
+        begin, have = self._left, len(stream)
+        while begin + _HEADER <= have:
+            begin += _HEADER + int.from_bytes(stream[begin + 3 : begin + _HEADER], "big")
+        self._left = max(0, begin - have)
+        self._head = stream[begin:]
+
+
 class Secure:
     """One side of one TLS connection. Its methods are quick and may be used from any thread.
 
@@ -201,6 +230,8 @@ class Secure:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side, server_name)
         self._server_side = server_side
+        self._rest = b""
+        self._record = _Records()
         self.ready = False
         """The handshake is done."""
 
@@ -218,7 +249,18 @@ class Secure:
             except ssl.SSLWantReadError:
                 return False
             self.ready = True
+            self._rest = self._incoming.read()
             return True
+
+    def take_rest(self) -> bytes:
+        """What came along with the end of the handshake, still encrypted. It is for :meth:`decrypt`, and given away once."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a record has begun that is not complete."""
+        return self._record.unfinished
 
     def facts(self) -> TLSFacts:
         """What was agreed on."""
@@ -246,8 +288,10 @@ class Secure:
                     if not some:
                         return b"".join(clear), True, None
                     clear.append(some)
-            except ssl.SSLWantReadError:  # the rest of a record is still on its way
-                pass
+                self._record.reset()
+            except ssl.SSLWantReadError:
+                # The rest of a record is still on its way; or there was nothing for us in the last one.
+                self._record.walk(data)
             except ssl.SSLZeroReturnError:
                 return b"".join(clear), True, None
             except ssl.SSLError as error:

@@ -112,6 +112,31 @@ def test_any_bytes_give_the_same_frames_and_the_same_kind_of_end_however_they_ar
     assert (pieces[1] is None) == (single[1] is None) == (error is None)
 
 
+@given(framings, streams, places, st.integers(1, 5))
+def test_a_bound_on_the_frames_of_a_turn_changes_nothing_else(
+    framing: Framing, stream: bytes, places: list[int], most: int
+) -> None:
+    decoder, frames, error, longest = framing.decoder(), list[bytes](), False, 0
+    for piece in cut(stream, places):
+        data = piece
+        while not error:
+            try:
+                found = decoder.feed(data, most)
+            except FramingError as failure:
+                found, error = failure.frames, True
+            frames += found
+            longest, data = max(longest, len(found)), b""
+            if not decoder.has_more:
+                break
+
+    whole, whole_error = feed_all(framing.decoder(), [stream])
+
+    assert frames == whole
+    assert error == (whole_error is not None)
+    assert longest <= most
+    assert not decoder.has_more
+
+
 @given(st.sampled_from([Raw(), *FRAMINGS]), st.lists(streams, max_size=8))
 def test_any_bytes_at_all_end_in_frames_or_in_a_framing_error(framing: Framing, pieces: list[bytes]) -> None:
     decoder = framing.decoder()

@@ -2,19 +2,20 @@
 
 import gc
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Custom, Down, InitError, Normal, Priority, Reject, TargetDownError, open_node
-from ergo_py.meta.framing import Delimiter, LengthHeader
-from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py import BadInputError, Custom, Down, InitError, Normal, Priority, Reject, TargetDownError, open_node
+from ergo_py.meta.framing import Delimiter, LengthHeader, Netstring
+from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPFrames, TCPSend
 from ergo_py.meta.options import WhenSlow
 from ergo_py.testing import VirtualClock
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
-from tests.support import Puppet, open_descriptors
+from tests.support import Puppet, open_descriptors, refused
 
 MEBI = 1024 * 1024
 
@@ -106,6 +107,98 @@ async def test_many_frames_arrive_whole_and_in_order(wire: Wire) -> None:
         await stream.aclose()
 
 
+async def test_all_frames_of_one_read_may_come_in_one_message(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, framing=Delimiter(b"\n"), batch=True)
+
+        stream = await wire.dial(server)
+        await stream.send_all(b"one\ntwo\n\nthr")
+        first = await mail.first(TCPFrames)
+        await stream.send_all(b"ee\n")
+        await mail.wait_for(TCPFrames, 2)
+        node.send(first.connection, TCPSend([b"an", b"sw", b"er"]))
+
+        assert await stream.receive_some() == b"answer"
+        assert [message.frames for message in mail.of(TCPFrames)] == [[b"one", b"two", b""], [b"three"]]
+        assert mail.of(TCPData) == []
+        assert first.connection == mail.of(TCPConnected)[0].connection
+        await stream.aclose()
+
+
+async def test_frames_in_batches_are_delivered_before_the_mistake_after_them(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, framing=Netstring(), batch=True)
+
+        stream = await wire.dial(server)
+        await stream.send_all(b"2:ok,3:bad;")
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert [message.frames for message in mail.of(TCPFrames)] == [[b"ok"]]
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        await stream.aclose()
+
+
+def test_batches_need_frames(wire: Wire) -> None:
+    with pytest.raises(BadInputError, match="raw streams have no frames"):
+        wire.server(batch=True)
+
+
+@pytest.mark.parametrize("data", ["text", ["text"], (b"x", 5), 7, None])
+def test_only_bytes_can_be_sent(data: Any) -> None:
+    with pytest.raises(BadInputError, match="encode text first"):
+        TCPSend(data)
+
+
+class Session(Puppet):
+    """Notes what its connection is when it gets its first message; it may have set something else before."""
+
+    def __init__(self, seen: list[object], own: object = None) -> None:
+        super().__init__()
+        self.seen = seen
+        if own is not None:
+            self.connection = own
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.seen.append((self.connection, message))
+
+
+async def test_an_actor_that_was_made_for_a_connection_knows_it(wire: Wire) -> None:
+    seen: list[Any] = []
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        server = wire.server(receiver=partial(Session, seen))
+        await spawn_meta(node, owner, server)
+
+        async with await wire.dial(server):
+            await until(lambda: seen)
+
+        connection, message = seen[0]
+        assert isinstance(message, TCPConnected)
+        assert connection == message.connection
+
+
+async def test_an_actor_keeps_what_it_calls_its_connection_itself(wire: Wire) -> None:
+    seen: list[Any] = []
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        server = wire.server(receiver=partial(Session, seen, "of a database"))
+        await spawn_meta(node, owner, server)
+
+        async with await wire.dial(server):
+            await until(lambda: seen)
+
+        assert seen[0][0] == "of a database"
+
+
+async def test_an_actor_that_was_not_made_for_a_connection_is_told_so() -> None:
+    async with wired_node() as node:
+        pid = await node.spawn(Puppet)
+
+        text = await node.call(pid, refused(AttributeError, lambda me: me.connection))
+
+        assert "receiver=Session" in text
+
+
 async def test_connections_do_not_disturb_one_another(wire: Wire) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
@@ -161,7 +254,7 @@ async def test_an_unfinished_frame_is_told_of_and_not_delivered(wire: Wire) -> N
         disconnected = await mail.first(TCPDisconnected)
 
         assert [message.data for message in mail.of(TCPData)] == [b"ab"]
-        assert disconnected.reason is Cause.EOF
+        assert disconnected.reason is Cause.TRUNCATED
         assert "after 6 bytes" in disconnected.detail
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Down, Name
-from ergo_py.meta.framing import Decoder, Framing, LengthHeader
+from ergo_py import Crashed, Down, Name
+from ergo_py.meta import streamreading
+from ergo_py.meta.framing import Decoder, Delimiter, Framing, LengthHeader
 from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 
@@ -126,14 +127,14 @@ async def test_a_peer_that_nobody_is_told_of_is_not_kept_waiting(wire: Wire) -> 
 class Faulty(Framing):
     """One whose author has made a mistake."""
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
         class Faulting(Decoder):
-            def _cut(self, stream: bytes | bytearray, frames: list[bytes]) -> int:
+            def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
                 raise KeyError("mistake")
 
         return Faulting()
 
-    def _encode(self, frame: bytes) -> bytes:
+    def encode(self, frame: bytes) -> bytes:
         return frame
 
 
@@ -151,8 +152,106 @@ async def test_a_framing_that_fails_ends_the_connection_it_fails_for_and_no_othe
         third = await wire.dial(server)
         await mail.wait_for(TCPConnected, 3)
 
-        assert "mistake" in disconnected.detail
+        assert disconnected.reason is Cause.FAILED
+        assert disconnected.detail == "the framing raised KeyError('mistake')"
         assert len(mail.of(TCPDisconnected)) == 1
         assert watcher.of(Down) == []
         for stream in (one, two, third):
             await stream.aclose()
+
+
+async def test_a_framing_that_fails_is_a_crash_for_us_and_a_reset_for_the_peer(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, framing=Faulty())
+        stream = await wire.dial(server)
+        # What it does not read would be a reset in any case; so it says only what is read.
+        await stream.send_all(b"x")
+        await mail.first(TCPDisconnected)
+
+        if wire.kind == "tcp":
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+        (crash,) = node.crashes()
+        assert isinstance(crash.reason, Crashed)
+        assert isinstance(crash.reason.error, KeyError)
+        assert "in cut" in crash.reason.traceback
+        await stream.aclose()
+
+
+# -- very many small frames --------------------------------------------------------------------------------------------
+
+
+async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut(wire: Wire) -> None:
+    class Busy(Ear):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, TCPData):
+                await go_on.wait()
+            await super().handle_message(message, sender)
+
+    go_on, mail = trio.Event(), Mail()
+    lines, empty = b"x" * 1000 + b"\n", 8_000
+    async with wired_node() as node:
+        owner = await node.spawn(Busy, mail)
+        server = wire.server(framing=Delimiter(b"\n"))
+        await spawn_meta(node, owner, server, backlog=600)
+        stream = await wire.dial(server)
+        await mail.first(TCPConnected)
+        (connection,) = server._open
+        # As if long lines had come before: reads have grown.
+        connection._size = 256 * 1024
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, lines + b"\n" * empty)
+            await until(connection._is_held_up)
+            cut = connection.messages_in
+            go_on.set()
+            await until(lambda: len(mail.heard) == 2 + empty)
+
+        assert cut <= 600 + 2 * streamreading._TURN
+        assert connection._size < 256 * 1024
+        assert [len(message.data) for message in mail.of(TCPData)] == [1000] + [0] * empty
+        await stream.aclose()
+
+
+async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire) -> None:
+    turns = 0
+
+    class Counting(Framing):
+        """Says how many frames were cut at once, and how many turns others had by then."""
+
+        def decoder(self) -> Decoder:
+            class Noting(Decoder):
+                def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
+                    frames.extend(b"" for _ in range(min(most, len(stream))))
+                    cuts.append((len(frames), turns))
+                    return len(frames)
+
+            return Noting()
+
+        def encode(self, frame: bytes) -> bytes:
+            return b"x"
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    cuts = list[tuple[int, int]]()
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, framing=Counting())
+        stream = await wire.dial(server)
+        await mail.first(TCPConnected)
+        (connection,) = server._open
+        connection._size = 256 * 1024
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            await stream.send_all(b"x" * 10_000)
+            await until(lambda: len(mail.heard) == 1 + 10_000)
+            nursery.cancel_scope.cancel()
+
+        assert max(count for count, _ in cuts) <= streamreading._TURN
+        if wire.reader == "task":
+            # In two turns of the loop, each of two tasks has run at least once, in whatever order trio takes them.
+            assert all(after > before for (_, before), (_, after) in zip(cuts, cuts[2:], strict=False))
+        await stream.aclose()

@@ -275,8 +275,8 @@ async def test_clients_that_are_killed_in_the_middle_of_a_frame_leave_nothing_bu
             await program.stdout.aclose()
 
         assert [message.data for message in mail.of(TCPData)] == [b"whole"] * 3
-        assert all(message.reason in (Cause.EOF, Cause.RESET) for message in disconnected)
-        assert all("after 15 bytes" in message.detail for message in disconnected if message.reason is Cause.EOF)
+        assert all(message.reason in (Cause.TRUNCATED, Cause.RESET) for message in disconnected)
+        assert all("after 15 bytes" in message.detail for message in disconnected if message.reason is Cause.TRUNCATED)
         assert server.connections == 0
 
 

@@ -6,19 +6,22 @@ import ssl
 import subprocess
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ergo_py import BadInputError, InitError, Node
-from ergo_py.meta.framing import Delimiter
+from ergo_py.meta.framing import Delimiter, Framing, Raw
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPConnection, TCPServer
-from ergo_py.meta.tls import Contexts, Secure, TLSFiles
-from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
+from ergo_py.meta.tls import Contexts, Secure, TLSFiles, _Records
+from tests.meta.wires import Ear, Mail, MovableClock, echo, spawn_meta, until, wired_node
 from tests.support import Puppet
 
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -262,8 +265,112 @@ async def test_a_stream_that_is_cut_off_is_told_from_one_that_was_ended(reader: 
         await stream.transport_stream.aclose()
         disconnected = await mail.first(TCPDisconnected)
 
-        assert disconnected.reason is Cause.EOF
+        assert disconnected.reason is Cause.TRUNCATED
         assert "without the goodbye" in disconnected.detail
+
+
+class ByHand:
+    """A client whose bytes the test sends, in whatever pieces it likes."""
+
+    def __init__(self) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    async def shake_hands(self, server: TCPServer) -> tuple[trio.SocketStream, bytes]:
+        """The connection, and the last bytes of the handshake, which were not sent."""
+        stream = await trio.open_tcp_stream(*server.local)
+        while True:
+            try:
+                self.object.do_handshake()
+                return stream, self.outgoing.read()
+            except ssl.SSLWantReadError:
+                await stream.send_all(self.outgoing.read())
+                self.incoming.write(await stream.receive_some())
+
+    def record(self, data: bytes) -> bytes:
+        self.object.write(data)
+        return self.outgoing.read()
+
+
+async def test_what_comes_along_with_the_handshake_is_counted(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, None)
+        client = ByHand()
+        stream, last = await client.shake_hands(server)
+        record = client.record(b"early!")
+
+        await stream.send_all(last + record)
+        await mail.first(TCPData)
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert [message.data for message in mail.of(TCPData)] == [b"early!"]
+        assert disconnected.bytes_in == len(record)
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout", "frame_timeout"])
+@pytest.mark.parametrize("framing", [Raw(), Delimiter(b"\n")], ids=["raw", "lines"])
+async def test_a_record_that_comes_byte_by_byte_hides_no_slow_peer(
+    reader: ReaderKind, limit: str, framing: Framing, clock: MovableClock
+) -> None:
+    async with wired_node(limit=9000.0) as node:
+        server, mail = await serve(node, reader, None, framing=framing, **{limit: 1000.0})
+        client = ByHand()
+        stream, last = await client.shake_hands(server)
+        await stream.send_all(last)
+        await mail.first(TCPConnected)
+        (connection,) = server._open
+        whole, slow = client.record(b"whole\n"), client.record(b"slow\n")
+
+        await stream.send_all(whole + slow[:3])
+        await mail.first(TCPData)
+        for byte in (slow[3:4], slow[4:5], slow[5:6]):
+            before = connection.bytes_in
+            clock.move(400.0)
+            await stream.send_all(byte)
+            await until(lambda: connection.bytes_in > before or connection.cause)  # noqa: B023
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.TIMEOUT
+        await stream.aclose()
+
+
+async def test_a_record_that_is_complete_is_not_taken_for_one_that_is_not(
+    reader: ReaderKind, clock: MovableClock
+) -> None:
+    async with wired_node(limit=9000.0) as node:
+        server, _ = await serve(node, reader)
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        client = TCPConnection.connect(*server.local, reader=reader, tls=TRUSTING, server_name="localhost")
+        alias = await spawn_meta(node, owner, client)
+
+        # The server's tickets come first: records in which there is nothing for the receiver.
+        node.send(alias, TCPSend(b"hello"))
+        await mail.first(TCPData)
+
+        assert client._secure is not None
+        assert not client._secure.unfinished
+        assert client.frame_since is None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(0, 300), max_size=6), st.integers(0, 300))
+def test_the_end_of_a_record_is_found_however_records_are_cut(
+    bodies: list[bytes], places: list[int], missing: int
+) -> None:
+    stream = b"".join(b"\x17\x03\x03" + len(body).to_bytes(2, "big") + body for body in bodies)
+    ends = {0}
+    for body in bodies:
+        ends.add(max(ends) + 5 + len(body))
+    stream = stream[: len(stream) - missing] if missing <= len(stream) else stream
+    cuts = sorted({place % (len(stream) + 1) for place in places} | {0, len(stream)})
+    records = _Records()
+
+    for begin, end in pairwise(cuts):
+        records.walk(stream[begin:end])
+
+    assert records.unfinished == (len(stream) not in ends)
 
 
 async def test_garbage_in_the_middle_is_a_protocol_error(reader: ReaderKind) -> None:

@@ -1,0 +1,69 @@
+"""Waiting for many sockets in one task."""
+
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from ergo_py.meta import polling
+from ergo_py.meta.polling import Poller
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_others_get_their_turn_between_two_sockets_once_some_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    now, order = 0.0, list[str]()
+
+    def tell_time() -> float:
+        nonlocal now
+        now += 1.0 if is_slow else 0.0
+        return now
+
+    def readable(name: str) -> Callable[[], bool]:
+        def read() -> bool:
+            order.append(name)
+            return False
+
+        return read
+
+    async def take_turns() -> None:
+        while True:
+            order.append("another")
+            await trio.lowlevel.checkpoint()
+
+    pairs = [socket.socketpair() for _ in range(5)]
+    for ours, theirs in pairs:
+        ours.setblocking(False)
+        theirs.send(b"x")
+    monkeypatch.setattr(polling, "perf_counter", tell_time)
+    async with trio.open_nursery() as nursery:
+        others = await nursery.start(_nursery)
+
+        def start(work: Callable[[], Awaitable[None]]) -> None:
+            others.start_soon(work)
+
+        poller = Poller(start)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as readers:
+                for ours, _ in pairs:
+                    readers.start_soon(poller.watch, ours, readable("socket"))
+                others.start_soon(take_turns)
+        poller.close()
+        nursery.cancel_scope.cancel()
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+
+    served = [index for index, name in enumerate(order) if name == "socket"]
+    # In two turns of the loop, each of two tasks has run at least once, in whatever order trio takes them.
+    together = [third == first + 2 for first, third in zip(served, served[2:], strict=False)]
+    assert len(served) == 5
+    assert together == [not is_slow] * 3
+
+
+async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async with trio.open_nursery() as nursery:
+        task_status.started(nursery)
+        await trio.sleep_forever()
