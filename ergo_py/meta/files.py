@@ -113,8 +113,12 @@ class FileReader(MetaProcess):
     A fifo is read until its last writer leaves. With ``follow`` there is no end: what is appended is read as it comes. When the
     file is renamed or removed and another one takes its place, as log files are rotated, the old one is read to its end and then
     the new one from its beginning, with no line lost or read twice; the old one is looked at for ``linger`` seconds more, for
-    writers that have not noticed. A file that comes and goes within ``interval`` is not seen, and neither is what was written
-    between the last look and a truncation.
+    writers that have not noticed. A passing error (no descriptor is free, a disk or a server that does not answer) is logged, and
+    it is tried again at the next look, from the same place.
+
+    What cannot be seen: a file that comes and goes within ``interval``; what was written between the last look and a truncation;
+    and a truncation after which the file grows within ``interval`` past the place that was reached, and has there the same bytes
+    as before.
 
     Args:
         path: the file.
@@ -158,6 +162,7 @@ class FileReader(MetaProcess):
         self._linger = linger
         self._receiver = check_receiver(receiver)
         self._files = Files()
+        self._look_error: OSError | None = None
         self._sent = 0
 
     @property
@@ -197,10 +202,20 @@ class FileReader(MetaProcess):
         try:
             if not self._files.has_newest(os.stat(self._path)):
                 self._files.add(self._open())
+            self._look_error = None
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
             # Between two files, or between the making of one and the permission to read it: it is looked for again.
             pass
+        except OSError as error:
+            # No descriptor is free, or the disk does not answer: that passes, and the place in the file must not be lost.
+            self._look_error = self._tell_once("looked at", error, self._look_error)
         self.send_after(self._interval, self.id, message)
+
+    def _tell_once(self, what: str, error: OSError, before: OSError | None) -> OSError:
+        """Log an error, but not the same one at each look."""
+        if before is None or before.errno != error.errno:
+            self.log.warning(f"a file cannot be {what}; it is tried again", path=self._path, error=str(error))
+        return error
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """Where it is."""
@@ -224,8 +239,12 @@ class FileReader(MetaProcess):
 
     def _read_on(self) -> None:
         rotated, truncated = FileRotated(self.id), FileTruncated(self.id)
+        read_error: OSError | None = None
         while not self.stopping:
-            if not self._send_all(self._files.read(self._linger, rotated, truncated)):
+            had_something = self._send_all(self._files.read(self._linger, rotated, truncated))
+            error = self._files.error()
+            read_error = error if error is None else self._tell_once("read", error, read_error)
+            if not had_something:
                 self.pause(self._interval)
 
     def _send_all(self, messages: Iterator[object]) -> bool:
@@ -251,7 +270,8 @@ class FileWriter(MetaProcess):
     """Writes a file, on worker threads, in the order in which it is told to.
 
     What is called is answered when it is done, or with what went wrong. What is only sent and cannot be written ends the
-    meta-process with that error: nothing is lost in silence. What still waits when it is stopped is not written; call
+    meta-process with that error: nothing is lost in silence. What the disk has no room for is not left in the file in part: it is
+    taken back, unless another program has written behind it meanwhile. What still waits when it is stopped is not written; call
     :class:`FileSync` first.
 
     Args:
@@ -334,9 +354,24 @@ class _Writable:
 
     def write(self, data: bytes) -> int:
         view = memoryview(data)
-        while view:
-            view = view[os.write(self.fd, view) :]
+        try:
+            while view:
+                view = view[os.write(self.fd, view) :]
+        except OSError:
+            if len(view) < len(data):
+                self._take_back(len(data) - len(view))
+            raise
         return len(data)
+
+    def _take_back(self, count: int) -> None:
+        """Remove what was written last, if nothing follows it: else the next record would stand in the same line."""
+        try:
+            end = os.lseek(self.fd, 0, os.SEEK_CUR)
+            if os.fstat(self.fd).st_size == end:
+                os.ftruncate(self.fd, end - count)
+                os.lseek(self.fd, end - count, os.SEEK_SET)
+        except OSError:  # no ordinary file, or one that cannot be made shorter; the error of the write says enough
+            return
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

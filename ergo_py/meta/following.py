@@ -12,6 +12,8 @@ __all__ = ["Files", "Followed"]
 
 _CHUNK: Final = 65_536
 _NO_LIMIT: Final = 1 << 63
+_TAIL: Final = 64
+"""So many of the bytes that were read last are looked at again: if they have changed, the file was written anew."""
 
 
 class Followed:
@@ -33,8 +35,15 @@ class Followed:
         self.identity = status.st_dev, status.st_ino
         self.number = 0
         """Which of the files at its path it is, from 1."""
-        self._is_regular = stat.S_ISREG(status.st_mode)
-        self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._is_regular else 0
+        self._follows = follow
+        self._has_size = stat.S_ISREG(status.st_mode)
+        self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._has_size else 0
+        self._changed = status.st_mtime_ns
+        self._tail = b""
+        if self._position:
+            self._tail = os.pread(self.fd, _TAIL, max(0, self._position - _TAIL))
+        self.error: OSError | None = None
+        """Why it could not be looked at, if it could not: a passing error of a file that is followed."""
         self.count = 0
         """Bytes that were read."""
         self._now = now
@@ -47,28 +56,65 @@ class Followed:
 
     def size(self) -> int:
         """How many bytes there are; for a fifo nobody knows."""
-        return os.fstat(self.fd).st_size if self._is_regular else _NO_LIMIT
+        if not self._has_size:
+            return _NO_LIMIT
+        try:
+            return os.fstat(self.fd).st_size
+        except OSError as error:
+            self.error = error
+            return self._position
 
     def was_truncated(self) -> bool:
-        """Whether it is shorter than what was read of it."""
-        return self.size() < self._position
+        """Whether it is shorter than what was read of it, or was that and has grown again since the last look."""
+        self.error = None
+        if not self._has_size:
+            return False
+        try:
+            status = os.fstat(self.fd)
+            if status.st_size < self._position:
+                return not self._lies_about_size(status.st_size)
+            if status.st_mtime_ns == self._changed and status.st_size == self._position:
+                return False
+            self._changed = status.st_mtime_ns
+            tail = self._tail
+            return bool(tail) and os.pread(self.fd, len(tail), self._position - len(tail)) != tail
+        except OSError as error:
+            self.error = error
+            return False
+
+    def _lies_about_size(self, size: int) -> bool:
+        """Files such as those in /proc have no bytes, as far as their size says, and can be read all the same."""
+        if size == 0 and os.pread(self.fd, 1, 0) and os.fstat(self.fd).st_size == 0:
+            self._has_size = False
+        return not self._has_size
 
     def rewind(self) -> None:
         """Begin anew."""
         os.lseek(self.fd, 0, os.SEEK_SET)
         self._position = 0
+        self._tail = b""
         self.cutter.restart()
 
     def read(self, limit: int = _NO_LIMIT) -> bytes:
-        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this moment."""
+        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this moment.
+
+        Raises:
+            OSError: it cannot be read. Not if it is followed: then it is tried again at the next look.
+        """
         try:
             data = os.read(self.fd, max(0, min(_CHUNK, limit - self._position)))
         except BlockingIOError:
+            return b""
+        except OSError as error:
+            if not self._follows:
+                raise
+            self.error = error
             return b""
         if data:
             self.grew = self._now()
             self._position += len(data)
             self.count += len(data)
+            self._tail = data[-_TAIL:] if len(data) >= _TAIL else (self._tail + data)[-_TAIL:]
         return data
 
     def close(self) -> None:
@@ -137,6 +183,10 @@ class Files:
                     yield from file.cutter.end()
                     self._files.remove(file)
                     file.close()
+
+    def error(self) -> OSError | None:
+        """Why one of them could not be looked at, if one could not."""
+        return next((file.error for file in list(self._files) if file.error is not None), None)
 
     def newest(self) -> Followed:
         """The one that was added last."""

@@ -1,9 +1,11 @@
 """Files and fifos on a real file system."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -21,6 +23,7 @@ from ergo_py.meta.files import (
     FileWrite,
     FileWriter,
 )
+from ergo_py.meta.following import Followed
 from ergo_py.meta.framing import LengthHeader, Raw
 from ergo_py.meta.lines import Text
 from tests.meta.owner import Owned, eventually, owning
@@ -207,6 +210,69 @@ async def test_a_truncated_file_is_read_from_its_beginning(tmp_path: Path) -> No
 
         await owned.until(FileTruncated)
         await heard_lines(owned, "short")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.ENXIO, errno.ESTALE, errno.EIO])
+async def test_a_passing_error_at_a_rotation_is_logged_once_and_outlived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\n")
+    refusals, logged = 0, []
+
+    class Log:
+        def warning(self, event: str, **facts: object) -> None:
+            logged.append((event, facts["path"]))
+
+    def refuse(reader: FileReader, **_: object) -> NoReturn:
+        nonlocal refusals
+        refusals += 1
+        raise OSError(number, os.strerror(number))
+
+    async with owning() as owned:
+        await owned.spawn(follower(path))
+        await heard_lines(owned, "a")
+        with monkeypatch.context() as broken:
+            broken.setattr(FileReader, "log", Log())
+            broken.setattr(FileReader, "_open", refuse)
+            path.rename(tmp_path / "log.1")
+            path.write_text("b\n")
+            await eventually(lambda: refusals >= 3)
+        await owned.until(FileRotated)
+        await heard_lines(owned, "b")
+
+    assert logged == [("a file cannot be looked at; it is tried again", str(path))]
+
+
+async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\n")
+    refusals, logged = 0, []
+
+    class Log:
+        def warning(self, event: str, **facts: object) -> None:
+            logged.append(event)
+
+    def refuse(file: Followed) -> bool:
+        nonlocal refusals
+        refusals += 1
+        file.error = OSError(errno.EIO, "I/O error")
+        return False
+
+    async with owning() as owned:
+        await owned.spawn(follower(path))
+        await heard_lines(owned, "a")
+        with monkeypatch.context() as broken:
+            broken.setattr(FileReader, "log", Log())
+            broken.setattr(Followed, "was_truncated", refuse)
+            await eventually(lambda: refusals >= 3)
+        with path.open("a") as file:
+            file.write("b\n")
+        await heard_lines(owned, "b")
+
+    assert logged == ["a file cannot be read; it is tried again"]
 
 
 async def test_a_renamed_file_is_read_to_its_end_before_its_successor(
@@ -405,6 +471,77 @@ async def test_a_full_disk_is_the_answer_to_a_call_and_the_end_after_a_message()
 
         assert isinstance(reason, Crashed)
         assert isinstance(reason.error, OSError)
+
+
+@pytest.mark.parametrize("append", [True, False])
+async def test_a_record_that_a_full_disk_takes_only_a_part_of_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, append: bool
+) -> None:
+    path = tmp_path / "file"
+    async with owning() as owned:
+        writer = await owned.spawn(FileWriter(path, append=append))
+        await owned.node.call(writer, FileWrite("<0>"))
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", half_then_full(path))
+            with pytest.raises(OSError, match="No space left"):
+                await owned.node.call(writer, FileWrite("<1xxxxxxx>"))
+        await owned.node.call(writer, FileWrite("<2>"))
+
+        assert path.read_text(encoding="utf-8") == "<0><2>"
+        assert (await owned.node.inspect_meta(writer))["bytes"] == "6"
+
+
+async def test_what_another_program_wrote_behind_a_torn_record_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+
+    def write_behind() -> None:
+        with path.open("a") as other:
+            other.write("other")
+
+    async with owning() as owned:
+        writer = await owned.spawn(FileWriter(path))
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", half_then_full(path, write_behind))
+            with pytest.raises(OSError, match="No space left"):
+                await owned.node.call(writer, FileWrite("1234"))
+
+        assert path.read_text(encoding="utf-8") == "12other"
+
+
+async def test_a_record_that_cannot_be_taken_back_is_the_same_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, "append only")
+
+    async with owning() as owned:
+        writer = await owned.spawn(FileWriter(path))
+        with monkeypatch.context() as full:
+            full.setattr(os, "write", half_then_full(path))
+            full.setattr(os, "ftruncate", refuse)
+            with pytest.raises(OSError, match="No space left"):
+                await owned.node.call(writer, FileWrite("1234"))
+
+
+def half_then_full(path: Path, meanwhile: Callable[[], None] = lambda: None) -> Callable[..., int]:
+    """What a disk does that has room for half of a record: the first write to this file is short, the second fails."""
+    real, writes = os.write, 0
+
+    def write(fd: int, data: "memoryview[int] | bytes") -> int:
+        nonlocal writes
+        if not os.path.samestat(os.fstat(fd), path.stat()):
+            return real(fd, data)
+        writes += 1
+        if writes == 1:
+            return real(fd, data[: len(data) // 2])
+        meanwhile()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return write
 
 
 async def test_what_cannot_be_written_is_an_error_of_the_spawn(tmp_path: Path) -> None:

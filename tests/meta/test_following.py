@@ -1,9 +1,11 @@
 """Following a path: driven step by step, and compared with what was written."""
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -160,6 +162,102 @@ def test_a_truncated_file_begins_anew_and_half_a_line_is_not_forgotten(rig: Rig)
 
     assert rig.read == ["1", "2", "3", "4", "5", "half", TRUNCATED, "new"]
     assert rig.files.truncations == 1
+
+
+def test_a_truncated_file_that_has_grown_past_the_old_place_is_noticed(rig: Rig) -> None:
+    rig.write(5)
+    rig.look_and_read()
+
+    rig.file.truncate(0)
+    rig.file.write(b"".join(b"new %d\n" % number for number in range(20)))
+    rig.look_and_read()
+
+    assert rig.read == ["1", "2", "3", "4", "5", TRUNCATED, *(f"new {number}" for number in range(20))]
+    assert rig.files.truncations == 1
+
+
+def test_a_file_that_was_written_anew_with_the_same_size_is_noticed(rig: Rig) -> None:
+    rig.write(5)
+    rig.look_and_read()
+
+    rig.file.truncate(0)
+    rig.file.write(b"5\n4\n3\n2\n1\n")
+    os.utime(rig.path, (1, 1))
+    rig.look_and_read()
+
+    assert rig.lines == ["1", "2", "3", "4", "5", "5", "4", "3", "2", "1"]
+
+
+def test_a_file_that_is_followed_from_its_end_and_written_anew_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"old\n" * 100)
+    files = Files()
+    cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
+    files.add(Followed(str(path), cutter, lambda: 0.0, follow=True, from_end=True))
+    assert list(files.read(1.0, ROTATED, TRUNCATED)) == []
+
+    path.write_bytes(b"new\n" * 101)
+
+    assert list(files.read(1.0, ROTATED, TRUNCATED)) == [TRUNCATED, *["new"] * 101]
+    files.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="there is no /proc here")
+def test_a_file_that_has_no_size_but_can_be_read_is_read_once() -> None:
+    files = Files()
+    cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
+    files.add(Followed("/proc/meminfo", cutter, lambda: 0.0, follow=True, from_end=False))
+
+    first = list(files.read(1.0, ROTATED, TRUNCATED))
+    rest = [list(files.read(1.0, ROTATED, TRUNCATED)) for _ in range(3)]
+
+    assert str(first[0]).startswith("MemTotal:")
+    # It may have grown by a few letters meanwhile, and is not read anew.
+    assert not any("MemTotal" in str(line) for lines in rest for line in lines)
+    assert files.truncations == 0
+    files.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOMEM])
+@pytest.mark.parametrize("verb", ["read", "fstat", "pread"])
+def test_a_passing_error_costs_neither_a_line_nor_the_place(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+) -> None:
+    rig.write(3)
+    rig.look_and_read()
+    rig.write(3)
+    fd, real = rig.files.newest().fd, getattr(os, verb)
+
+    def failing(asked: int, *arguments: Any) -> Any:
+        if asked == fd:
+            raise OSError(number, os.strerror(number))
+        return real(asked, *arguments)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, verb, failing)
+        rig.look_and_read()
+        error = rig.files.error()
+    rig.look_and_read()
+
+    assert rig.lines == rig.written
+    assert error is not None
+    assert error.errno == number
+    assert rig.files.error() is None
+
+
+def test_an_error_of_a_file_that_is_not_followed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
+    file = Followed(str(path), cutter, lambda: 0.0, follow=False, from_end=False)
+
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "I/O error")
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="I/O error"):
+        broken.setattr(os, "read", fail)
+        file.read()
+    file.close()
 
 
 def test_what_is_added_after_the_end_is_closed_at_once(rig: Rig) -> None:
