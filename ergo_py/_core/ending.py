@@ -104,6 +104,7 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
     try:
         async with trio.open_nursery() as nursery:
             for session in sessions:
+                session.leave_wait(Shutdown())
                 nursery.start_soon(session.shut, reason)
     finally:
         over.set()

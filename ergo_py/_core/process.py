@@ -290,7 +290,7 @@ class Process:
                 self.kernel.panic(error)
             self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
         if reason is not None:
-            await finish(self, reason)
+            await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -427,6 +427,20 @@ class Process:
             self.wake()
         elif self._scope is not None:
             self._scope.cancel()
+
+    def cut(self, reason: Reason) -> None:
+        """End it out of the callback in progress, as a kill does, but for this reason."""
+        if self._scope is not None and self.reason is None:
+            self.reason = reason
+            self._scope.cancel()
+
+    def leave_wait(self, reason: Reason) -> bool:
+        """Cut it out of a call that its callee has put off, whose answer may come at any time or never; False if it is in none."""
+        call = self.waiting
+        if not isinstance(call, Caller) or not call.deferred:
+            return False
+        self.cut(reason)
+        return True
 
     def refuse(self) -> None:
         """Take no more user messages."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._core.errors import Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
-from .._core.mailbox import CALL, MESSAGE, STOP, Envelope, Lane, Priority
+from .._core.mailbox import CALL, MESSAGE, Envelope, Priority
 from .._core.messages import NO_REPLY, Why
 from .._core.metaserving import wait_in_callback
 from .._core.process import Process
@@ -17,6 +17,7 @@ from .._core.timers import Timer
 from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
+from .sessions import end_session
 from .sockets import abort_on_close, close_socket, prepare
 from .streamreading import StreamReader
 
@@ -382,8 +383,7 @@ class Stream(StreamReader):
 
     def _end_actor(self) -> None:
         if self._actor is not None:
-            # In its turn, after all that the connection has said.
-            self._meta.router.signal(self._actor, Lane.MAIN, (STOP, self.id, None, Normal()))
+            end_session(self._actor, self.id)
 
     def _take_rest(self, orderly: bool) -> None:
         """Serve what was sent to the connection before it was told to end, and was not begun."""

@@ -764,23 +764,26 @@ async def test_a_server_that_is_stopped_accepts_nobody_while_its_sessions_end(wi
 async def test_the_sessions_of_a_server_end_together_and_may_still_say_goodbye(wire: Wire) -> None:
     leaving: list[Alias] = []
     all_leave = trio.Event()
+    mail = Mail()
 
     class Guest(Session):
+        connection: Alias
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            self.connection = message.connection
+            await super().handle_message(message, sender)
+
         async def pre_stop(self, reason: Reason) -> None:
-            connection = self.mail.heard[0].connection
-            leaving.append(connection)
+            leaving.append(self.connection)
             if len(leaving) == 10:
                 all_leave.set()
             await all_leave.wait()
-            self.send(connection, TCPSend(b"goodbye"))
+            self.send(self.connection, TCPSend(b"goodbye"))
 
     async with wired_node() as node:
-        mails = [Mail() for _ in range(10)]
-        unused = list(mails)
-        server, _ = await serve(node, wire, receiver=lambda: Guest(unused.pop()))
+        server, _ = await serve(node, wire, receiver=lambda: Guest(mail))
         streams = [await wire.dial(server) for _ in range(10)]
-        for mail in mails:
-            await mail.first(TCPConnected)
+        await mail.wait_for(TCPConnected, 10)
 
         node.send_exit(server.parent, Shutdown())
 
