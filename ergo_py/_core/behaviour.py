@@ -275,6 +275,9 @@ class Behaviour(Relating):
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
         """Start a meta-process that belongs to this process, and return when its ``init`` has succeeded and its reader runs.
 
+        With ``needed=True`` this process ends when the meta-process fails, with the same reason, as by a link: one that traps
+        exits gets an ``Exit`` instead. Servers are needed unless ``needed=False`` is given.
+
         Raises:
             InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.

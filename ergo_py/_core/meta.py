@@ -61,6 +61,9 @@ class MetaProcess:
     _end_in_passing: Any = None
     """The same for ``terminate``, and given the reason."""
 
+    _needed = False
+    """Whether its owner ends with it if it fails, unless ``spawn_meta(..., needed=...)`` says so."""
+
     def _stop_accepting(self) -> Sequence[Process]:
         """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
         return ()

@@ -18,7 +18,8 @@ from .mailbox import CHILD_EXIT, Lane
 from .observing import Stopped
 from .parking import PARKED
 from .publishing import THREAD_ABANDONED
-from .reasons import Shutdown
+from .reasons import Shutdown, is_failure
+from .relations import Kind
 from .requests import Caller
 from .slices import at_once, in_slices
 from .states import MetaState
@@ -290,12 +291,23 @@ def release(meta: "Meta") -> None:
     meta.router.registry.aliases.pop(meta.id, None)
     owner = meta.owner
     owner.disown(meta.id)
+    takes_owner_along = owner.reason is None and is_failure(reason) and _is_needed(meta)
     meta.kernel.tell_all(meta.id, reason)
     if meta.kernel.observer is not None and meta.initialised:
         meta.kernel.observer(Stopped(meta.id, reason))
     if meta.initialised and owner is meta.process and "handle_child_exit" in meta.process.callbacks.defined:
         meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
+    if takes_owner_along:
+        owner.ask_to_exit(meta.id, reason)
     meta.gone.set()
+
+
+def _is_needed(meta: "Meta") -> bool:
+    """Whether its owner must learn of a failure as by a link. One that is linked learns of it anyhow."""
+    chosen = meta.options.needed
+    needed = meta.behaviour._needed if chosen is None else chosen
+    is_linked = meta.owner is meta.process and meta.kernel.relations.has(meta.process.id, meta.id, Kind.LINK)
+    return meta.initialised and needed and not is_linked
 
 
 def _answer(meta: "Meta") -> Iterator[None]:

@@ -106,6 +106,7 @@ class MetaKeywords(TypedDict, total=False):
     init_timeout: float
     stop_timeout: float
     linger: bool
+    needed: bool | None
     env: Mapping[str, object] | None
     log_level: str | None
 
@@ -125,6 +126,8 @@ class MetaOptions:
     """How long each step of stopping may take: the reader, the handler, ``terminate``."""
     linger: bool = False
     """Spawned by a meta-process, it goes on with the owning process when that meta-process ends."""
+    needed: bool | None = None
+    """Whether its owner ends with it if it fails; None for what its class says: True for servers, False for others."""
     env: Mapping[str, object] | None = None
     log_level: str | None = None
 
@@ -139,6 +142,8 @@ class MetaOptions:
         )
         check_number("stop_timeout", self.stop_timeout, least=0.0)
         check_flag("linger", self.linger)
+        if self.needed is not None:
+            check_flag("needed", self.needed)
         check_number("backlog", self.backlog, least=1, whole=True)
         if not isinstance(self.when_behind, Behind):
             raise BadInputError("when_behind", self.when_behind, "a member of Behind")

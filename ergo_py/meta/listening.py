@@ -65,6 +65,7 @@ class Listener(EitherReader):
     """Accepts connections. They belong to it, or to their own actor, and end with it."""
 
     kind = "accept"
+    _needed = True
     _local: Any = ""
 
     def __init__(
@@ -117,7 +118,7 @@ class Listener(EitherReader):
         # A thread does not block in it either: it takes all that wait, and there may be fewer than it thinks.
         sock.setblocking(False)
         sock.listen(self._queue)
-        self._options_of_connections = replace(self._meta.options, linger=False)
+        self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
         self._local = self._address(sock)
 
     async def _listen(self) -> socket.socket:

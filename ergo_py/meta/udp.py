@@ -40,6 +40,8 @@ class UDPServer(UDPSocket):
         reuse_port: let several sockets share the port.
     """
 
+    _needed = True
+
     def __init__(
         self,
         host: str = "127.0.0.1",

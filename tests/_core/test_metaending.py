@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import (
     NO_REPLY,
     Actor,
+    Crashed,
     Custom,
+    Exit,
+    InitError,
     Killed,
     MetaProcess,
     MetaState,
+    Normal,
     NotAllowedError,
     Published,
     Reason,
@@ -40,7 +44,7 @@ from tests._core.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet
+from tests.support import Failed, Puppet, Witness, running_node
 
 HELD = 30.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may take."""
@@ -1024,3 +1028,108 @@ async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(monke
         assert ours.fileno() == -1
         assert owned.node.info().threads_abandoned == 0
     theirs.close()
+
+
+# -- needed: an owner that is nothing without it -----------------------------------------------------------------------
+
+
+class Essential(InTask):
+    """One that is needed unless its spawn says otherwise, as servers are."""
+
+    _needed = True
+
+
+def crash(me: Any) -> None:
+    raise Failed("on purpose")
+
+
+FAILURES: dict[str, tuple[Callable[[Owned, Any], object], Reason]] = {
+    "crashed": (lambda owned, meta: owned.node.send(meta.id, crash), Crashed(Failed("on purpose"))),
+    "killed": (lambda owned, meta: owned.node.kill(meta.id), Killed()),
+    "told to": (lambda owned, meta: owned.node.send_exit(meta.id, "broken"), Custom("broken")),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("by_class", [True, False])
+async def test_the_owner_of_one_that_is_needed_ends_with_its_failure(how: str, by_class: bool) -> None:
+    fail, reason = FAILURES[how]
+    ends: list[Any] = []
+    async with owning() as owned:
+        meta = Essential() if by_class else InTask()
+        owner = await owned.node.spawn(Witness, ends)
+        await owned.node.call(owner, lambda me: me.spawn_meta(meta, **({} if by_class else {"needed": True})))
+
+        fail(owned, meta)
+        await owned.node.wait_ended(owner)
+
+    assert ends == [reason]
+
+
+@pytest.mark.parametrize("how", FAILURES)
+async def test_an_owner_that_does_not_need_it_goes_on(how: str) -> None:
+    fail, _ = FAILURES[how]
+    async with owning() as owned:
+        meta = Essential()
+        alias = await owned.spawn(meta, needed=False)
+
+        fail(owned, meta)
+        await owned.ended(alias)
+
+        assert await owned.node.call(owned.owner, lambda me: "alive") == "alive"
+
+
+@pytest.mark.parametrize("reason", [Normal(), Shutdown()])
+async def test_one_that_is_needed_may_end_well(reason: Reason) -> None:
+    async with owning() as owned:
+        meta = Essential()
+        alias = await owned.spawn(meta)
+
+        owned.node.send_exit(alias, reason)
+        await owned.ended(alias)
+
+        assert await owned.node.call(owned.owner, lambda me: "alive") == "alive"
+
+
+@pytest.mark.parametrize("linked", [True, False])
+async def test_an_owner_that_traps_exits_is_told_once(linked: bool) -> None:
+    async with running_node() as node:
+        meta = Essential()
+        owner = await node.spawn(Puppet)
+
+        async def prepare(me: Any) -> None:
+            me.trap_exit = True
+            alias = await me.spawn_meta(meta)
+            if linked:
+                me.link(alias)
+
+        await node.call(owner, prepare)
+        node.kill(meta.id)
+        await meta._meta.wait_gone()
+
+        assert await node.call(owner, "what?") == [Exit(meta.id, Killed())]
+
+
+async def test_a_meta_process_ends_with_one_that_it_needs() -> None:
+    async with owning() as owned:
+        parent, child = InTask(), Essential()
+        alias = await owned.spawn(parent)
+        await owned.in_handler(parent, lambda me: me.spawn_meta(child))
+
+        owned.node.send_exit(child.id, "broken")
+
+        assert await owned.ended(alias) == Custom("broken")
+
+
+async def test_an_init_that_fails_is_told_to_the_spawner_only() -> None:
+    class Broken(Essential):
+        async def init(self) -> None:
+            raise Failed("on purpose")
+
+    async with owning() as owned:
+        with pytest.raises(TargetDownError) as caught:
+            await owned.node.call(owned.owner, lambda me: me.spawn_meta(Broken()))
+
+        # The owner did not catch it; it was not told anything besides.
+        assert isinstance(caught.value.reason, Crashed)
+        assert isinstance(caught.value.reason.error, InitError)

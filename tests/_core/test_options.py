@@ -52,6 +52,7 @@ META_BAD: list[tuple[str, list[Any], str]] = [
     ("when_behind", ["wait", None, Overflow.WAIT], "a member of Behind"),
     ("stop_timeout", NO_TIMES, "a number from 0 up"),
     ("linger", ["no", 0, None], "True or False"),
+    ("needed", ["no", 0], "True or False"),
 ]
 
 

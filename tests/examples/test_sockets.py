@@ -4,11 +4,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ergo_py import ChildSpec
+from examples.tcp.chat import Door as ChatDoor
+from examples.tutorial.step4_tcp import Door as TutorialDoor
+from examples.tutorial.step5_sessions import Door as SessionsDoor
 from examples.udp.statsd import Metrics
 from tests.examples.programs import EXAMPLES, promised, running
+from tests.meta.wires import until
+from tests.support import running_node
 
 
 class Terminal:
@@ -44,6 +51,21 @@ def client(example: str, *arguments: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+# -- servers that fail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("door", [TutorialDoor, SessionsDoor, ChatDoor])
+async def test_the_door_of_an_example_comes_back_when_its_server_fails(door: Any) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("door", door, 0)])
+        [server], old = node.metas(), node.whereis("door")
+
+        node.kill(server)
+        await until(lambda: node.whereis("door") not in (None, old))
+
+        assert [node.meta_info(alias).behaviour for alias in node.metas()] == ["TCPServer"]
 
 
 # -- TCP ---------------------------------------------------------------------------------------------------------------

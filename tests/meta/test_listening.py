@@ -18,6 +18,7 @@ from ergo_py import (
     ChildSpec,
     Crashed,
     Down,
+    Killed,
     Normal,
     ProcessUnknownError,
     Reason,
@@ -228,7 +229,7 @@ async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: 
         mail = Mail()
         owner = await node.spawn(Ear, mail)
         server = UnluckyServer([], reader)
-        alias = await spawn_meta(node, owner, server)
+        alias = await spawn_meta(node, owner, server, needed=False)
         await node.call(owner, lambda me: me.monitor(alias))
 
         # A thread may be inside of accept() by now, which this one peer gets it out of; if it is not, the peer is too late.
@@ -629,10 +630,10 @@ async def test_a_server_takes_its_connections_along(wire: Wire, own_actor: bool)
         streams = [await wire.dial(server) for _ in range(5)]
         await mail.wait_for(TCPConnected, 5)
 
-        node.send_exit(server.id, "enough")
+        node.send_exit(server.id, Shutdown("enough"))
         disconnected = await mail.wait_for(TCPDisconnected, 5)
 
-        assert all(message.reason is Cause.ASKED and message.detail == "enough" for message in disconnected)
+        assert all(message.reason is Cause.ASKED and message.detail == "shutdown: enough" for message in disconnected)
         assert [await stream.receive_some() for stream in streams] == [b""] * 5
         await until(lambda: node.metas() == [])
         await until(lambda: len(node.processes()) == (1 if own_actor else 2))
@@ -819,6 +820,41 @@ async def test_an_owner_that_crashes_has_a_successor_at_the_same_address(reader:
             assert await again.receive_some() == b"there?"
         for stream in streams:
             await stream.aclose()
+
+
+@pytest.mark.parametrize("needed", [None, False])
+async def test_the_owner_of_a_server_that_fails_ends_unless_it_does_not_need_it(
+    wire: Wire, needed: bool | None
+) -> None:
+    async with wired_node() as node:
+        owner = await node.spawn(Puppet)
+        server = wire.server()
+        await spawn_meta(node, owner, server, needed=needed)
+        await node.call(owner, lambda me: me.monitor(server.id))
+
+        node.kill(server.id)
+        if needed is None:
+            await node.wait_ended(owner)
+        else:
+            await until(lambda: node.metas() == [])
+            assert await node.call(owner, "what?") == [Down(server.id, Killed())]
+
+
+async def test_a_server_that_is_needed_outlives_connections_that_fail(wire: Wire) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        server = wire.server()
+        await spawn_meta(node, owner, server, needed=True)
+        async with await wire.dial(server):
+            connection = (await mail.first(TCPConnected)).connection
+
+            node.send_exit(connection, "broken")
+            await mail.first(TCPDisconnected)
+            await until(lambda: len(node.metas()) == 1)
+
+        async with await wire.dial(server):
+            await mail.wait_for(TCPConnected, 2)
 
 
 # -- looking inside ----------------------------------------------------------------------------------------------------

@@ -298,7 +298,7 @@ async def test_a_socket_that_is_broken_ends_its_server(reader: ReaderKind, numbe
         owner = await node.spawn(Ear, mail)
         server = Server(reader=reader)
         with plain() as sock:
-            alias = await spawn_meta(node, owner, server)
+            alias = await spawn_meta(node, owner, server, needed=False)
             await node.call(owner, lambda me: me.monitor(alias))
             # It wakes a reader that is a task.
             sock.sendto(b"x", server.local)
@@ -308,6 +308,21 @@ async def test_a_socket_that_is_broken_ends_its_server(reader: ReaderKind, numbe
         assert isinstance(reason, Crashed)
         assert isinstance(reason.error, OSError)
         assert reason.error.errno == number
+
+
+async def test_the_owner_of_a_udp_server_that_fails_ends_and_that_of_a_client_does_not(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        first, second = await node.spawn(Ear, Mail()), await node.spawn(Ear, Mail())
+        server = UDPServer(reader=reader)
+        await spawn_meta(node, first, server)
+        client = await spawn_meta(node, second, UDPClient(*server.local, reader=reader))
+
+        node.kill(client)
+        node.kill(server.id)
+        await node.wait_ended(first)
+        await until(lambda: node.metas() == [])
+
+        assert node.processes() == [second]
 
 
 async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_next_one(reader: ReaderKind) -> None:
