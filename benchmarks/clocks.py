@@ -1,13 +1,14 @@
-"""Measuring: two clocks, a latch to wait for, percentiles, resident memory."""
+"""Measuring: two clocks, the longest turn, a latch to wait for, percentiles, resident memory."""
 
+import gc
 import os
 from collections.abc import Sequence
-from time import perf_counter, process_time
+from time import perf_counter, process_time, thread_time
 from typing import Self
 
 import trio
 
-__all__ = ["Latch", "Stopwatch", "percentiles", "resident"]
+__all__ = ["Latch", "LongestTurn", "Stopwatch", "percentiles", "resident"]
 
 
 class Stopwatch:
@@ -32,6 +33,40 @@ class Stopwatch:
     def each(self, count: int, prefix: str = "") -> dict[str, float]:
         """Microseconds for each of ``count`` pieces of work."""
         return {f"{prefix}cpu": self.cpu / count * 1e6, f"{prefix}wall": self.wall / count * 1e6}
+
+
+class LongestTurn(trio.abc.Instrument):
+    """How long a single step of a task has kept the loop, by CPU time of the loop's thread. It counts while entered."""
+
+    SLICE = 1e-3
+    """What the node does in slices takes about so long each, so a shorter turn says nothing."""
+
+    def __init__(self) -> None:
+        self._began = thread_time()
+        self._longest = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._longest = max(self._longest, thread_time() - self._began)
+
+    def __enter__(self) -> Self:
+        # A full collection looks at all objects there are, and is not what the node does.
+        gc.disable()
+        trio.lowlevel.add_instrument(self)
+        # The step that enters it is under way, and not what is measured.
+        self._began = thread_time()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        trio.lowlevel.remove_instrument(self)
+        gc.enable()
+
+    @property
+    def microseconds(self) -> float:
+        """The longest turn, or a slice if that is longer."""
+        return max(self._longest, self.SLICE) * 1e6
 
 
 class Latch:
