@@ -78,7 +78,7 @@ async def main() -> None:
         intensity=KILLS,
         period=60,
     )
-    async with open_node("bank@localhost") as node:
+    async with open_node("bank@localhost", log_level="error") as node:
         bank = await node.supervise(tree, name="bank")
         ledger = node.service("ledger")
 
