@@ -32,9 +32,14 @@ class TLSFiles:
         key: its private key, if that is not in the same file.
         password: for an encrypted key.
         authorities: whom to trust for the other side's certificate; by default, for a client, whom the system trusts.
-        require_certificate: for a server: clients must show a certificate (mutual TLS).
+        require_certificate: for a server: clients must show a certificate (mutual TLS). No tickets are given out then: a session
+            that began at one of the ``names`` would be resumed at the others, where nobody looked at the certificate. (A
+            session of TLS 1.2 that is resumed without a ticket keeps the name at which it began.)
         names: for a server: other certificates for other names that clients ask for. What they do not say is as for the whole.
-        alpn: protocols to offer, the best first.
+        alpn: protocols to offer, the best first. Two sides that have none in common connect all the same, which is how Python's
+            ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``, which is None then.
+        revoked: the list of certificates that ``authorities`` have revoked (a CRL, as PEM). The certificate of the other side is
+            refused if it is on the list, and also if its authority has no list in the file, or one that is out of date.
     """
 
     certificate: Path | None = None
@@ -44,12 +49,15 @@ class TLSFiles:
     require_certificate: bool = False
     names: "Mapping[str, TLSFiles]" = field(default_factory=dict)
     alpn: tuple[str, ...] = ()
+    revoked: Path | None = None
 
     def __post_init__(self) -> None:
         if self.require_certificate and self.authorities is None:
             raise BadInputError(
                 "TLSFiles(require_certificate)", True, "True together with authorities to check against"
             )
+        if self.revoked is not None and self.authorities is None:
+            raise BadInputError("TLSFiles(revoked)", self.revoked, "a list together with the authorities that made it")
         if self.key is not None and self.certificate is None:
             raise BadInputError("TLSFiles(key)", self.key, "a key together with its certificate")
         for name, other in self.names.items():
@@ -65,7 +73,7 @@ class TLSFiles:
 
     def paths(self) -> Iterator[Path]:
         """All files it speaks of."""
-        yield from (path for path in (self.certificate, self.key, self.authorities) if path is not None)
+        yield from (path for path in (self.certificate, self.key, self.authorities, self.revoked) if path is not None)
         for other in self.names.values():
             yield from other.paths()
 
@@ -87,11 +95,26 @@ class TLSFiles:
                 raise ssl.SSLError(error.errno, f"there are no certificates in {self.authorities}, as PEM") from error
         elif not server_side:
             context.load_default_certs()
+        if self.revoked is not None:
+            self._load_revoked(context, self.revoked)
         if server_side and self.require_certificate:
             context.verify_mode = ssl.CERT_REQUIRED
+            # OpenSSL does not look at the certificate again where a session is resumed, and all contexts take each other's tickets.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         if self.alpn:
             context.set_alpn_protocols(self.alpn)
         return context
+
+    def _load_revoked(self, context: ssl.SSLContext, revoked: Path) -> None:
+        before = context.cert_store_stats()["crl"]
+        try:
+            context.load_verify_locations(revoked)
+        except ssl.SSLError as error:
+            raise ssl.SSLError(error.errno, f"there is no list of revoked certificates in {revoked}, as PEM") from error
+        if context.cert_store_stats()["crl"] == before:
+            raise ssl.SSLError(f"there is no list of revoked certificates in {revoked}, as PEM")
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
     def _load_certificate(self, context: ssl.SSLContext, certificate: Path) -> None:
         key = certificate if self.key is None else self.key
@@ -165,6 +188,7 @@ class Contexts:
             name.lower(): replace(
                 other,
                 authorities=other.authorities or files.authorities,
+                revoked=other.revoked or (None if other.authorities else files.revoked),
                 require_certificate=files.require_certificate,
                 alpn=other.alpn or files.alpn,
             ).context(self._server_side)

@@ -272,10 +272,28 @@ async def test_a_stream_that_is_cut_off_is_told_from_one_that_was_ended(reader: 
 class ByHand:
     """A client whose bytes the test sends, in whatever pieces it likes."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str = "localhost", context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+    ) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = ssl.create_default_context(cafile=AUTHORITY)
-        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        context = context or ssl.create_default_context(cafile=AUTHORITY)
+        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=name, session=session)
+
+    async def echo(self, server: TCPServer) -> ssl.SSLSession | None:
+        """Say something, and hear it again; the session, which another connection may try to resume.
+
+        Raises:
+            ssl.SSLError: the server has refused.
+        """
+        stream, last = await self.shake_hands(server)
+        async with stream:
+            await stream.send_all(last + self.record(b"hello"))
+            while True:
+                try:
+                    self.object.read(100)
+                    return self.object.session
+                except ssl.SSLWantReadError:
+                    self.incoming.write(await stream.receive_some())
 
     async def shake_hands(self, server: TCPServer) -> tuple[trio.SocketStream, bytes]:
         """The connection, and the last bytes of the handshake, which were not sent."""
@@ -287,10 +305,67 @@ class ByHand:
             except ssl.SSLWantReadError:
                 await stream.send_all(self.outgoing.read())
                 self.incoming.write(await stream.receive_some())
+            except ssl.SSLError:
+                await stream.aclose()
+                raise
 
     def record(self, data: bytes) -> bytes:
         self.object.write(data)
         return self.outgoing.read()
+
+
+def client_context(certificate: str, version: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=AUTHORITY)
+    context.load_cert_chain(CERTIFICATES / f"{certificate}.pem", CERTIFICATES / f"{certificate}.key")
+    context.minimum_version = context.maximum_version = version
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_of_one_name_opens_no_other_name(reader: ReaderKind, version: ssl.TLSVersion) -> None:
+    guarded = files("other", authorities=CERTIFICATES / "stranger.pem", require_certificate=True)
+    tls = files("server", authorities=AUTHORITY, require_certificate=True, names={"other.example": guarded})
+    context = client_context("client", version)
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=tls)
+
+        with pytest.raises(ssl.SSLError):
+            await ByHand("other.example", context).echo(server)
+        session = await ByHand(context=context).echo(server)
+        assert session is not None
+        other = ByHand("other.example", context, session)
+        if version is ssl.TLSVersion.TLSv1_2:
+            # It may be resumed, and is what it was: a session of the first name.
+            await other.echo(server)
+        else:
+            with pytest.raises(ssl.SSLError):
+                await other.echo(server)
+
+        assert not session.has_ticket
+        names = {message.tls.server_name for message in mail.of(TCPConnected) if message.tls}
+        assert names == {"localhost"}
+
+
+async def test_a_certificate_that_was_revoked_is_refused(reader: ReaderKind) -> None:
+    tls = files("server", authorities=AUTHORITY, require_certificate=True, revoked=CERTIFICATES / "revoked.crl")
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, tls=tls)
+
+        await ByHand(context=client_context("client", ssl.TLSVersion.TLSv1_3)).echo(server)
+        with pytest.raises(ssl.SSLError, match=r"(?i)revoked"):
+            await ByHand(context=client_context("revoked", ssl.TLSVersion.TLSv1_3)).echo(server)
+
+        assert len(mail.of(TCPConnected)) == 1
+
+
+def test_a_list_of_revoked_certificates_is_checked_when_it_is_read() -> None:
+    with pytest.raises(BadInputError, match="together with the authorities"):
+        files("server", revoked=CERTIFICATES / "revoked.crl")
+    for wrong in ("server.key", "server.pem"):
+        with pytest.raises(ssl.SSLError, match="no list of revoked certificates in"):
+            files("server", authorities=AUTHORITY, revoked=CERTIFICATES / wrong).context(server_side=True)
+    listed = files("server", authorities=AUTHORITY, revoked=CERTIFICATES / "revoked.crl")
+    assert CERTIFICATES / "revoked.crl" in listed.paths()
 
 
 async def test_what_comes_along_with_the_handshake_is_counted(reader: ReaderKind) -> None:
