@@ -212,7 +212,10 @@ class Looking:
         ]
 
     def crashes(self, count: int | None = None) -> list[Obituary]:
-        """The last processes and meta-processes that failed, newest last: why, in what, and what they had left to do."""
+        """The last processes and meta-processes that failed, newest last: why, in what, and what they had left to do.
+
+        Connections that their peers ended are not among them, nor meta-processes that ended with their owner: see :meth:`ended`.
+        """
         return self._kernel.obituaries.failed(_checked(count))
 
     def ended(self, count: int | None = None) -> list[Obituary]:

@@ -60,6 +60,7 @@ class Meta:
         "accepting",
         "behaviour",
         "birth",
+        "blameless",
         "born",
         "callbacks",
         "closing",
@@ -130,6 +131,8 @@ class Meta:
         self.born = perf_counter()
         self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
         self.reason: Reason | None = None
+        self.blameless = False
+        """If it ends with a failure, that is not its own: its peer's doing, or its owner's."""
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
@@ -492,9 +495,14 @@ class Meta:
         limit = self.options.stop_timeout
         return limit if self.kills < 2 else min(limit, _HASTE)
 
+    def finish_with_owner(self, reason: Reason) -> None:
+        """Begin the end because the owner ends, whose failure it is if it is one."""
+        self.blameless = True
+        self.finish(reason)
+
     async def shut(self, reason: Reason) -> None:
         """Stop it on behalf of its owner. Every step of an ending is bounded, so this is."""
-        self.finish(reason)
+        self.finish_with_owner(reason)
         if not self.initialised:
             with trio.move_on_after(self.options.stop_timeout):
                 await self.gone.wait()

@@ -67,14 +67,16 @@ class Obituary:
 
 
 class Obituaries:
-    """Two rings, so that many processes that just finished do not push out the one that failed."""
+    """Three rings, so that neither many that just finished nor many that peers have ended push out the one that failed."""
 
-    __slots__ = ("_failed", "_others", "_sites")
+    __slots__ = ("_failed", "_others", "_outside", "_sites")
 
     def __init__(self, capacity: int) -> None:
         # Mostly nobody asks: so only the facts are kept, and put together when they are read.
         self._failed: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._others: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        self._outside: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+        """Meta-processes that have ended with a failure that is not theirs."""
         self._sites: dict[PID | Alias, tuple[str, str | None]] = {}
 
     def note_crash(self, one: Any, callback: str, message_type: str | None) -> None:
@@ -89,25 +91,28 @@ class Obituaries:
         if type(reason) in _WELL:
             self._others.append(facts)
             return
-        site = self._sites.pop(one.id, None) or _site(one)
+        crashed_at = self._sites.pop(one.id, None)
+        # What has crashed by itself has failed, whatever happened to it besides.
+        ring = self._outside if crashed_at is None and one.blameless else self._failed
+        site = crashed_at or _site(one)
         left = len(one.mailbox)
         waiting = _waiting(one.mailbox) if left else ()
         recent = _recent(one) if one.kernel.watches else ()
-        self._failed.append((*facts, *site, waiting, left, recent, _restarts(one)))
+        ring.append((*facts, *site, waiting, left, recent, _restarts(one)))
 
     def reason_of(self, one: object) -> Reason | None:
         """Why a process or meta-process ended, by its PID or alias; None if it is not among those remembered."""
-        both = chain(reversed(self._failed), reversed(self._others))
-        return next((facts[3] for facts in both if facts[0] == one), None)
+        rings = chain(reversed(self._failed), reversed(self._outside), reversed(self._others))
+        return next((facts[3] for facts in rings if facts[0] == one), None)
 
     def failed(self, count: int | None = None) -> list[Obituary]:
         """The last ones that failed, newest last."""
         return _last([Obituary(*facts) for facts in self._failed], count)
 
     def all(self, count: int | None = None) -> list[Obituary]:
-        """The last ones of both kinds, newest last."""
-        both = [Obituary(*facts) for facts in chain(self._failed, self._others)]
-        return _last(sorted(both, key=lambda one: one.at), count)
+        """The last ones of all kinds, newest last."""
+        found = [Obituary(*facts) for facts in chain(self._failed, self._outside, self._others)]
+        return _last(sorted(found, key=lambda one: one.at), count)
 
 
 def _site(one: Any) -> tuple[str | None, str | None]:

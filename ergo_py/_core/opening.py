@@ -264,7 +264,7 @@ def open_node(
         debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
         on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
             or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
-        obituaries: how many ended processes are remembered, of those that failed and of the others.
+        obituaries: how many ended processes are remembered: of those that failed, of those that peers ended, and of the others.
         recent_messages: of how many of its last messages the types are remembered when a process fails; each message pays for it.
         redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
             as text to whoever looks inside; what it returns is shown instead.

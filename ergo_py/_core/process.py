@@ -64,6 +64,8 @@ class Process:
 
     blocks: ClassVar = False
     """Whether callbacks may be in a thread, and so refuse to be cancelled at first."""
+    blameless: ClassVar = False
+    """The failure of a process counts as its own."""
     __slots__ = (
         "_ending",
         "_gone",

@@ -5,6 +5,7 @@ import select
 import socket
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 import trio
@@ -17,7 +18,7 @@ from .._core.metalife import Meta
 from .._core.options import check_number
 from .._core.process import Process
 from .._core.reasons import Reason, Shutdown
-from .messages import Address
+from .messages import ORDERLY, Address, Cause
 from .options import LARGEST, StreamOptions, WhenFull
 from .polling import Poller
 from .readers import EitherReader, ReaderKind
@@ -32,6 +33,9 @@ _AT_ONCE: Final = 64
 """How many connections may be waiting for their actors to begin, and so how many are accepted in one turn of the loop."""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, when the system has no descriptors to give."""
+
+_WARNINGS: Final = 10.0
+"""Seconds between two warnings of failed handshakes."""
 
 # The connection was gone before it was accepted, or the network has a fault of its own: nothing to end a server for. Linux hands on
 # whatever error the new connection has already; accept(2) names those to try again after. Not every system knows all of them.
@@ -103,6 +107,7 @@ class Listener(EitherReader):
         self._not_made = 0
         self._past_in = 0
         self._past_out = 0
+        self._next_warning = -inf
         self.failed = 0
         """Connections that ended before they were ready, such as by a TLS handshake that failed."""
 
@@ -289,7 +294,19 @@ class Listener(EitherReader):
         self._past_out += connection.bytes_out
         if connection.connected is None:
             self.failed += 1
+            if self._contexts is not None and self._meta.reason is None:
+                self._log_failed_handshake(connection)
         self._ring()
+
+    def _log_failed_handshake(self, connection: Stream) -> None:
+        """Warn now and then, and say the rest at a level that is off unless somebody wants it: peers must not fill the log."""
+        now, cause = self._now(), connection.cause or Cause.ASKED
+        log = self.log.info
+        if now >= self._next_warning and cause not in ORDERLY:
+            self._next_warning = now + _WARNINGS
+            log = self.log.warning
+        why = f"{cause.value}: {connection.detail}" if connection.detail else cause.value
+        log("a TLS handshake failed", peer=str(connection.peer), reason=why, failed=self.failed)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +330,7 @@ class Listener(EitherReader):
         if meta.reason is not None and meta.router.bridge.on_loop():
             for connection in list(self._open):
                 if isinstance(connection._meta, Meta):
-                    connection._meta.finish(meta.reason)
+                    connection._meta.finish_with_owner(meta.reason)
             self._end_births()
 
     def _end_births(self) -> None:

@@ -373,6 +373,8 @@ class StreamReader(EitherReader):
             return
         cause, detail = self.cause or cause, self.detail
         is_orderly = cause in ORDERLY
+        # Peers must not be able to push real crashes out of the node's memory.
+        self._meta.blameless = True
         self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
 
     def _broken(self, error: BaseException) -> None:

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
@@ -12,6 +13,7 @@ from ergo_py import (
     BadInputError,
     ChildSpec,
     Crashed,
+    Custom,
     InitError,
     Killed,
     MetaProcess,
@@ -262,3 +264,57 @@ async def test_a_thread_may_take_messages_while_those_that_are_left_are_looked_a
         (one,) = node.crashes()
         assert one.waiting == ("int",)
         process.reason, box.main = None, process.main
+
+
+class Bridge(MetaProcess):
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if message == "crash":
+            raise Failed("on purpose")
+        # As a connection does whose peer is gone.
+        self._meta.blameless = True
+        self.stop(message)
+
+
+async def test_meta_processes_that_others_have_ended_do_not_push_out_those_that_failed() -> None:
+    async with running_node(obituaries=2) as node:
+        owner = await node.spawn(Puppet)
+        bomb = await node.spawn(Bomb)
+        node.send(bomb, "crash")
+        await node.wait_ended(bomb)
+        lost = [await node.call(owner, lambda me: me.spawn_meta(Bridge())) for _ in range(3)]
+        for alias in lost:
+            node.send(alias, "reset by the peer")
+            await node.wait_ended(alias)
+
+        assert [one.pid for one in node.crashes()] == [bomb]
+        assert [one.pid for one in node.ended()] == [bomb, *lost[1:]]
+        assert node.ended()[-1].reason == Custom("reset by the peer")
+        assert await node.wait_ended(lost[-1]) == Custom("reset by the peer")
+
+
+async def test_the_crash_of_an_owner_is_not_pushed_out_by_what_it_owns() -> None:
+    async with running_node(obituaries=2) as node:
+        owner = await node.spawn(Puppet)
+        bridges = [await node.call(owner, lambda me: me.spawn_meta(Bridge())) for _ in range(5)]
+
+        node.send(owner, lambda me: 1 / 0)
+        await node.wait_ended(owner)
+
+        assert [one.pid for one in node.crashes()] == [owner]
+        assert {one.pid for one in node.ended()} == {owner, *bridges[:2]}
+
+
+async def test_a_crash_of_its_own_counts_whatever_others_do_to_it() -> None:
+    async with running_node() as node:
+        owner = await node.spawn(Puppet)
+        bridge = Bridge()
+        alias = await node.call(owner, lambda me: me.spawn_meta(bridge))
+
+        bridge._meta.blameless = True
+        node.send(alias, "crash")
+        await node.wait_ended(alias)
+
+        assert [one.pid for one in node.crashes()] == [alias]

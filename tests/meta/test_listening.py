@@ -25,12 +25,16 @@ from ergo_py import (
     Shutdown,
 )
 from ergo_py.meta import listening
-from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.framing import LengthHeader
+from ergo_py.meta.messages import Cause, Endpoint, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.options import WhenFull
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
+from ergo_py.meta.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
 from tests.support import Puppet
+
+CERTIFICATES = Path(__file__).parent / "certificates"
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
@@ -881,6 +885,81 @@ async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wir
         assert (facts["bytes in"], facts["bytes out"], facts["pending"]) == ("15", "15", "0")
         assert facts["max connections"] == "10"
         assert some == {"open": "1"}
+
+
+@pytest.mark.parametrize("how", ["reset", "wrong frame", "timeout"])
+async def test_what_peers_do_pushes_no_crash_out_of_memory(wire: Wire, how: str) -> None:
+    async with wired_node(obituaries=3) as node:
+        mail = Mail()
+        crashed = await node.spawn(Puppet)
+        node.send(crashed, lambda me: 1 / 0)
+        await node.wait_ended(crashed)
+        idle = 0.01 if how == "timeout" else None
+        server, _ = await serve(
+            node,
+            wire,
+            receiver=partial(Session, mail),
+            framing=LengthHeader(max_frame=10),
+            idle_timeout=idle,
+        )
+
+        for count in range(1, 6):
+            with wire.dial_plain(server) as sock:
+                await mail.wait_for(TCPConnected, count)
+                if how == "wrong frame":
+                    sock.sendall(b"\xff" * 8)
+                elif how == "reset":
+                    connection = mail.of(TCPConnected)[-1].connection
+                    node.send(connection, TCPSend(b"never read"))
+                    await until(partial(sock.recv, 1, socket.MSG_PEEK))
+                    # A close with unread data in hand is a reset.
+                    sock.close()
+                ended = (await mail.wait_for(TCPDisconnected, count))[-1]
+
+        await until(lambda: len(node.metas()) == 1)
+        assert (
+            ended.reason is {"reset": Cause.RESET, "wrong frame": Cause.PROTOCOL_ERROR, "timeout": Cause.TIMEOUT}[how]
+        )
+        assert [one.pid for one in node.crashes()] == [crashed]
+        assert len([one for one in node.ended() if one.failed]) == 4
+
+
+@pytest.mark.parametrize("reader", ["thread", "task"])
+async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cannot_fill_the_log(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
+    wire = Wire("tcp", reader, tmp_path)
+    lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    class Log:
+        def info(self, text: str, **fields: Any) -> None:
+            lines.append(("info", text, fields))
+
+        def warning(self, text: str, **fields: Any) -> None:
+            lines.append(("warning", text, fields))
+
+    def has_lines(count: int) -> bool:
+        return len(lines) >= count
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, tls=TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key"))
+        server._meta._logger = Log()
+        addresses = []
+        for count in range(1, 4):
+            with wire.dial_plain(server) as sock:
+                addresses.append(str(Endpoint(*sock.getsockname())))
+                sock.sendall(b"GET / HTTP/1.0\r\n\r\n" if count < 3 else b"")
+                if count == 3:
+                    sock.close()
+                await until(partial(has_lines, count))
+
+        assert [level for level, _, _ in lines] == ["warning", "info", "info"]
+        assert {text for _, text, _ in lines} == {"a TLS handshake failed"}
+        assert [fields["peer"] for _, _, fields in lines] == addresses
+        assert [fields["failed"] for _, _, fields in lines] == [1, 2, 3]
+        assert "protocol error: TLS" in lines[0][2]["reason"]
+        assert "closed by the peer" in lines[2][2]["reason"]
+        assert node.crashes() == []
 
 
 async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no_threads(wire: Wire) -> None:
