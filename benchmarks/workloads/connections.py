@@ -1,6 +1,8 @@
 """The beginning of connections: what a short one costs, and how long newcomers wait at a server that is busy."""
 
 import asyncio
+import socketserver
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -105,6 +107,30 @@ async def _asyncio(measure: Measure, count: int) -> Figures:
     return figures
 
 
+class _Handler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # the load has ended
+            while data := self.request.recv(65536):
+                self.request.sendall(data)
+
+
+class _ThreadingServer(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+
+def _socketserver(measure: Measure, count: int) -> Figures:
+    """A thread for each connection, too."""
+    with _ThreadingServer(("127.0.0.1", 0), _Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        try:
+            return measure(server.server_address[1], count)
+        finally:
+            server.shutdown()
+            serving.join()
+
+
 def _on_asyncio(work: Callable[[Measure, int], Awaitable[Figures]], measure: Measure) -> Variant:
     async def run(count: int) -> Figures:
         return await work(measure, count)
@@ -122,7 +148,12 @@ def _variants(measure: Measure) -> dict[str, Variant]:
         "thread, shared": ("thread", None),
     }
     ours = {f"ergo {name}": on_loop(_ergo, measure, *kind) for name, kind in kinds.items()}
-    return {**ours, "trio": on_loop(_trio, measure), "asyncio streams": _on_asyncio(_asyncio, measure)}
+    return {
+        **ours,
+        "trio": on_loop(_trio, measure),
+        "asyncio streams": _on_asyncio(_asyncio, measure),
+        "socketserver": partial(_socketserver, measure),
+    }
 
 
 def _lines(figure: str, of: str) -> list[Line]:

@@ -29,7 +29,7 @@ from .tls import Contexts, Secure
 
 __all__ = ["Listener"]
 
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 128
 """How many connections may be waiting for their actors to begin, and so how many are accepted in one turn of the loop."""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, when the system has no descriptors to give."""
