@@ -267,7 +267,7 @@ class Listener(EitherReader):
             self._births[connection] = Meta.spawn_beside(
                 meta.kernel, find_owner, connection, self._options_of_connections, told
             )
-        except (OSError, NotAllowedError, SpawnError) as error:
+        except BaseException as error:
             told(error)
 
     def _not_born(self, connection: Stream, sock: socket.socket, error: BaseException) -> None:

@@ -592,14 +592,24 @@ async def test_a_server_that_ends_does_not_wait_for_actors_that_have_not_begun(w
             await stream.aclose()
 
 
-async def test_an_exit_for_the_whole_program_in_the_init_of_a_connections_actor_is_passed_on(wire: Wire) -> None:
-    class Last(Ear):
-        def init(self) -> None:
-            raise SystemExit(5)
+class Leaves(Ear):
+    """The actor of one connection, which ends the whole program."""
 
+    def init(self) -> None:
+        raise SystemExit(5)
+
+
+def leave() -> Ear:
+    raise SystemExit(5)
+
+
+@pytest.mark.parametrize("receiver", [partial(Leaves, Mail()), leave], ids=["init", "function"])
+async def test_an_exit_for_the_whole_program_in_making_the_actor_of_a_connection_is_passed_on(
+    wire: Wire, receiver: Any
+) -> None:
     with pytest.raises(SystemExit, match="5"):
         async with wired_node() as node:
-            server, _ = await serve(node, wire, receiver=partial(Last, Mail()))
+            server, _ = await serve(node, wire, receiver=receiver)
             async with await wire.dial(server):
                 await trio.sleep_forever()
 
