@@ -181,7 +181,7 @@ async def test_a_plain_machine_is_answered_on_the_spot_as_a_plain_actor_is(autoj
         door = await node.spawn(Door, [])
         await wait_all_tasks_blocked()
 
-        assert node._router.processes[door].answers_at_once()
+        assert node._router.processes[door].inline
 
 
 async def test_states_that_are_classes_live_from_entering_to_leaving(autojump_clock: MockClock) -> None:

@@ -226,7 +226,9 @@ class Behaviour(Relating):
         process = self._process
         if process.state not in CALLS_ALLOWED:
             process.allow(Operation.CALL)
-        check_timeout(timeout)
+        if timeout is not None and timeout != 5.0:
+            # Most leave it as it is, and every call would pay for a look.
+            check_timeout(timeout)
         process.sent += 1
         # Not async itself: a second coroutine would be woken through at every answer.
         return process.kernel.calls.call(

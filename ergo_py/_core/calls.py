@@ -1,5 +1,6 @@
 """Calls: asking and waiting for the answer, from a process, from any trio task, or from a thread."""
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trio.lowlevel import checkpoint, current_task
@@ -8,7 +9,7 @@ from .bridge import ThreadCaller, get_ident
 from .errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
 from .ids import PID, Alias, Target
 from .mailbox import ADDRESSED_CALL, CALL, CONTROL, INSPECT, SYSTEM_LANE, URGENT_LANE, Overflow, Priority
-from .parking import park_as
+from .parking import PARKED, park_as
 from .reasons import NoProcess
 from .receiver import Receiver
 from .requests import Caller, ring_of, waiting_process
@@ -49,7 +50,8 @@ class Calls:
             MailboxFullError: it is full, and refuses.
         """
         router = self._router
-        callee = router.resolve(to)
+        # As resolve() does for most, without the layer.
+        callee = router.processes.get(to) if type(to) is PID else router.resolve(to)
         if priority:
             check_priority(priority)
         if callee is None or not callee.accepting:
@@ -68,9 +70,10 @@ class Calls:
             # It waits already now: a handler that forwards the call, or an overflow rule, may close a ring.
             process.waiting = caller
         waiter = None
-        if callee.answers_at_once():
+        asleep: Any = callee
+        # Asleep in its mailbox means that all lanes are empty, but for what threads have just put there.
+        if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
             # In the callee's own context: what its handler sets there is none of the caller's business.
-            asleep: Any = callee
             asleep.task.context.run(asleep.answer_now, caller, request)
         elif callee.open and not callee.splits and not priority:
             # As _post_call() does for most, without the layers in between.
@@ -82,7 +85,9 @@ class Calls:
         if caller.settled:
             if process is not None:
                 process.waiting = None
-            if router.pause_is_due():
+            # As pause_is_due() does, without the layer.
+            router.free = free = router.free - 1
+            if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
                 await router.turn()
         else:
             # As in wait(), which would be one more layer to wake through.

@@ -52,6 +52,8 @@ class Meta:
 
     name = None
     """A meta-process has no name, only its alias."""
+    inline = False
+    """It always has a handler answer."""
 
     __slots__ = (
         "_initialising",
@@ -366,10 +368,6 @@ class Meta:
             return True
         self.handled += served
         return served
-
-    def answers_at_once(self) -> bool:
-        """A meta-process always has a handler do it."""
-        return False
 
     def answer_now(self, caller: Caller, request: object) -> None:
         """Never asked for."""

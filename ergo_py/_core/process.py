@@ -114,6 +114,7 @@ class Process:
         "trap_exit",
         "unhandled",
         "waiting",
+        "woken",
     )
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None") -> None:
@@ -146,6 +147,7 @@ class Process:
             and "handle_call" not in callbacks.asynchronous
             and not callbacks.splits
         )
+        """Whether a call may be answered on the spot, by its caller, while it sleeps."""
         self.state = INIT
         self.born = perf_counter()
         self.history: list[State | float] = [INIT, self.born]
@@ -163,6 +165,9 @@ class Process:
         self.sent = 0
         self.unhandled = 0
         self.running_time = 0.0
+        """Seconds in callbacks, up to the end of the last turn."""
+        self.woken = 0.0
+        """When the turn in progress began, its own or one that a caller lends it; 0.0 while it sleeps."""
         self.waiting: Caller | Process | None = None
         # Made when first needed: a process that never uses them should not pay for them.
         self.owned: dict[object, Any] | None = None
@@ -299,10 +304,6 @@ class Process:
     def serves_in_passing(self, _message: object, _sender: PID | Alias, /) -> bool:
         """A process serves messages in its own turn only."""
         return False
-
-    def answers_at_once(self) -> bool:
-        """Asleep in its mailbox means that all lanes are empty, but for what threads have just put there."""
-        return self.inline and self.task.custom_sleep_data is PARKED and not self.main
 
     answer_now = answer_now
 
@@ -463,6 +464,11 @@ class Process:
     async def abandon(self) -> None:
         """Leave it behind."""
         await abandon(self)
+
+    def time_in_callbacks(self, now: float) -> float:
+        """All seconds in callbacks, waiting inside them and the turn in progress included. From any thread."""
+        woken = self.woken
+        return self.running_time + (now - woken if woken else 0.0)
 
     def current_callback(self) -> str | None:
         """The callback in progress, if any."""

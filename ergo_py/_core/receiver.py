@@ -29,6 +29,11 @@ class Receiver(Protocol):
     """The call it waits in, or the child it waits for; None if it can serve."""
 
     @property
+    def inline(self) -> bool:
+        """A process with a plain ``handle_call``: while it sleeps, a call may be answered on the spot."""
+        ...
+
+    @property
     def id(self) -> PID | Alias: ...
 
     @property
@@ -49,10 +54,6 @@ class Receiver(Protocol):
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
         """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""
-        ...
-
-    def answers_at_once(self) -> bool:
-        """Say whether a call may be answered on the spot: asleep, nothing queued, and a plain ``handle_call``."""
         ...
 
     def answer_now(self, caller: "Caller", request: object) -> None:

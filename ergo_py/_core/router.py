@@ -70,21 +70,21 @@ class Router:
     """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge, from any thread."""
 
     __slots__ = (
-        "_free",
-        "peer",
-        "_slice_end",
         "bridge",
         "clock",
         "creation",
         "dead_letters",
+        "free",
         "inline_calls",
         "late_replies",
         "loop_thread",
         "node",
         "numbers",
+        "peer",
         "processes",
         "references",
         "registry",
+        "slice_end",
         "stopped",
     )
 
@@ -106,8 +106,9 @@ class Router:
         """Of calls and tokens, of which there are many more."""
         self.late_replies = 0
         self.stopped = False
-        self._free = _SHORT_CUTS
-        self._slice_end = 0.0
+        self.free = _SHORT_CUTS
+        """How many more awaits may be done without a turn of the scheduler, and until when."""
+        self.slice_end = 0.0
         self.peer: Any = NOBODY
         """To whom was last sent, by anybody: one read and one write, in any thread."""
         bridge.when_forked(self._forked)
@@ -333,14 +334,14 @@ class Router:
 
     def pause_is_due(self) -> bool:
         """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting a pause than for their work."""
-        self._free = free = self._free - 1
-        return free <= 0 or (not free & 7 and perf_counter() >= self._slice_end)
+        self.free = free = self.free - 1
+        return free <= 0 or (not free & 7 and perf_counter() >= self.slice_end)
 
     async def turn(self) -> None:
         """Let others run."""
-        self._free = _SHORT_CUTS
+        self.free = _SHORT_CUTS
         await checkpoint()
-        self._slice_end = perf_counter() + 0.001
+        self.slice_end = perf_counter() + 0.001
 
     # -- threads -----------------------------------------------------------------------------------------------------
 

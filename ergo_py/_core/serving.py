@@ -72,7 +72,7 @@ async def serve(process: "Process") -> Reason | None:
     often = 7 if burst >= 8 else 0
     last, mask, end = process.handled + burst, often, 0.0
     history = process.history
-    woken = clock()
+    process.woken = woken = clock()
     process.state = RUNNING
     history += (RUNNING, woken)
     if process.callbacks.greets:
@@ -90,7 +90,8 @@ async def serve(process: "Process") -> Reason | None:
                     continue
                 # To sleep. No await lies between the look at the lanes and the mark that this sets.
                 now = clock()
-                process.running_time += now - woken
+                process.running_time += now - process.woken
+                process.woken = 0.0
                 # What it handled last may be large, and must not live as long as this sleep.
                 process.handling = envelope = sender = ref = payload = reply = result = None
                 process.state = SLEEP
@@ -98,7 +99,7 @@ async def serve(process: "Process") -> Reason | None:
                 await park_unless(task, main)
                 if process.state is TERMINATED:
                     return None
-                woken = clock()
+                process.woken = woken = clock()
                 process.state = RUNNING
                 history += (RUNNING, woken)
                 if len(history) > _HISTORY:
@@ -302,12 +303,13 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     process sleeps and a plain function cannot be interrupted.
     """
     caller.callee = process
+    process.woken = begun = perf_counter()
     process.state = RUNNING
     process.handling = (CALL, caller.pid, caller, request)
     process.handled += 1
     try:
         reply = process.behaviour.handle_call(request, caller)
-        if isinstance(reply, CoroutineType):
+        if type(reply) is CoroutineType:
             check_plain(process, "handle_call", reply)
     except Reject as rejection:
         process.kernel.calls.reply(caller, None, rejection.error)
@@ -328,3 +330,5 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
             caller.value = reply
     process.handling = None
     process.state = SLEEP
+    process.running_time += perf_counter() - begun
+    process.woken = 0.0

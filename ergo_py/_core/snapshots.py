@@ -73,7 +73,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         unhandled=process.unhandled,
         callback=process.current_callback(),
         message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
-        running_time=process.running_time + now - _woken(moments, now),
+        running_time=process.time_in_callbacks(now),
         uptime=now - process.born,
         parent=process.kernel.pid if process.parent is None else process.parent.id,
         children=tuple(one.id for one in (process.owned or {}).values()),
@@ -94,19 +94,6 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         threads=tuple(thread.native_id for thread in crew.threads) if crew is not None else (),
         stack=process.job.stack() if isinstance(process, DispatchedProcess) and process.job is not None else "",
     )
-
-
-def _woken(moments: tuple[tuple[State, float], ...], now: float) -> float:
-    """When the turn began that is in progress, as far back as is known; ``now`` if there is none.
-
-    One that answers a call on the spot is not in a turn of its own: its history still says that it sleeps.
-    """
-    woken = now
-    for state, moment in reversed(moments):
-        if state in (State.SLEEP, State.INIT):
-            break
-        woken = moment
-    return woken
 
 
 def _phase(process: Process) -> Phase | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -223,6 +224,7 @@ class Tally:
         self._process = process
         self._began = trio.current_time()
         self._sent = process.sent
+        self._spent = process.time_in_callbacks(perf_counter())
         self._rows: dict[tuple[str, str | None], list[float]] = {}
         self.ended = trio.Event()
 
@@ -252,7 +254,9 @@ class Tally:
             for (callback, kind), (count, total, longest, errors) in self._rows.items()
         ]
         rows.sort(key=lambda row: row.seconds, reverse=True)
-        busy = sum(row.seconds for row in rows) / seconds if seconds > 0 else 0.0
+        # Not the sum of the rows: a callback that is still in progress has none yet.
+        spent = process.time_in_callbacks(perf_counter()) - self._spent
+        busy = spent / seconds if seconds > 0 else 0.0
         return Statistics(
             process.id,
             seconds,

@@ -180,11 +180,11 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
             continue
         process.handling = envelope = None
         process.enter(State.SLEEP)
-        slept = perf_counter()
+        process.running_time += perf_counter() - process.woken
+        process.woken = 0.0
         await park(task)
+        process.woken = perf_counter()
         process.enter(State.RUNNING)
-        # The loop counts this whole turn as time spent in callbacks.
-        process.running_time -= perf_counter() - slept
     return serving.AGAIN if look_anew else None
 
 

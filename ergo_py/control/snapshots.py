@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from .._core.metalife import Meta
 from .._core.process import Process
-from .._core.states import State
 
 __all__ = ["SORTS", "Row", "describe_threads", "list_rows", "remember", "stamp"]
 
@@ -46,7 +45,7 @@ def _row(one: Process | Meta, threads: bool, before: Before) -> Row:
         "mailbox": len(one.mailbox),
         "messages": one.handled,
         "sent": one.messages_out() if isinstance(one, Meta) else one.sent,
-        "time": 0.0 if isinstance(one, Meta) else _running_time(one, now),
+        "time": 0.0 if isinstance(one, Meta) else one.time_in_callbacks(now),
         "uptime": now - one.born,
         "callback": one.current_callback(),
         "message_type": None if handling is None else type(handling[3]).__qualname__,
@@ -71,17 +70,6 @@ def _row(one: Process | Meta, threads: bool, before: Before) -> Row:
 def _parent(one: Process | Meta) -> int:
     parent = one.owner if isinstance(one, Meta) else one.parent
     return 0 if parent is None else parent.id.number
-
-
-def _running_time(process: Process, now: float) -> float:
-    """All time in callbacks, that of the present turn included: one that waits in a callback for ever must not look idle."""
-    history = tuple(process.history)
-    woken = now
-    for state, moment in zip(reversed(history[::2]), reversed(history[1::2]), strict=False):
-        if state in (State.SLEEP, State.INIT) or not isinstance(moment, float):
-            break
-        woken = moment
-    return process.running_time + now - woken
 
 
 def _frames(ident: int) -> list[str]:

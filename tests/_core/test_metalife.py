@@ -1732,7 +1732,7 @@ async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
             inner.answer_now(nobody, "request")
 
         assert not inner.open
-        assert not inner.answers_at_once()
+        assert not inner.inline
 
 
 # -- what was opened ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ergo_py import (
     State,
     Why,
 )
+from ergo_py.control.snapshots import list_rows, remember
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -190,6 +191,74 @@ async def test_a_snapshot_knows_of_no_call_that_is_over(autojump_clock: MockCloc
         seen = await node.call(puppet, call_and_look)
 
         assert seen == (None, 0)
+
+
+class Work:
+    """A clock that only work moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in ("serving", "process", "snapshots", "watching", "standins", "tracing"):
+            monkeypatch.setattr(f"ergo_py._core.{module}.perf_counter", lambda: self.now)
+        monkeypatch.setattr("ergo_py.control.snapshots.perf_counter", lambda: self.now)
+
+    def do(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["on the spot", "in its own turn"])
+async def test_time_in_a_call_belongs_to_the_callee(inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    seen: list[float] = []
+
+    class Works(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> None:
+            work.do(2.0)
+            seen.append(node.process_info(self.pid).running_time)
+            work.do(1.0)
+
+    async with running_node(inline_calls=inline) as node:
+        pid = await node.spawn(Works)
+        await node.call(pid, "and sleep")
+        await wait_all_tasks_blocked()
+        before = remember(list_rows(node))
+        for _ in range(3):
+            await node.call(pid, "work")
+            await wait_all_tasks_blocked()
+            work.do(1.0)
+
+        assert seen == [2.0, 5.0, 8.0, 11.0]
+        assert node.process_info(pid).running_time == 12.0
+        [row] = list_rows(node, before=before)
+        assert (row["time"], row["load"]) == (12.0, 0.75)
+        found = await node.statistics(pid, seconds=0.0)
+        assert found.busy is not None
+
+
+async def test_a_suspended_process_with_mail_spends_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+
+    class Works(Actor):
+        def handle_message(self, message: Any, sender: PID) -> None:
+            work.do(message)
+
+    async with running_node() as node:
+        pid = await node.spawn(Works)
+        node.send(pid, 2.0)
+        await wait_all_tasks_blocked()
+        await node.suspend(pid)
+        times = [node.process_info(pid).running_time]
+        for _ in range(3):
+            # Mail wakes it, and it goes back to sleep.
+            node.send(pid, 1.0)
+            await wait_all_tasks_blocked()
+            work.do(100.0)
+            times += [node.process_info(pid).running_time, list_rows(node)[0]["time"]]
+        await node.resume(pid)
+        await wait_all_tasks_blocked()
+
+        assert times == [2.0] * 7
+        assert node.process_info(pid).running_time == 5.0
 
 
 async def test_running_time_grows_with_work_and_not_with_sleep() -> None:

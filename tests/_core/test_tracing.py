@@ -255,3 +255,17 @@ async def test_a_trace_that_is_over_takes_no_notice() -> None:
         trace.note("handle_message", "late", pid, 0.0, None, 0)
 
         assert trace.missed == 0
+
+
+async def test_statistics_of_one_inside_a_long_callback_say_that_it_is_busy() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        go_on = trio.Event()
+        node.send(pid, lambda me: go_on.wait())
+
+        found = await node.statistics(pid, seconds=0.01)
+        go_on.set()
+
+        assert found.callbacks == ()
+        assert found.busy is not None
+        assert found.busy > 0
