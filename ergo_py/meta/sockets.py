@@ -2,7 +2,9 @@
 
 import errno
 import socket
-from struct import pack
+from fcntl import ioctl
+from struct import pack, unpack
+from termios import TIOCOUTQ
 from typing import Any, Final
 
 import trio
@@ -17,7 +19,9 @@ __all__ = [
     "abort_on_close",
     "check_stream",
     "close_socket",
+    "count_unacknowledged",
     "describe",
+    "discard_input",
     "endpoint",
     "open_listener",
     "prepare",
@@ -27,6 +31,11 @@ __all__ = [
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no memory at this moment."""
+
+
+_DISCARDED: Final = 64 * 1024
+_DISCARDS: Final = 16
+"""How much is thrown away at once, and how often, before others have their turn."""
 
 
 def endpoint(address: Any) -> Endpoint:
@@ -139,6 +148,34 @@ def close_socket(sock: socket.socket, *, in_use: bool) -> None:
     except OSError:
         # The other side was gone first. A close that complains has closed nevertheless.
         pass
+
+
+def count_unacknowledged(sock: socket.socket) -> int:
+    """How many bytes of a TCP connection the peer's system has not acknowledged; 0 where that is not known.
+
+    Through a Unix socket, the peer has them at once.
+    """
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return 0
+    try:
+        (count,) = unpack("i", ioctl(sock.fileno(), TIOCOUTQ, bytes(4)))
+    except OSError:  # this system does not tell, or the socket is closed
+        return 0
+    return int(count)
+
+
+def discard_input(sock: socket.socket) -> None:
+    """Throw away what the peer has sent: a close with unread input is a reset, which may cost the peer what it has not read.
+
+    Raises:
+        OSError: the connection is broken.
+    """
+    try:
+        for _ in range(_DISCARDS):
+            if not sock.recv(_DISCARDED, socket.MSG_DONTWAIT):
+                return
+    except BlockingIOError:  # nothing is left
+        return
 
 
 def abort_on_close(sock: socket.socket) -> None:

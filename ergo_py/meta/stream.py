@@ -3,7 +3,9 @@
 import socket
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Final
+
+import trio
 
 from .._core.errors import Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
@@ -18,7 +20,7 @@ from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSen
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
 from .sessions import end_session
-from .sockets import abort_on_close, close_socket, prepare
+from .sockets import abort_on_close, close_socket, count_unacknowledged, discard_input, prepare
 from .streamreading import StreamReader
 
 __all__ = ["Stream"]
@@ -33,6 +35,10 @@ class _Linger:
 
 
 _TICK, _LINGER = _Tick(), _Linger()
+_TAKES_NOTHING: Final = 1.0
+"""Seconds that the end of a connection waits for a peer whose system acknowledges nothing."""
+_LOOK_FIRST, _LOOK_LAST = 0.001, 0.05
+"""How long it waits between two looks: at first, and at most."""
 
 
 class Stream(StreamReader):
@@ -329,7 +335,9 @@ class Stream(StreamReader):
 
     async def terminate(self, reason: Reason) -> None:
         """Write what was sent before the end was asked for, as far as the peer takes it; close; tell the receiver."""
-        message = self._close_for_good(reason)
+        if self._write_last(reason):
+            await self._wait_until_taken()
+        message = self._close_for_good()
         if message is not None:
             await self.send_wait(self._receiver(), message)
         self._end_actor()
@@ -342,26 +350,57 @@ class Stream(StreamReader):
         receiver = meta.router.resolve(to)
         if len(meta.outbox) or (receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN)):
             return False
-        message = self._close_for_good(reason)
+        self._write_last(reason)
+        message = self._close_for_good()
         if message is not None:
             meta.sent += 1
             meta.router.send(meta.id, to, message, meta.priority)
         self._end_actor()
         return True
 
-    def _close_for_good(self, reason: Reason) -> TCPDisconnected | None:
-        """Write what is still to be written, as far as the peer takes it, and close. Returns what the receiver is to be told."""
+    def _write_last(self, reason: Reason) -> bool:
+        """Write what is still to be written, as far as the peer takes it. Returns whether the peer is to have the time to take it.
+
+        A peer that does not get everything sees a reset: it must not take a part for the whole.
+        """
         self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
         orderly = self.cause in ORDERLY and not self._aborting and not isinstance(reason, Killed)
         try:
-            self._take_rest(orderly)
+            is_cut_off = not self._take_rest(orderly)
             if orderly:
                 self._say_goodbye()
-            elif self._aborting or self._writer.pending:
+            if self._aborting or is_cut_off or self._writer.pending or (self._early and self.connected is not None):
                 # Nothing is to linger in the operating system for a peer that does not take it.
                 abort_on_close(self._socket)
+                return False
         except OSError:  # the peer is gone, and that is what is wanted
-            pass
+            return False
+        return orderly and self.cause is Cause.ASKED and not self._half_closed and not self._meta.abandoned
+
+    async def _wait_until_taken(self) -> None:
+        """Wait until the peer's system has everything, and throw away what the peer says meanwhile.
+
+        Were the connection closed before, one more word of the peer's would be answered with a reset, which costs the peer what
+        is on its way. It is closed all the same if the peer takes nothing for a while, or the time for this end runs out.
+        """
+        sock, meta = self._socket, self._meta
+        end = self._now() + min(self._options.linger, meta.options.stop_timeout / 2)
+        patience, pause = self._now() + _TAKES_NOTHING, _LOOK_FIRST
+        try:
+            discard_input(sock)
+            left = count_unacknowledged(sock)
+            while left and not meta.kills and self._now() < min(end, patience):
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LOOK_LAST)
+                discard_input(sock)
+                before, left = left, count_unacknowledged(sock)
+                if left < before:
+                    patience = self._now() + _TAKES_NOTHING
+        except OSError:  # the peer is gone
+            return
+
+    def _close_for_good(self) -> TCPDisconnected | None:
+        """Close. Returns what the receiver is to be told."""
         pending = self._writer.pending
         self._writer.close()
         close_socket(self._socket, in_use=self._meta.abandoned)
@@ -385,15 +424,15 @@ class Stream(StreamReader):
         if self._actor is not None:
             end_session(self._actor, self.id)
 
-    def _take_rest(self, orderly: bool) -> None:
-        """Serve what was sent to the connection before it was told to end, and was not begun."""
-        meta, may_send = self._meta, orderly and not self._closing
+    def _take_rest(self, orderly: bool) -> bool:
+        """Serve what was sent to the connection before it was told to end, and was not begun. False if some of it is not sent."""
+        meta, may_send, is_whole, is_closed = self._meta, orderly and not self._closing, True, self._closing
         for envelope in list(meta.mailbox.drain()):
             kind, _, ref, payload = envelope
             if kind in (MESSAGE, CALL):
                 if type(payload) is TCPClose:
                     # It gets what it asks for.
-                    may_send = False
+                    may_send, is_closed = False, True
                     if kind == CALL:
                         self._closers.append(ref)
                     continue
@@ -403,9 +442,13 @@ class Stream(StreamReader):
                         meta.kernel.calls.reply(ref, len(payload.data), None)
                     if kind == MESSAGE or done:
                         continue
+                if type(payload) is TCPSend:
+                    # What was sent after a close is not part of the stream.
+                    is_whole = is_whole and is_closed
                 if isinstance(payload, _Tick | _Linger):
                     continue
             meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
+        return is_whole
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,168 @@
+"""The last bytes of a connection: a peer gets all of them, or sees that it did not."""
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Node, ProcessUnknownError, Shutdown
+from ergo_py.meta import stream
+from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
+from ergo_py.meta.readers import ReaderKind
+from ergo_py.meta.tcp import TCPServer
+from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
+
+MANY = 150_000
+
+
+@pytest.fixture(params=["thread", "task"])
+def reader(request: pytest.FixtureRequest) -> ReaderKind:
+    kind: ReaderKind = request.param
+    return kind
+
+
+async def connect(node: Node, reader: ReaderKind, **options: Any) -> tuple[Any, Any, socket.socket, Mail]:
+    """An owner, its one connection, and the peer, whose system takes little at a time."""
+    mail = Mail()
+    owner = await node.spawn(Ear, mail)
+    server = TCPServer(reader=reader, send_buffer=2 * MANY, **options)
+    await spawn_meta(node, owner, server)
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect(server.local)
+    return owner, (await mail.first(TCPConnected)).connection, peer, mail
+
+
+def read_all(peer: socket.socket) -> int:
+    """How many bytes come before the end. Raises ConnectionResetError at one that is none."""
+    count = 0
+    while data := peer.recv(65536):
+        count += len(data)
+    return count
+
+
+def is_ending(node: Node, alias: Any) -> bool:
+    receiver = node._kernel.router.resolve(alias)
+    return receiver is None or receiver.reason is not None
+
+
+# -- cut off -----------------------------------------------------------------------------------------------------------
+
+
+ENDS: dict[str, Callable[[Node, Any, Any], object]] = {
+    "the owner stops": lambda node, owner, connection: node.send_exit(owner, Shutdown()),
+    "the owner crashes": lambda node, owner, connection: node.send(owner, "crash"),
+    "a close, and the owner stops": lambda node, owner, connection: (
+        node.send(connection, TCPClose()),
+        node.send_exit(owner, Shutdown()),
+    ),
+    "the connection is stopped": lambda node, owner, connection: node.send_exit(connection, Shutdown()),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_a_peer_that_does_not_get_everything_sees_a_reset(reader: ReaderKind, how: str) -> None:
+    def react(me: Ear, message: object) -> None:
+        assert message != "crash"
+
+    async with wired_node() as node:
+        owner, connection, peer, _ = await connect(node, reader)
+        node._kernel.router.processes[owner].behaviour.react = react
+        with peer:
+            node.send(connection, TCPSend(bytes(20_000_000)))
+
+            ENDS[how](node, owner, connection)
+            await until(lambda: node._kernel.router.resolve(connection) is None)
+
+            with pytest.raises(ConnectionResetError):
+                await trio.to_thread.run_sync(read_all, peer)
+
+
+async def test_what_was_not_even_begun_counts_as_well(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        _, connection, peer, mail = await connect(node, reader)
+        with peer:
+            # As if its time were over before the handler has begun with what was sent.
+            meta: Any = node._kernel.router.resolve(connection)
+            meta.behaviour.cause = Cause.TIMEOUT
+            meta.mailbox.main.append((0, connection, None, TCPSend(b"never sent")))
+            meta.finish(Shutdown())
+            await mail.first(TCPDisconnected)
+
+            with pytest.raises(ConnectionResetError):
+                await trio.to_thread.run_sync(read_all, peer)
+
+
+# -- on its way --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
+async def test_a_peer_that_says_one_more_thing_gets_what_was_acknowledged(reader: ReaderKind, how: str) -> None:
+    async with wired_node() as node:
+        owner, connection, peer, _ = await connect(node, reader)
+        with peer:
+            assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
+
+            ENDS[how](node, owner, connection)
+            await until(lambda: is_ending(node, connection))
+            peer.sendall(b"GET /next")
+            count = await trio.to_thread.run_sync(read_all, peer)
+
+        assert count == MANY
+
+
+async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        owner, connection, peer, _ = await connect(node, reader)
+
+        def react(me: Ear, message: object) -> None:
+            if message == "end":
+                me.send(connection, TCPSend(b"goodbye"))
+                peer.sendall(b"nobody reads this")
+                me.stop()
+
+        node._kernel.router.processes[owner].behaviour.react = react
+        with peer:
+            node.send(owner, "end")
+            await node.wait_ended(owner)
+
+            assert await trio.to_thread.run_sync(read_all, peer) == len(b"goodbye")
+
+
+async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
+    reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_TAKES_NOTHING", 0.02)
+    async with wired_node() as node:
+        owner, connection, peer, _ = await connect(node, reader, linger=1000.0)
+        with peer:
+            assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
+
+            node.send_exit(owner, Shutdown())
+            await node.wait_ended(owner)
+
+            assert await trio.to_thread.run_sync(read_all, peer) == MANY
+
+
+async def test_a_kill_ends_the_waiting_for_a_peer(reader: ReaderKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_TAKES_NOTHING", 1000.0)
+    mail = Mail()
+    async with wired_node() as node:
+        owner = await node.spawn(Ear, mail)
+        server = TCPServer(reader=reader, send_buffer=2 * MANY, linger=1000.0)
+        await spawn_meta(node, owner, server, stop_timeout=2000.0)
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.connect(server.local)
+            connection = (await mail.first(TCPConnected)).connection
+            assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
+            node.send_exit(connection, Shutdown())
+            await until(lambda: is_ending(node, connection))
+
+            node.kill(connection)
+            await mail.first(TCPDisconnected)
+
+        with pytest.raises(ProcessUnknownError):
+            node.meta_info(connection)
