@@ -166,7 +166,7 @@ class Applications:
                 node._kernel, None, ApplicationRoot, ApplicationRoot, (self, application.name), options
             )
             loaded.since = trio.current_time()
-            node._kernel.nursery.start_soon(self._watch, loaded, process, name=f"application {application.name}")
+            node._kernel.start(self._watch, loaded, process, name=f"application {application.name}")
             await _done(application.after_start(node))
             if process.reason is not None:
                 raise NotAllowedError(f"it ended while it was being started: {process.reason}")

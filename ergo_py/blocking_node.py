@@ -278,7 +278,7 @@ class BlockingNode:
             parker.settle(outcome.Error(NodeStoppedError(self.name)))
 
         def start() -> None:
-            contextvars.Context().run(self._node._kernel.nursery.start_soon, job)
+            contextvars.Context().run(lambda: self._node._kernel.start(job, name="for a thread"))
 
         bridge.post(start)
         try:

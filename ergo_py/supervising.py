@@ -219,7 +219,7 @@ class Supervising(Actor):
             process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))
         else:
             # In a task of its own: the supervisor goes on answering while the child takes its time.
-            process.kernel.nursery.start_soon(ending.shut, Shutdown(), name=f"stop {child.name}")
+            process.kernel.start(ending.shut, Shutdown(), name=f"stop {child.name}")
 
     def _announce_cycle(self) -> None:
         """Note that several children are stopped together, and tell those of them that wait for a sibling that they wait in vain.

@@ -20,6 +20,7 @@ __all__ = [
     "Failed",
     "Puppet",
     "Recorder",
+    "Shielded",
     "Stubborn",
     "Witness",
     "block_until_reported",
@@ -104,6 +105,14 @@ class Stubborn(Actor):
                 await trio.sleep(1)
             except BaseException:
                 pass
+
+
+class Shielded(Actor):
+    """Waits where no cancellation reaches it."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
 
 
 def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:

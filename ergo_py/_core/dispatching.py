@@ -143,7 +143,8 @@ class DispatchedProcess(Process):
             # Its task waits for what the callback waits for, and cannot be asked.
             if any(one[0] == INSPECT for one in self.mailbox.urgent):
                 context = self.task.context.copy() if isinstance(self.task, Task) else copy_context()
-                context.run(self.kernel.nursery.start_soon, self._answer_inspects)
+                name = f"inspect {self.callbacks.behaviour}"
+                context.run(lambda: self.kernel.start(self._answer_inspects, name=name))
         else:
             hop.awaken()
 

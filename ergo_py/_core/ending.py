@@ -1,10 +1,10 @@
 """How a process ends: one order, whatever the cause, so that whoever is told can start a replacement at once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint
+from trio.lowlevel import Task, checkpoint, current_task
 
 from .ids import Alias, Name
 from .info import Ended
@@ -17,6 +17,7 @@ from .reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from .receiver import NOBODY
 from .relations import Relation
 from .requests import Caller
+from .scopes import Scopes, is_being_closed, left_open
 from .serving import check_plain
 from .slices import at_once, in_slices
 from .states import STOPPING, TERMINATED
@@ -25,9 +26,20 @@ from .timers import Owned
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["abandon", "finish", "kill_all", "shut", "stop_all", "undo"]
+__all__ = [
+    "GRACE",
+    "Patience",
+    "abandon",
+    "as_ended",
+    "fail_to_end",
+    "finish",
+    "kill_all",
+    "shut",
+    "stop_all",
+    "undo",
+]
 
-_GRACE: Final = 0.5
+GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
 _GONE: Final = Standin(ENDED)
 _MANY: Final = 256
@@ -52,7 +64,7 @@ async def finish(process: "Process", reason: Reason) -> None:
                 # Killed while it waited for its own: they end with it, and faster.
                 with trio.CancelScope(shield=True):
                     await kill_all(process.owned)
-        if "terminate" in process.callbacks.defined:
+        if "terminate" in process.callbacks.defined and not process.abandoned:
             await _last_word(process, "terminate", reason)
         if _has_much(process):
             await _clear(process, reason)
@@ -64,19 +76,23 @@ async def finish(process: "Process", reason: Reason) -> None:
         await in_slices(rest)
 
 
-async def undo(process: "Process", error: BaseException) -> None:
+async def undo(process: "Process", reason: Reason) -> None:
     """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
     if process.state is TERMINATED:
         return
-    # A spawner that was cancelled has not crashed its child: it took it along.
-    process.reason = process.reason or (Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
-    _begin(process)
-    if process.seats is not None:
-        await _empty_lines(process, process.reason)
-    if process.owned:
-        with trio.CancelScope(shield=True):
-            await stop_all(process.owned, process.reason)
-    await _clear(process, process.reason)
+    process.reason = process.reason or reason
+    try:
+        if process.state is not STOPPING:
+            _begin(process)
+        if process.seats is not None:
+            await _empty_lines(process, process.reason)
+        if process.owned:
+            with trio.CancelScope(shield=True):
+                await stop_all(process.owned, process.reason)
+        await _clear(process, process.reason)
+    except BaseException:
+        _release_at_once(process)
+        raise
     await _release_in_slices(process)
 
 
@@ -110,24 +126,52 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
         over.set()
 
 
-async def kill_all(owned: dict[object, Any]) -> None:
-    """End what somebody owns, all at once and without being asked."""
-    for _ in range(2):
-        for one in list(owned.values()):
-            one.kill()
-        with trio.move_on_after(_GRACE):
-            for one in list(owned.values()):
-                await one.wait_gone()
+async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
+    """End what somebody owns and all below it, at once and without being asked; in the end leave it behind."""
+    for _ in range(kills):
+        for level in _levels(owned):
+            for one in level:
+                one.force_end()
+        with trio.move_on_after(GRACE):
+            await _wait_until_gone(list(owned.values()))
             owned.clear()
-    while owned:
-        _, one = owned.popitem()
-        await one.abandon()
+            return
+    # The lowest first: one that has waited for nothing but its own ends by itself then.
+    patience = 0.0
+    for level in reversed(_levels(owned)):
+        with trio.move_on_after(patience):
+            await _wait_until_gone(level)
+            continue
+        async with trio.open_nursery() as nursery:
+            for one in level:
+                nursery.start_soon(one.abandon)
+        patience = GRACE
+    owned.clear()
+
+
+def _levels(owned: dict[object, Any]) -> list[list[Any]]:
+    """What somebody owns, what that owns, and so on."""
+    levels = []
+    level = list(owned.values())
+    while level:
+        levels.append(level)
+        level = [inner for one in level for inner in (one.owned or {}).values()]
+    return levels
+
+
+async def _wait_until_gone(these: list[Any]) -> None:
+    for one in these:
+        await one.wait_gone()
 
 
 async def shut(process: "Process") -> None:
     """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of its time limits."""
-    kernel, options = process.kernel, process.options
-    owner = kernel.pid if process.parent is None else process.parent.id
+    options = process.options
+    if process.is_unborn_in(current_task()):
+        # Its init was left behind in this very task by an error for which there was no room to undo it.
+        await undo(process, Shutdown())
+        return
+    owner = process.kernel.pid if process.parent is None else process.parent.id
     if options.shutdown > 0:
         if _can_end_asleep(process):
             _end_asleep(process, Shutdown())
@@ -149,15 +193,12 @@ async def shut(process: "Process") -> None:
                 break
             # Its own time begins when theirs is over.
             await sessions.wait()
-    ended = Ended(process.id, process.name, process.callbacks.behaviour, Shutdown())
-    for patience in (options.terminate_timeout + _GRACE, _GRACE):
-        process.kill()
-        with trio.move_on_after(patience):
-            await process.wait_gone()
-            if kernel.stopping:
-                kernel.killed.append(ended)
-            return
-    await abandon(process)
+    process.force_end()
+    with trio.move_on_after(options.terminate_timeout + GRACE):
+        await process.wait_gone()
+        return
+    # What is below it has not been killed yet.
+    await kill_all({process.id: process}, kills=2 if process.owned else 1)
 
 
 def _can_end_asleep(process: "Process") -> bool:
@@ -183,44 +224,69 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
     """
     process.reason, task = reason, process.task
     assert isinstance(task, Task)
-    _begin(process)
     try:
+        _begin(process)
         if "terminate" in process.callbacks.defined:
             task.context.run(_plain_last_word, process, "terminate", reason)
-    finally:
         _release_at_once(process)
-        # Its task finds that all is done.
-        wake(task)
+    except BaseException as error:
+        fail_to_end(process, error)
+    # Its task finds that all is done.
+    wake(task)
 
 
 async def abandon(process: "Process") -> None:
-    """Leave behind a process that would not end: its tables are cleared, its task is cut off if that is possible."""
-    if process.id not in process.router.processes:
+    """Leave behind a process that would not end: its tables are cleared, its task is cut off."""
+    if process.state is TERMINATED:
         return
-    if any(one.pid == process.id for one in process.kernel.abandoned):
-        # Its owner and the clock can lose patience in the same turn: the second one waits for what the first one does.
-        await process.wait_gone()
-        return
-    ended = Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
-    process.kernel.abandoned.append(ended)
-    process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
-    task = process.task
-    process.reason = process.reason or Shutdown()
-    if process.callbacks.any_async and isinstance(task, Task):
-        relay = process.guard(task)
-        relay.abandon()
-        with trio.CancelScope(shield=True):
-            await checkpoint()
-            await checkpoint()
-        relay.abort(task)
-    if process.state is not TERMINATED:
+    if not process.abandoned:
+        process.abandoned = True
+        process.kernel.abandoned.append(as_ended(process))
+        process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
+        # In a task of the node: the one who has lost patience may itself be left behind in the middle of it.
+        process.kernel.start(_leave_behind, process, name=f"leave {process.callbacks.behaviour} behind")
+    await process.wait_gone()
+
+
+async def _leave_behind(process: "Process") -> None:
+    process.reason = process.reason or Killed()
+    try:
+        await process.cut_off()
+        if process.state is TERMINATED:
+            return
         if process.state is not STOPPING:
             _begin(process)
         if process.owned:
-            with trio.CancelScope(shield=True):
-                await kill_all(process.owned)
+            await kill_all(process.owned)
         await _clear(process, process.reason)
         await _release_in_slices(process)
+    except Exception as error:
+        fail_to_end(process, error)
+
+
+def as_ended(process: "Process") -> Ended:
+    """A process as it stands in the exit report."""
+    return Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
+
+
+def fail_to_end(process: "Process", error: BaseException) -> None:
+    """The kernel has failed in the middle of an end: nobody may wait for the process any more."""
+    process.kernel.fail(f"the end of {process} failed", error)
+    process.refuse()
+    process.reason = process.reason or Shutdown()
+    process.task = _GONE
+    process.state = TERMINATED
+    process.router.processes.pop(process.id, None)
+    process.kernel.roots.pop(process.id, None)
+    if process.parent is not None:
+        process.parent.disown(process.id)
+    # The node stops them in its place.
+    process.kernel.roots.update(process.owned or {})
+    at_once(answer(process, process.reason))
+    if process.name is not None and process.router.registry.names.get(process.name) is process:
+        process.router.registry.free_name(process.name)
+    if process._gone is not None:
+        process._gone.set()
 
 
 def _begin(process: "Process") -> None:
@@ -246,33 +312,45 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
         return
     process.handling = None
     timeout = process.options.terminate_timeout
-    patience = _Patience(process)
-    process.kernel.clock.arm_call(patience, timeout + 2 * _GRACE)
+    patience = Patience(process, process.abandon, f"leave {name} behind")
+    process.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
     try:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as limit:
             process._ending = limit
+            scopes = Scopes(current_task())
             await getattr(process.behaviour, name)(reason)
-        if limit.cancelled_caught:
+            if scopes.are_left():
+                error = left_open(process.callbacks.behaviour, name, current_task())
+                await scopes.close()
+                raise error
+        if limit.cancelled_caught and trio.current_time() < limit.deadline:
+            process.forced = True
+            process.log.error(f"{name} was cut off by a kill", limit=timeout)
+        elif limit.cancelled_caught:
             process.log.error(f"{name} was cut off", limit=timeout)
     except BaseException as error:
+        if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(process.home)):
+            raise
         _account_for(process, name, error)
     finally:
         patience.abandon()
 
 
-class _Patience(Caller):
-    """What the clock gives up on, as on a call, if a last callback goes on although it was cut off."""
+class Patience(Caller):
+    """What the clock gives up on, as on a call, if a callback goes on although it was cut off."""
 
-    __slots__ = ("process",)
+    __slots__ = ("_end", "_name", "process")
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(self, process: "Process", end: Callable[[], Awaitable[object]], name: str) -> None:
         super().__init__(process.id, 0, process.id, None)
         self.process: Process | None = process
+        self._end = end
+        self._name = name
 
     def awaken(self) -> None:
         # Once abandoned it is settled, and nobody is woken: so there still is a process.
         assert self.process is not None
-        self.process.kernel.nursery.start_soon(abandon, self.process)
+        self.process.kernel.start(self._end, name=self._name)
 
     def abandon(self) -> None:
         super().abandon()
@@ -289,10 +367,8 @@ def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
 
 def _account_for(process: "Process", name: str, error: BaseException) -> None:
     """Deal with what left a last callback: the end goes on."""
-    if isinstance(error, Exception):
+    if isinstance(error, Exception | trio.Cancelled | GeneratorExit):
         process.log.error(f"{name} raised", exception=Crashed(error).traceback)
-    elif isinstance(error, trio.Cancelled | GeneratorExit):
-        raise error
     else:
         process.kernel.panic(error)
 
@@ -360,7 +436,7 @@ def _release(process: "Process") -> Iterator[None] | None:
     if process.seat is not None:
         hand_over(process, process.seat)
     name, aliases = process.name, process.aliases or ()
-    if name is not None:
+    if name is not None and router.registry.names.get(name) is process:
         router.registry.free_name(name)
     for alias in aliases:
         router.registry.drop_alias(alias)
@@ -370,7 +446,7 @@ def _release(process: "Process") -> Iterator[None] | None:
         kernel.remove_logger(process.id)
     if kernel.relations:
         at_once(kernel.forget_watcher(process.id))
-    del router.processes[process.id]
+    router.processes.pop(process.id, None)
     if kernel.watches:
         kernel.stop_watching(process.id)
     parent = process.parent
@@ -378,6 +454,8 @@ def _release(process: "Process") -> Iterator[None] | None:
         kernel.roots.pop(process.id, None)
     else:
         parent.disown(process.id)
+    if kernel.stopping and process.forced and not process.abandoned:
+        kernel.killed.append(as_ended(process))
     process.enter(TERMINATED)
     process.behaviour = process._scope = process._ending = process.waiting = None
     process.peer = NOBODY

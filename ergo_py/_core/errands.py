@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
+from .kernel import Kernel
 from .relay import Relay
 
 __all__ = ["Errand", "is_cut_off", "without_cancellation"]
@@ -24,25 +25,26 @@ class Errand:
         """Its task, once it has taken its first step and until its last."""
         self.gone = trio.Event()
 
-    def start(self, nursery: trio.Nursery, body: Callable[[], Awaitable[None]], name: str) -> None:
+    def start(self, kernel: Kernel, body: Callable[[], Awaitable[None]], name: str) -> None:
         """Run ``body``. It must not raise anything but a cancellation."""
-        contextvars.Context().run(lambda: nursery.start_soon(self._run, body, name=name))
+        contextvars.Context().run(lambda: kernel.start(self._run, body, name=name))
 
     def cancel(self) -> None:
         """Ask it to end. It may take its time, and may refuse."""
         self._scope.cancel()
 
     async def cut_off(self) -> bool:
-        """Leave it behind if it has not ended. False if not even that is possible: it sits in a thread, or has tasks of its own."""
-        task = self.task
-        self._relay.abandon()
+        """Leave it behind if it has not ended, wherever it is. False if it has not begun in time."""
+        if self.task is not None:
+            await self._relay.cut_off(self.task)
+        else:
+            # One that has not begun is gone after its first step.
+            self._relay.abandon()
         with trio.CancelScope(shield=True):
-            # One that is runnable, or has not begun, is gone after its next step.
             await checkpoint()
             await checkpoint()
-            if task is not None and not self.gone.is_set() and self._relay.abort(task):
-                await checkpoint()
-                await checkpoint()
+        if self._relay.detached:
+            self._be_gone()
         return self.gone.is_set()
 
     async def _run(self, body: Callable[[], Awaitable[None]]) -> None:
@@ -50,6 +52,10 @@ class Errand:
         try:
             await self._relay.run(self._inside(body))
         finally:
+            self._be_gone()
+
+    def _be_gone(self) -> None:
+        if not self.gone.is_set():
             self.task = None
             self.gone.set()
             if self._ended is not None:

@@ -17,9 +17,9 @@ __all__ = ["account_for"]
 def account_for(process: "Process", error: BaseException) -> Reason | None:
     """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
     resumes = False
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception | GeneratorExit):
         process.kernel.panic(error)
-    elif process.seat is not None and process.seat.decide is not None:
+    elif isinstance(error, Exception) and process.seat is not None and process.seat.decide is not None:
         resumes = _decide(process, process.seat, error) is Decision.RESUME
     reason = Crashed(error)
     kind, _, ref, payload = process.handling or (STOP, None, None, None)

@@ -1,11 +1,12 @@
 """What all processes of one node share: its tables, its clock, its nursery and its limits."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import trio
+from trio.lowlevel import current_task
 
 from .breather import Breather
 from .bridge import Bridge
@@ -29,6 +30,7 @@ from .publishing import Publishing
 from .reasons import Crashed, NoProcess, Reason
 from .relations import Kind, Relation, Relations, Watched
 from .router import LANES, Router
+from .scopes import is_being_closed
 from .seats import Seat
 from .text import shown
 from .timers import Timer
@@ -236,8 +238,10 @@ class Kernel:
     def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
         self.logger.warning("a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why)
 
-    def _observer_failed(self, error: Exception) -> None:
+    def _observer_failed(self, error: BaseException) -> None:
         self.logger.error("the observer raised; this is said once", exception=Crashed(error).traceback)
+        if not isinstance(error, Exception):
+            self.panic(error)
 
     def _log_dead_letter(self, letter: DeadLetter) -> None:
         self.logger.debug(
@@ -300,6 +304,26 @@ class Kernel:
         watch = self.watches.pop(pid, None)
         if watch is not None:
             watch.over()
+
+    def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
+        """Run something in a task of the node. What it raises ends the node in order, and not all other tasks in the middle."""
+        self.nursery.start_soon(self._run, function, args, name=name)
+
+    async def _run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
+        task = current_task()
+        try:
+            await function(*args)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and is_being_closed(task):
+                raise
+            self.fail(f"a task of the node failed: {task.name}", error)
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """The kernel itself has failed: the node ends in order as far as it can, and its block raises the error."""
+        self.logger.critical(what, exception=Crashed(error).traceback)
+        self.panic(error)
 
     def panic(self, error: BaseException) -> None:
         """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""

@@ -147,7 +147,7 @@ def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
         if len(kept) <= _CHUNK:
             at_once(_bury_kept(kernel, one.name, kept, reason))
         else:
-            kernel.nursery.start_soon(in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}")
+            kernel.start(in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}")
 
 
 def close_seats(kernel: Kernel, seats: Iterable[Seat], reason: Reason) -> Iterator[None]:

@@ -225,7 +225,7 @@ async def _terminate(meta: "Meta") -> None:
         return
     # In a task of its own, since one that swallows its cancellation must be left behind, too.
     last = Errand()
-    last.start(meta.kernel.nursery, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
+    last.start(meta.kernel, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
     await _wait(meta, last.gone.wait)
     if not meta.has_last_word:
         # A busy machine has not come to it yet. It has its last word in any case; what is bounded is how long that takes.

@@ -242,7 +242,7 @@ class Meta:
         if handler is None:
             if self.initialised and self.reason is None:
                 self.handler = handler = Errand(self._handler_ended)
-                handler.start(self.kernel.nursery, self._handle, self.callbacks.behaviour)
+                handler.start(self.kernel, self._handle, self.callbacks.behaviour)
         elif handler.task is not None:
             wake(handler.task)
 
@@ -449,7 +449,7 @@ class Meta:
         self._begin_to_end(reason)
         if self.initialised:
             self.closing = Errand()
-            self.closing.start(self.kernel.nursery, lambda: close(self), f"{self.callbacks.behaviour} ending")
+            self.closing.start(self.kernel, lambda: close(self), f"{self.callbacks.behaviour} ending")
         elif self._initialising is not None:
             self._initialising.cancel()
 
@@ -483,6 +483,8 @@ class Meta:
         for child in list(self.owned.values()):
             if not child.options.linger:
                 child.kill()
+
+    force_end = kill
 
     def stop_accepting(self) -> "Sequence[Process]":
         """Accept nobody any more, if this is a server. Returns the processes that were made for its connections."""

@@ -25,7 +25,7 @@ def start_reader(meta: "Meta") -> None:
     """
     if not meta.has_thread:
         meta.reader = Errand(lambda: reader_ended(meta))
-        meta.reader.start(meta.kernel.nursery, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
+        meta.reader.start(meta.kernel, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
         return
     kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
     meta.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta))

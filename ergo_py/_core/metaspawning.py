@@ -135,7 +135,7 @@ def spawn_beside(
 
     errand = Errand(ended)
     try:
-        errand.start(kernel.nursery, live, type(behaviour).__qualname__)
+        errand.start(kernel, live, type(behaviour).__qualname__)
     except RuntimeError:  # the nursery is closed
         raise NodeStoppedError(kernel.pid.node, "it starts nothing any more") from None
     return errand
@@ -185,7 +185,7 @@ def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Ali
 
     def start() -> None:
         try:
-            errand.start(meta.kernel.nursery, bear, f"spawn {type(behaviour).__qualname__}")
+            errand.start(meta.kernel, bear, f"spawn {type(behaviour).__qualname__}")
         except RuntimeError:  # the nursery is closed
             refuse()
 

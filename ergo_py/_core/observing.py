@@ -63,7 +63,7 @@ class Observer:
 
     __slots__ = ("_failed", "_function", "_report")
 
-    def __init__(self, function: Callable[[Sight], object], report: Callable[[Exception], None]) -> None:
+    def __init__(self, function: Callable[[Sight], object], report: Callable[[BaseException], None]) -> None:
         self._function = function
         self._report = report
         self._failed = False
@@ -71,7 +71,7 @@ class Observer:
     def __call__(self, sight: Sight) -> None:
         try:
             self._function(sight)
-        except Exception as error:
+        except BaseException as error:
             if not self._failed:
                 self._failed = True
                 self._report(error)

@@ -7,18 +7,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from .backlogs import Backlogs
 from .bridge import Lock
-from .ending import kill_all, stop_all
+from .ending import as_ended, kill_all, stop_all
 from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
-from .info import Ended, ExitReport
+from .info import ExitReport
+from .interrupts import Interrupts
 from .kernel import Kernel
 from .log import Output, check_output
 from .node import Node
 from .observing import Sight
 from .options import check_flag, check_level, check_name, check_number
 from .reasons import Shutdown
+from .relay import Relay
 from .watchdog import Watchdog
 
 __all__ = ["NodeContext", "open_node", "read_permissions"]
@@ -42,6 +45,9 @@ _creations: Final = _Creations()
 
 N = TypeVar("N", bound=Node)
 
+_GRACE: Final = 0.5
+"""Seconds in which the node's own tasks are expected to end."""
+
 
 class NodeContext(Generic[N]):
     """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
@@ -56,6 +62,10 @@ class NodeContext(Generic[N]):
         self._down = trio.Event()
         self._closing = trio.Event()
         self._ready = trio.Event()
+        self._over = trio.Event()
+        self._patience = trio.CancelScope()
+        """How long an orderly stop may take."""
+        self._interrupts = Interrupts()
         self._failure: BaseException | None = None
         self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
         """Opens the node's control socket with these permissions; returns what closes it. Set by what is built on the kernel."""
@@ -74,50 +84,55 @@ class NodeContext(Generic[N]):
 
         __exit__ = __await__ = __enter__
 
+    @enable_ki_protection
     async def __aenter__(self) -> N:
         if self._entered:
             raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
         self._entered = True
+        self._interrupts.hold()
         # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
         # process that cannot be ended at all can be left behind, where a nursery would wait for it for ever.
         trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
-        with trio.CancelScope(shield=True):
-            await self._ready.wait()
+        interrupt = await self._wait_for(self._ready)
         node = self._node
         if node is None:
-            raise self._failure or NodeStoppedError(self._name)
-        threshold = self._options["watchdog"]
-        if threshold:
-            self._watchdog = node._watchdog = Watchdog(
-                node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
-            )
-        if self.open_control is not None and self._options["control"]:
-            try:
+            self._interrupts.release()
+            raise interrupt or self._failure or NodeStoppedError(self._name)
+        try:
+            if interrupt is not None:
+                raise interrupt
+            threshold = self._options["watchdog"]
+            if threshold:
+                self._watchdog = node._watchdog = Watchdog(
+                    node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
+                )
+            if self.open_control is not None and self._options["control"]:
                 self._close_control = self.open_control(node, self._options["control"])
-            except BaseException:
-                with trio.CancelScope(shield=True):
-                    await self._shut_down()
-                raise
+        except BaseException:
+            await self._stop(asked=interrupt is not None)
+            raise
         self._body = trio.CancelScope()
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
         trio.lowlevel.spawn_system_task(self._heed_stop, node, self._body, name=f"node {self._name}: stop")
         return node
 
+    @enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         assert self._node is not None
         assert self._body is not None
         kernel = self._node._kernel
-        with trio.CancelScope(shield=True):
-            await self._shut_down()
+        interrupt = await self._stop(asked=isinstance(error, KeyboardInterrupt))
         self._node._stop_asked.set()
         swallowed = self._body.__exit__(kind, error, trace)
         if kernel.fatal is not None:
             raise kernel.fatal
         if self._failure is not None:
             raise self._failure
+        if interrupt is not None and not isinstance(error, KeyboardInterrupt):
+            raise interrupt
         if kernel.escalated is not None and kernel.escalated.reason is not None and (error is None or swallowed):
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
@@ -129,6 +144,28 @@ class NodeContext(Generic[N]):
     async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
         await node._stop_asked.wait()
         body.cancel()
+
+    async def _wait_for(self, event: trio.Event, *, asked: bool = False) -> KeyboardInterrupt | None:
+        """Wait, whatever is cancelled around this. The second Ctrl-C ends the patience of an orderly stop."""
+        interrupt = None
+        while not event.is_set():
+            try:
+                with trio.CancelScope(shield=True):
+                    await event.wait()
+            except KeyboardInterrupt as another:
+                interrupt = another
+                if asked:
+                    self._patience.cancel()
+                asked = True
+        return interrupt
+
+    async def _stop(self, *, asked: bool) -> KeyboardInterrupt | None:
+        """Stop everything, in a task that nobody cancels or interrupts."""
+        assert self._node is not None
+        trio.lowlevel.spawn_system_task(self._shut_down, self._node, name=f"node {self._name}: going down")
+        return await self._wait_for(self._over, asked=asked)
+
+    # -- the task that holds everything ------------------------------------------------------------------------------
 
     async def _main(self) -> None:
         options = self._options
@@ -154,47 +191,54 @@ class NodeContext(Generic[N]):
                     redact=options["redact"],
                 )
                 self._node = self.node_type(kernel, options["expose_env"])
-                nursery.start_soon(kernel.clock.run, name="clock")
+                kernel.start(kernel.clock.run, name="clock")
                 # Now and not in the task: once a node is open, it has all the descriptors that it needs for itself.
                 kernel.router.bridge.hang_bell()
-                nursery.start_soon(kernel.router.bridge.serve, name="threads")
+                kernel.start(kernel.router.bridge.serve, name="threads")
                 self._ready.set()
-                await self._closing.wait()
-                kernel.clock.stop()
-                kernel.lingering.stop()
+                try:
+                    await self._closing.wait()
+                except trio.Cancelled:
+                    # A task of the node has failed, so that all others are cancelled; or the run is over.
+                    kernel.stopping = True
+                    if self._body is not None:
+                        self._body.cancel()
+                    raise
+                finally:
+                    kernel.clock.stop()
+                    kernel.lingering.stop()
         except BaseException as failure:
             # An error that leaves a system task takes the whole run down; the one who opened the node should get it. It may be
             # the cancellation with which the run ends: nothing follows here that would have to be cancelled.
             self._failure = failure
         finally:
+            self._interrupts.release()
             self._ready.set()
             self._down.set()
 
-    async def _shut_down(self) -> None:
-        assert self._node is not None
-        kernel = self._node._kernel
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, node: N) -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                await self._go_down(node)
+        except BaseException as failure:
+            # As in the other task: it must not leave this one.
+            self._failure = self._failure or failure
+        finally:
+            self._over.set()
+
+    async def _go_down(self, node: N) -> None:
+        kernel = node._kernel
         began = perf_counter()
         kernel.stopping = True
-        before = [Ended(p.id, p.name, p.callbacks.behaviour, None) for p in kernel.router.processes.values()]
-        with trio.move_on_after(self._options["stop_timeout"]):
-            await stop_all(kernel.roots, Shutdown())
-        if kernel.roots:
-            late = [Ended(p.id, p.name, p.callbacks.behaviour, None) for p in kernel.router.processes.values()]
-            await kill_all(kernel.roots)
-            known = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
-            kernel.killed.extend(one for one in late if one.pid not in known)
-        kernel.router.stopped = True
-        kernel.router.bridge.close()
-        kernel.breather.stop()
-        if self._close_control is not None:
-            self._close_control()
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        self._closing.set()
-        with trio.move_on_after(0.5):
-            await self._down.wait()
+        before = [as_ended(process) for process in kernel.router.processes.values()]
+        try:
+            await self._stop_processes(kernel)
+        finally:
+            await self._close(kernel)
         forced = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
-        self._node.exit_report = report = ExitReport(
+        node.exit_report = report = ExitReport(
             perf_counter() - began,
             tuple(one for one in before if one.pid not in forced),
             tuple(kernel.killed),
@@ -202,6 +246,34 @@ class NodeContext(Generic[N]):
             kernel.escalated,
         )
         (kernel.logger.warning if forced else kernel.logger.info)(str(report))
+
+    async def _stop_processes(self, kernel: Kernel) -> None:
+        self._patience.deadline = trio.current_time() + self._options["stop_timeout"]
+        with self._patience:
+            await stop_all(kernel.roots, Shutdown())
+        if kernel.roots:
+            await kill_all(kernel.roots)
+
+    async def _close(self, kernel: Kernel) -> None:
+        kernel.router.stopped = True
+        kernel.router.bridge.close()
+        kernel.breather.stop()
+        for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
+            if close is not None:
+                try:
+                    close()
+                except BaseException as error:
+                    kernel.fail("the node cannot close what belongs to it", error)
+        self._closing.set()
+        with trio.move_on_after(_GRACE):
+            await self._down.wait()
+        # Whatever is still there: a callback that was left behind, or a task that somebody else has started here.
+        for task in kernel.nursery.child_tasks:
+            relay = Relay()
+            relay.take_over(task)
+            await relay.cut_off(task)
+        with trio.move_on_after(_GRACE):
+            await self._down.wait()
 
 
 PERMISSIONS: Final = ("look", "act", "attach")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trio.lowlevel import Abort, RaiseCancelT, Task, enable_ki_protection, reschedule, wait_task_rescheduled
 
-__all__ = ["ENDED", "PARKED", "Standin", "park", "park_as", "park_unless", "wake", "wake_with"]
+__all__ = ["ENDED", "NEVER", "PARKED", "Standin", "park", "park_as", "park_unless", "wake", "wake_with"]
 
 
 class _Mark:
@@ -55,6 +55,8 @@ def _trap() -> Any:
 
 
 _TRAP: Final[Any] = _trap()
+NEVER: Final[Any] = type(_TRAP)(None)
+"""What a task yields to sleep for good: nothing can abort it."""
 _reschedule: Final[Any] = reschedule  # untyped, for what it is given here
 
 

@@ -10,7 +10,7 @@ from trio.lowlevel import Task, current_task, enable_ki_protection
 
 from .bridge import get_ident
 from .callbacks import Callbacks
-from .ending import abandon, finish, shut
+from .ending import GRACE, Patience, abandon, fail_to_end, finish, shut
 from .errors import (
     InitTimeoutError,
     NotAllowedError,
@@ -34,6 +34,7 @@ from .reasons import Crashed, Killed, Reason
 from .receiver import NOBODY
 from .relay import Relay
 from .requests import Caller
+from .scopes import Scopes, is_being_closed, left_open
 from .seats import Seat
 from .serving import answer_now, check_plain, check_waiting, serve
 from .spawning import spawn
@@ -72,6 +73,7 @@ class Process:
         "_logger",
         "_relay",
         "_scope",
+        "abandoned",
         "accepting",
         "aliases",
         "behaviour",
@@ -80,6 +82,7 @@ class Process:
         "deferred",
         "env",
         "events",
+        "forced",
         "handled",
         "handling",
         "history",
@@ -190,6 +193,10 @@ class Process:
         self._scope: trio.CancelScope | None = None
         self._ending: trio.CancelScope | None = None
         self._relay: Relay | None = None
+        self.forced = False
+        """Whether it had to be killed, or a last callback of it was cut short by a kill."""
+        self.abandoned = False
+        """Whether it did not even end when it was killed, and is left behind."""
 
     @property
     def pid(self) -> PID:
@@ -233,18 +240,48 @@ class Process:
         if "init" in self.callbacks.asynchronous:
             return self._wait_for_init()
         if "init" in self.callbacks.defined:
+            scopes = Scopes(self.home)
             check_plain(self, "init", behaviour.init())
+            if scopes.are_left():
+                scopes.close_plain()
+                raise left_open(self.callbacks.behaviour, "init", self.home)
         return None
 
     async def _wait_for_init(self) -> None:
         timeout = self.options.init_timeout
-        with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
-            self._scope = scope
-            await self.behaviour.init()
+        # It runs in the task of the spawner, which has to get out of it, whatever it does.
+        self._relay = relay = Relay()
+        patience = Patience(self, self._leave_init, "leave an init behind")
+        self.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
+        try:
+            with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
+                self._scope = scope
+                scopes = Scopes(self.home)
+                try:
+                    await relay.run_part(self.behaviour.init())
+                finally:
+                    was_left = scopes.are_left()
+                    if was_left:
+                        error = left_open(self.callbacks.behaviour, "init", self.home)
+                        await scopes.close()
+                if was_left:
+                    raise error
+        finally:
+            patience.abandon()
+            self._relay = None
         # Also if it swallowed the cancellation: what came too late has failed.
-        if scope.cancel_called and not isinstance(self.reason, Killed):
+        if (scope.cancel_called or relay.abandoned) and not isinstance(self.reason, Killed):
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
         self._scope = None
+
+    async def _leave_init(self) -> None:
+        # A supervisor has more time than it was given: its children have theirs.
+        if self._scope is not None and self._scope.cancel_called:
+            await self.cut_off()
+
+    def is_unborn_in(self, task: Task) -> bool:
+        """Say whether its ``init`` has been left behind in this task, by an error that was raised where it was to be undone."""
+        return self.task is _NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
 
     def sit(self, seat: Seat) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
@@ -271,33 +308,56 @@ class Process:
         return self._relay
 
     async def run(self) -> None:
-        """The whole life of the task."""
+        """The whole life of the task. Nothing leaves it: an exception here would end all other tasks of the node."""
+        if self.abandoned:
+            # Before its first step.
+            return
         self.task = self.home = task = current_task()
         # What it ends with if a kill is all that leaves the scope.
         reason: Reason | None = _KILLED
         try:
-            box = self.mailbox
-            if not (self.callbacks.greets or box.main or box.ahead or box.log):
-                # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
-                await park_unless(task, box.main)
-                if self.state is TERMINATED:
-                    return
-            if self.callbacks.any_async:
-                # The scope lets kill reach a callback that waits for something else than its mailbox.
-                with trio.CancelScope() as self._scope:
+            try:
+                box = self.mailbox
+                if not (self.callbacks.greets or box.main or box.ahead or box.log):
+                    # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
+                    await park_unless(task, box.main)
+                    if self.state is TERMINATED:
+                        return
+                if self.callbacks.any_async:
+                    # The scope lets kill reach a callback that waits for something else than its mailbox.
+                    with trio.CancelScope() as self._scope:
+                        scopes = Scopes(task)
+                        try:
+                            reason = await serve(self)
+                        finally:
+                            if scopes.are_left() and not is_being_closed(task):
+                                await scopes.close()
+                else:
                     reason = await serve(self)
-            else:
-                reason = await serve(self)
-        except GeneratorExit:
-            raise
+            except BaseException as error:
+                if self.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
+                    raise
+                # Killed out of a callback whose nursery raised more than the cancellation.
+                reason = _KILLED if self._scope is not None and self._scope.cancel_called else Crashed(error)
+                if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+                    self.kernel.panic(error)
+                self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
+            if reason is not None:
+                await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
         except BaseException as error:
-            # Killed out of a callback whose nursery raised more than the cancellation.
-            reason = _KILLED if self._scope is not None and self._scope.cancel_called else Crashed(error)
-            if not isinstance(error, Exception | trio.Cancelled):
-                self.kernel.panic(error)
-            self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
-        if reason is not None:
-            await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
+            if isinstance(error, GeneratorExit) and is_being_closed(task):
+                raise
+            if self.abandoned:
+                # What one that was given up has to say concerns nobody any more.
+                return
+            fail_to_end(self, error)
+
+    async def cut_off(self) -> None:
+        """End its task, or the ``init`` in the task of its spawner, whatever its callback does."""
+        if isinstance(self.task, Task):
+            await self.guard(self.task).cut_off(self.task)
+        elif self._relay is not None:
+            await self._relay.cut_off(self.home)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -430,6 +490,12 @@ class Process:
             self.wake()
         elif self._scope is not None:
             self._scope.cancel()
+
+    def force_end(self) -> None:
+        """Kill it because it does not end when asked. One that only waits for its own is not to blame."""
+        if self.state is not STOPPING:
+            self.forced = True
+        self.kill()
 
     def cut(self, reason: Reason) -> None:
         """End it out of the callback in progress, as a kill does, but for this reason."""

@@ -239,6 +239,14 @@ def _let_go(error: BaseException) -> None:
         error.obj = None
 
 
+def _notes(error: BaseException) -> list[str]:
+    try:
+        notes = getattr(error, "__notes__", ())
+        return [f"{note}\n" for note in notes] if isinstance(notes, list | tuple) else [f"{notes!r}\n"]
+    except BaseException:
+        return ["<its __notes__ cannot be shown>\n"]
+
+
 def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
     lines: list[str] = []
     for error, frames, joint in chain:
@@ -250,7 +258,7 @@ def _format_chain(chain: tuple[_Link, ...]) -> list[str]:
             if source:
                 lines.append(f"    {source}\n")
         lines.append(f"{_describe(error)}\n")
-        lines.extend(f"{note}\n" for note in getattr(error, "__notes__", ()))
+        lines.extend(_notes(error))
         if joint:
             lines.append(joint)
     return lines

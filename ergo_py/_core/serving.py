@@ -28,12 +28,14 @@ from .mailbox import (
     STARTED,
     STOP,
     Envelope,
+    kind_name,
 )
 from .messages import NO_REPLY, Down, Exit
 from .observing import Delivered
 from .parking import park_unless
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
+from .scopes import is_being_closed, left_open
 from .states import RUNNING, SLEEP, TERMINATED
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ async def serve(process: "Process") -> Reason | None:
     observer = process.kernel.observer
     if observer is not None:
         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+    waits, status = process.callbacks.any_async, task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
     # The count of all that was handled is the count of the burst, too: it is looked at every eighth time.
@@ -89,6 +92,8 @@ async def serve(process: "Process") -> Reason | None:
                 if box.waiters and box.admit_waiters():
                     continue
                 # To sleep. No await lies between the look at the lanes and the mark that this sets.
+                if waits and (task._child_nurseries or task._cancel_status is not status):
+                    return _account_for_open(process, task)
                 now = clock()
                 process.running_time += now - process.woken
                 process.woken = 0.0
@@ -154,13 +159,22 @@ async def serve(process: "Process") -> Reason | None:
         except trio.Cancelled:
             raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or (process._scope is not None and process._scope.cancel_called):
+            if isinstance(error, GeneratorExit) and is_being_closed(task):
+                raise
+            if process.abandoned or (process._scope is not None and process._scope.cancel_called):
                 raise
             reason = process.failed(error)
             if reason is not None:
                 return reason
         # It goes on; and one that fails on every message lets others run, too.
         await checkpoint()
+
+
+def _account_for_open(process: "Process", task: Task) -> Reason:
+    """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep in it, and end in it."""
+    kind = STARTED if process.handling is None else process.handling[0]
+    error = left_open(process.callbacks.behaviour, kind_name(kind), task)
+    return process.failed(error) or Crashed(error)
 
 
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:

@@ -3,6 +3,8 @@
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from .contexts import run_in
 from .ending import undo
 from .errors import InitError, NodeStoppedError, SpawnError, TooManyProcessesError
@@ -10,7 +12,7 @@ from .kernel import Kernel
 from .observing import Spawned
 from .options import Options
 from .publishing import PROCESS_STARTED
-from .reasons import Killed
+from .reasons import Crashed, Killed
 from .seats import Seat
 from .states import SLEEP, TERMINATED
 from .watching import remember_messages
@@ -70,7 +72,8 @@ async def spawn(
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)
     except BaseException as error:
-        await undo(process, error)
+        # A spawner that was cancelled has not crashed its child: it took it along.
+        await undo(process, Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
         if isinstance(error, SpawnError):
             raise
         if isinstance(error, Exception):

@@ -282,7 +282,8 @@ class Server:
             return
         try:
             # In nobody's context: what is asked from outside has nothing to do with whoever opened the node.
-            contextvars.Context().run(self._node._kernel.nursery.start_soon, self._answer, pending)
+            kernel = self._node._kernel
+            contextvars.Context().run(lambda: kernel.start(self._answer, pending, name="for the control socket"))
         except RuntimeError:  # the nursery is closed
             self._done(pending, outcome.Error(ControlError("stopping", f"{self._node.name} is down")))
 

@@ -115,7 +115,7 @@ class EitherReader(MetaProcess):
             except Exception as error:
                 meta.finish(meta.failed("start", error))
 
-        Errand().start(meta.kernel.nursery, run, f"{meta.callbacks.behaviour}: beside its reader")
+        Errand().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
 
     # -- handing over ------------------------------------------------------------------------------------------------
 

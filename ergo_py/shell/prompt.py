@@ -68,7 +68,7 @@ class Local:
             await node.spawn(app)
             return
         self._over = trio.Event()
-        node._kernel.nursery.start_soon(self._run_main, node, name="main")
+        node._kernel.start(self._run_main, node, name="main")
         # Let it begin, and say what it says first, before the prompt appears.
         with trio.move_on_after(1.0):
             await wait_all_tasks_blocked(0.02)

@@ -29,7 +29,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.ending import abandon
-from tests.support import Failed, Puppet, Recorder, Stubborn, Witness, running_node
+from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, running_node
 
 
 def fail(me: Any) -> None:
@@ -713,14 +713,6 @@ def fast_clock() -> MockClock:
     return MockClock(rate=20.0)
 
 
-class Shielded(Actor):
-    """Waits where no cancellation reaches it."""
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.sleep_forever()
-
-
 class Rude(Actor):
     """Answers every cancellation with an exception of its own, and goes on."""
 
@@ -844,7 +836,7 @@ async def test_a_call_to_a_process_that_is_left_behind_ends(autojump_clock: Mock
             await wait_all_tasks_blocked()
             node.kill(parent)
 
-        assert reasons == [Shutdown(), Shutdown()]
+        assert reasons == [Killed(), Killed()]
 
 
 async def test_children_of_a_process_that_is_left_behind_end_with_it(fast_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 import contextvars
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,11 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py._core.errands import Errand, without_cancellation
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="nobody's")
+
+
+def in_nursery(nursery: trio.Nursery) -> Any:
+    """A kernel that starts its tasks in this nursery."""
+    return SimpleNamespace(start=lambda function, *args, name: nursery.start_soon(function, *args, name=name))
 
 
 async def swallow_everything() -> None:
@@ -30,7 +36,7 @@ async def test_it_runs_in_nobodys_context_and_tells_when_it_is_done() -> None:
 
     VARIABLE.set("mine")
     async with trio.open_nursery() as nursery:
-        errand.start(nursery, body, "an errand")
+        errand.start(in_nursery(nursery), body, "an errand")
         before = errand.task
         await errand.gone.wait()
 
@@ -50,7 +56,7 @@ async def test_it_can_be_cancelled_before_it_has_begun_and_later() -> None:
     async with trio.open_nursery() as nursery:
         early, late = Errand(), Errand()
         for errand in (early, late):
-            errand.start(nursery, body, "an errand")
+            errand.start(in_nursery(nursery), body, "an errand")
         early.cancel()
         await early.gone.wait()
         late.cancel()
@@ -71,7 +77,7 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(when: str) -> N
 
     async with trio.open_nursery() as nursery:
         errand = Errand()
-        errand.start(nursery, body, "an errand")
+        errand.start(in_nursery(nursery), body, "an errand")
         if when != "before it begins":
             await wait_all_tasks_blocked()
         if when == "when it is runnable":
@@ -83,7 +89,7 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(when: str) -> N
     assert closed == ([] if when == "before it begins" else ["closed"])
 
 
-async def test_one_that_sits_in_a_thread_cannot_be_cut_off() -> None:
+async def test_one_that_waits_for_a_thread_is_left_behind() -> None:
     held = threading.Event()
 
     async def body() -> None:
@@ -91,16 +97,18 @@ async def test_one_that_sits_in_a_thread_cannot_be_cut_off() -> None:
 
     async with trio.open_nursery() as nursery:
         errand = Errand()
-        errand.start(nursery, body, "an errand")
+        errand.start(in_nursery(nursery), body, "an errand")
         await wait_all_tasks_blocked()
         was_cut = await errand.cut_off()
-        held.set()
+    held.set()
 
-    assert not was_cut
+    assert was_cut
     assert errand.gone.is_set()
 
 
 async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None:
+    ended: list[str] = []
+
     async def body() -> None:
         try:
             await trio.sleep_forever()
@@ -109,18 +117,21 @@ async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            errand = Errand()
-            errand.start(nursery, body, "an errand")
+            errand = Errand(lambda: ended.append("ended"))
+            errand.start(in_nursery(nursery), body, "an errand")
             await wait_all_tasks_blocked()
             task = errand.task
 
             was_cut = await errand.cut_off()
 
-            assert task is not None
-            trio.lowlevel.reschedule(task)
+        # It is woken when nobody expects anything of it any more.
+        assert task is not None
+        trio.lowlevel.reschedule(task)
+        await wait_all_tasks_blocked()
 
-    assert not was_cut
+    assert was_cut
     assert errand.gone.is_set()
+    assert ended == ["ended"]
 
 
 async def cancellation() -> trio.Cancelled:

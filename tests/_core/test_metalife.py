@@ -1610,7 +1610,7 @@ def spawn_in_errand(owned: Owned, parent: Any, meta: Any, errors: list[str]) -> 
             errors.append(str(error))
 
     errand = Errand()
-    errand.start(owned.node._kernel.nursery, spawn, "spawn")
+    errand.start(owned.node._kernel, spawn, "spawn")
     return errand
 
 
@@ -1659,7 +1659,7 @@ async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_w
             await meta._meta.abandon()
 
         assert meta._meta.gone.is_set()
-        assert child.notes[-1] == ("terminate", Killed())
+        assert child.notes[-1] == ("terminate", Custom("asked"))
         assert owned.node.metas() == [parent.id]
         await errand.gone.wait()
 

@@ -1,45 +1,48 @@
 """A node comes up, and goes down: in order, in bounded time, whatever its processes do and however the body ends."""
 
+import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
+    INFINITE,
     PID,
     Actor,
     BadInputError,
     Caller,
+    ChildSpec,
     Killed,
     Node,
     NodeStoppedError,
     NoNode,
     NotAllowedError,
+    Pool,
+    PoolSpec,
     Reason,
     Shutdown,
+    Strategy,
+    Supervisor,
+    SupervisorSpec,
     TargetDownError,
     open_node,
 )
-from ergo_py._core import opening
+from ergo_py._core import ending, opening
 from ergo_py._core.clock import Clock
-from tests.support import Failed, Puppet, Recorder, Stubborn, Witness, running_node
+from ergo_py._core.watchdog import Watchdog
+from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, open_descriptors, running_node
 
 
 @pytest.fixture
 def fast_clock() -> MockClock:
     """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for those who always move."""
     return MockClock(rate=20.0)
-
-
-class Shielded(Actor):
-    """Waits where no cancellation reaches it."""
-
-    async def handle_message(self, message: Any, sender: Any) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.sleep_forever()
 
 
 class SlowEnd(Witness):
@@ -290,6 +293,171 @@ async def test_a_node_comes_down_although_a_process_waits_for_a_thread() -> None
             node.send(pid, 1)
     finally:
         release.set()
+
+
+def three(behaviour: type[Actor] = Shielded, **options: Any) -> SupervisorSpec:
+    return SupervisorSpec([ChildSpec(f"stuck-{number}", behaviour, **options) for number in range(3)])
+
+
+class Parent(Actor):
+    """A plain parent of what it is given."""
+
+    def __init__(self, *children: tuple[Any, ...]) -> None:
+        self.children = children
+
+    async def init(self) -> None:
+        for number, (behaviour, *args) in enumerate(self.children):
+            await self.spawn(behaviour, *args, name=None if args else f"stuck-{number}")
+
+
+TREES: dict[str, tuple[Any, ...]] = {
+    "a supervisor": (Supervisor, three()),
+    "children that may take for ever": (Supervisor, three(shutdown=INFINITE)),
+    "children with more time than the node": (Supervisor, three(shutdown=100)),
+    "children that are killed at once": (Supervisor, three(shutdown=0)),
+    "a supervisor of a supervisor": (Supervisor, SupervisorSpec([ChildSpec("one", Supervisor, three())])),
+    "three supervisors deep": (
+        Supervisor,
+        SupervisorSpec([ChildSpec("one", Supervisor, SupervisorSpec([ChildSpec("two", Supervisor, three())]))]),
+    ),
+    "a plain parent": (Parent, (Shielded,), (Shielded,), (Shielded,)),
+    "a plain parent of a supervisor": (Parent, (Supervisor, three())),
+    "a pool": (Pool, PoolSpec(Shielded, size=3)),
+    "all at once": (
+        Supervisor,
+        SupervisorSpec([ChildSpec("one", Shielded)], strategy=Strategy.SIMPLE_ONE_FOR_ONE),
+    ),
+}
+
+
+@pytest.mark.parametrize("stop_timeout", [0.0, 1.0, 5.5, 30.0], ids=lambda seconds: f"{seconds:g} s")
+@pytest.mark.parametrize("tree", TREES)
+async def test_stuck_processes_at_any_depth_keep_neither_the_node_nor_the_run(
+    autojump_clock: MockClock, tree: str, stop_timeout: float
+) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+    behaviour, *args = TREES[tree]
+    async with running_node(limit=1_000, stop_timeout=stop_timeout) as node:
+        pid = await node.spawn(behaviour, *args)
+        if tree == "all at once":
+            for _ in range(3):
+                await node.supervisor(pid).start_child("one")
+        stuck = {one for one in node.processes() if node.process_info(one).behaviour == "Shielded"}
+        assert len(stuck) == 3
+        for one in stuck:
+            node.send(one, "begin")
+        await wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
+
+    # Nothing is left that ``trio.run`` would wait for; and the report names those that were stuck, and them only.
+    assert trio.lowlevel.current_statistics().tasks_living <= before
+    report = node.exit_report
+    assert report is not None
+    assert {one.pid for one in report.abandoned} == stuck
+    assert not stuck & {one.pid for one in (*report.stopped, *report.killed)}
+
+
+async def in_a_nursery_with_a_stubborn_task() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.Event().wait)
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+
+async def in_a_program_that_runs_on() -> None:
+    with trio.CancelScope(shield=True):
+        await trio.run_process([sys.executable, "-c", "import time; time.sleep(1000)"])
+
+
+async def in_a_thread() -> None:
+    await trio.to_thread.run_sync(HELD.wait)
+
+
+async def in_a_nursery_with_a_thread() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(in_a_thread)
+
+
+HELD = threading.Event()
+
+
+STUCK = [in_a_nursery_with_a_stubborn_task, in_a_program_that_runs_on, in_a_thread, in_a_nursery_with_a_thread]
+
+
+@pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
+async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_run(stuck: Any) -> None:
+    HELD.clear()
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    class Stuck(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await stuck()
+
+    try:
+        async with running_node(stop_timeout=0.1) as node:
+            pid = await node.spawn(Stuck, name="stuck")
+            node.send(pid, "begin")
+            await wait_all_tasks_blocked(0.01)
+        await wait_all_tasks_blocked()
+
+        assert node.exit_report is not None
+        assert [one.name for one in node.exit_report.abandoned] == ["stuck"]
+        assert trio.lowlevel.current_statistics().tasks_living <= before
+    finally:
+        HELD.set()
+
+
+async def test_the_report_names_those_that_were_killed_and_not_their_parent(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node(stop_timeout=100) as node:
+        door = await node.spawn(Witness, ends, "door", name="door", shutdown=5)
+        sessions = [await node.call(door, lambda me: me.spawn(Witness, ends, shutdown=10)) for _ in range(3)]
+        for session in sessions:
+            node.send(session, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+
+    report = node.exit_report
+    assert report is not None
+    assert {one.pid for one in report.killed} == set(sessions)
+    assert [one.pid for one in report.stopped] == [door]
+    assert report.abandoned == ()
+    assert ends == [*[Killed()] * 3, "door"]
+
+
+async def test_supervisors_that_are_killed_while_they_stop_abandon_nobody(autojump_clock: MockClock) -> None:
+    class Waits(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    spec = SupervisorSpec([ChildSpec("leaf", Waits)])
+    for depth in range(6):
+        spec = SupervisorSpec([ChildSpec(f"level {depth}", Supervisor, spec)])
+    async with running_node(stop_timeout=0.1) as node:
+        await node.spawn(Supervisor, spec)
+
+    report = node.exit_report
+    assert report is not None
+    assert report.abandoned == ()
+    assert [one.name for one in report.killed] == ["leaf"]
+
+
+async def test_a_last_callback_that_a_kill_cuts_off_is_not_said_to_have_taken_its_time(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Waits(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    async with running_node(stop_timeout=0.1, log_output="json") as node:
+        await node.spawn(Waits)
+    by_kill = capsys.readouterr().err
+    async with running_node(log_output="json") as node:
+        await node.spawn(Waits)
+    by_limit = capsys.readouterr().err
+
+    assert "terminate was cut off by a kill" in by_kill
+    assert "terminate was cut off" in by_limit
+    assert "by a kill" not in by_limit
 
 
 async def test_a_node_comes_down_although_a_terminate_never_returns(autojump_clock: MockClock) -> None:
@@ -667,12 +835,185 @@ async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeyp
 
     monkeypatch.setattr(Clock, "run", fail)
 
-    with pytest.raises(ExceptionGroup) as caught:
-        async with running_node():
+    ends: list[Any] = []
+    with pytest.raises(Failed, match="in the clock"):
+        async with running_node() as node:
+            await node.spawn(Witness, ends)
             broken.set()
-            await wait_all_tasks_blocked()
+            # The body is told, and not left alone with a node in which nothing moves.
+            await trio.sleep_forever()
 
-    assert caught.group_contains(Failed, match="in the clock")
+    assert ends == [Shutdown()]
+    assert node.exit_report is not None
+    with pytest.raises(NodeStoppedError):
+        node.send("anybody", 1)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize("where", ["_release", "_begin", "stop_all"])
+async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that_error(
+    monkeypatch: pytest.MonkeyPatch, where: str, asynchronous: bool
+) -> None:
+    original = getattr(ending, where)
+    ends: list[Any] = []
+
+    def fail(process: Any, *args: Any) -> Any:
+        monkeypatch.setattr(ending, where, original)
+        raise Failed("in the kernel")
+
+    monkeypatch.setattr(ending, where, fail)
+    with pytest.raises(Failed, match="in the kernel"):
+        async with running_node() as node:
+            server = await node.spawn(Puppet, name="server")
+            await node.spawn(Witness, ends)
+            parent = await node.spawn(Puppet if asynchronous else Recorder)
+            if where == "stop_all" or asynchronous:
+                parent = await node.spawn(Puppet)
+                await node.call(parent, lambda me: me.spawn(Puppet))
+
+            async def call() -> None:
+                with pytest.raises(TargetDownError):
+                    await node.call(server, lambda me: trio.Event().wait(), timeout=None)
+                ends.append("settled")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call)
+                await wait_all_tasks_blocked()
+                nursery.cancel_scope.shield = True
+                node.kill(parent)
+                ended = await node.wait_ended(parent)
+                assert isinstance(ended, Killed)
+                node.kill(server)
+            await trio.sleep_forever()
+
+    assert ends == ["settled", Shutdown()]
+    assert node.processes() == []
+
+
+@pytest.mark.parametrize("behaviour", [Puppet, Shielded], ids=["willing", "stuck"])
+async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
+    autojump_clock: MockClock, behaviour: type[Actor]
+) -> None:
+    """Nothing of ours raises there; what somebody else has started there may."""
+
+    async def fail() -> None:
+        raise Failed("in the nursery")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running_node(stop_timeout=1) as node:
+            pid = await node.spawn(behaviour)
+            node.send(pid, lambda me: trio.Event().wait())
+            await wait_all_tasks_blocked()
+            node._kernel.nursery.start_soon(fail)
+            await trio.sleep_forever()
+
+    assert caught.group_contains(Failed, match="in the nursery")
+    assert node.stopping
+    assert node.processes() == []
+
+
+async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise Failed("cannot stop")
+
+    with pytest.raises(Failed, match="cannot stop"):
+        async with running_node(watchdog=0.5) as node:
+            await node.spawn(Puppet)
+            monkeypatch.setattr(opening, "stop_all", fail)
+    await wait_all_tasks_blocked()
+
+    with pytest.raises(NodeStoppedError):
+        node.send("anybody", 1)
+
+
+async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Watchdog.stop
+
+    def fail(watchdog: Any) -> None:
+        original(watchdog)
+        raise Failed("cannot close")
+
+    monkeypatch.setattr(Watchdog, "stop", fail)
+
+    with pytest.raises(Failed, match="cannot close"):
+        async with running_node(watchdog=0.5) as node:
+            pass
+
+    assert node.exit_report is not None
+
+
+async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptors = open_descriptors()
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    def refuse(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            async with running_node(watchdog=0.5):
+                raise AssertionError("there is no node")
+    await wait_all_tasks_blocked()
+
+    assert trio.lowlevel.current_statistics().tasks_living <= before
+    assert open_descriptors() <= descriptors
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, asyncio.CancelledError], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+async def test_a_last_callback_that_raises_anything_keeps_nobody_from_being_stopped(
+    autojump_clock: MockClock, error: type[BaseException], asynchronous: bool
+) -> None:
+    ends: list[Any] = []
+
+    class Plain(Actor):
+        def terminate(self, reason: Reason) -> None:
+            raise error
+
+    class Waits(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.lowlevel.checkpoint()
+            raise error
+
+    async def stop() -> None:
+        async with running_node(watchdog=0.5) as node:
+            await node.spawn(Witness, ends)
+            await node.spawn(Waits if asynchronous else Plain)
+
+    if error is GeneratorExit:
+        await stop()
+    else:
+        with pytest.raises(error):
+            await stop()
+
+    assert ends == [Shutdown()]
+
+
+async def test_a_plain_terminate_that_raises_a_cancellation_keeps_nobody_from_being_stopped(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+    cancelled: list[trio.Cancelled] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep(1)
+        except trio.Cancelled as error:
+            cancelled.append(error)
+            raise
+
+    class Odd(Actor):
+        def terminate(self, reason: Reason) -> None:
+            raise cancelled[0]
+
+    async with running_node() as node:
+        await node.spawn(Witness, ends)
+        await node.spawn(Odd)
+
+    assert ends == [Shutdown()]
 
 
 def test_a_node_that_nobody_closes_ends_with_the_loop() -> None:

@@ -324,7 +324,9 @@ async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autoj
     assert relayed.error is None
 
 
-async def test_a_coroutine_with_tasks_of_its_own_cannot_be_cut_off(autojump_clock: MockClock) -> None:
+async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks_have_ended(
+    autojump_clock: MockClock,
+) -> None:
     gate = trio.Event()
 
     async def body() -> None:
@@ -386,11 +388,15 @@ async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(aut
     assert relayed.error is None
 
 
-async def test_a_coroutine_that_waits_for_a_thread_cannot_be_cut_off() -> None:
+async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_the_thread_wakes_nobody() -> None:
     release = threading.Event()
+    steps: list[str] = []
 
     async def body() -> None:
-        await trio.to_thread.run_sync(release.wait)
+        try:
+            await trio.to_thread.run_sync(release.wait)
+        finally:
+            steps.append("cleaned up")
 
     relayed = Relayed(body())
     with trio.fail_after(10):
@@ -400,11 +406,17 @@ async def test_a_coroutine_that_waits_for_a_thread_cannot_be_cut_off() -> None:
             relayed.relay.abandon()
 
             cut = relayed.abort()
+            await wait_all_tasks_blocked(0.01)
+            done = relayed.done
             release.set()
+            # trio hears of it in its own time, and wakes nobody.
+            while trio.to_thread.current_default_thread_limiter().borrowed_tokens:  # noqa: ASYNC110
+                await trio.sleep(0.001)
 
-    assert cut is False
-    assert relayed.done
+    assert cut is True
+    assert done
     assert relayed.error is None
+    assert steps == ["cleaned up"]
 
 
 async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its_next_step() -> None:
@@ -496,7 +508,7 @@ async def test_a_coroutine_that_is_taken_over_goes_on_as_before(autojump_clock: 
 
     assert steps == [1, True]
     assert surprised.relay.finished
-    assert names[1:3] == ["run", "body"]
+    assert names[2:4] == ["run", "body"]
 
 
 async def test_a_cancellation_reaches_a_coroutine_that_was_taken_over(autojump_clock: MockClock) -> None:
@@ -599,3 +611,154 @@ async def test_what_trio_is_about_to_throw_reaches_a_coroutine_that_is_taken_ove
 
     assert caught == ["refused"]
     assert surprised.relay.finished
+
+
+# -- cut off, with all that is below -------------------------------------------------------------------------------------
+
+
+async def endure() -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+
+async def swallow() -> None:
+    while True:
+        try:
+            await trio.sleep(1)
+        except BaseException:
+            pass
+
+
+async def in_body() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(endure)
+        await endure()
+
+
+async def at_its_end() -> None:
+    async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+        outer.start_soon(swallow)
+        inner.start_soon(endure)
+        inner.start_soon(in_body)
+
+
+async def again_and_again() -> None:
+    while True:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(endure)
+        except BaseException:
+            pass
+
+
+async def in_cleaning_up() -> None:
+    try:
+        await endure()
+    finally:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(endure)
+            await endure()
+
+
+async def in_a_wait_that_cannot_be_aborted() -> None:
+    await wait_task_rescheduled(lambda _: Abort.FAILED)
+
+
+async def below_in_a_wait_that_cannot_be_aborted() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(in_a_wait_that_cannot_be_aborted)
+        await in_a_wait_that_cannot_be_aborted()
+
+
+async def in_cleaning_up_in_a_wait_that_cannot_be_aborted() -> None:
+    try:
+        await endure()
+    finally:
+        await in_a_wait_that_cannot_be_aborted()
+
+
+STUCK = [
+    endure,
+    swallow,
+    in_body,
+    at_its_end,
+    again_and_again,
+    in_cleaning_up,
+    in_a_wait_that_cannot_be_aborted,
+    below_in_a_wait_that_cannot_be_aborted,
+    in_cleaning_up_in_a_wait_that_cannot_be_aborted,
+]
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["from the beginning", "taken over"])
+@pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
+async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
+    autojump_clock: MockClock, stuck: Any, taken_over: bool
+) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+    relays: list[Relay] = []
+    tasks: list[Task] = []
+
+    async def run() -> None:
+        tasks.append(current_task())
+        if taken_over:
+            await stuck()
+        else:
+            relays.append(Relay())
+            await relays[0].run(stuck())
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await wait_all_tasks_blocked()
+            if taken_over:
+                relays.append(Relay())
+                relays[0].take_over(tasks[0])
+            below = relays[0].family(tasks[0])
+
+            cut = await relays[0].cut_off(tasks[0])
+
+        # The nursery does not wait for it; nor does the run.
+        assert cut
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        for task in below:
+            if relays[0].detached and task._next_send_fn is None:
+                # Woken by the one for whom it could not be ended.
+                trio.lowlevel.reschedule(task)
+        await wait_all_tasks_blocked()
+
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+@pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
+async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: MockClock, stuck: Any) -> None:
+    steps: list[Any] = []
+    relay = Relay()
+    impossible = "in_a_wait_that_cannot_be_aborted" in stuck.__name__
+    tasks: list[Task] = []
+
+    async def run() -> None:
+        tasks.append(current_task())
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as own:
+                own.start_soon(trio.sleep, 1)
+                await relay.run_part(stuck())
+                steps.append(len(current_task().child_nurseries))
+            steps.append(trio.current_time())
+            scope.cancel()
+            await trio.sleep_forever()
+        steps.append(scope.cancelled_caught)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            await wait_all_tasks_blocked()
+
+            cut = await relay.cut_off(tasks[0])
+
+            if impossible:
+                # The task must go on after it, so it has to be there until somebody wakes it.
+                trio.lowlevel.reschedule(tasks[0])
+
+    assert cut is not impossible
+    assert steps == [1, 1, True]
