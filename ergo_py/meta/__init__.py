@@ -17,7 +17,19 @@ from .files import (
 )
 from .framing import Decoder, Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
 from .lines import Text
-from .messages import Cause, Endpoint, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPFrames, TCPSend, TLSFacts
+from .messages import (
+    Cause,
+    Endpoint,
+    TCPClose,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPFrames,
+    TCPProtocolError,
+    TCPSend,
+    TCPSet,
+    TLSFacts,
+)
 from .options import KeepAlive, StreamOptions, WhenFull, WhenSlow
 from .port import (
     Port,
@@ -101,7 +113,9 @@ __all__ = [
     "TCPData",
     "TCPDisconnected",
     "TCPFrames",
+    "TCPProtocolError",
     "TCPSend",
+    "TCPSet",
     "TCPServer",
     "TLSFacts",
     "TLSFiles",

@@ -20,7 +20,9 @@ __all__ = [
     "TCPData",
     "TCPDisconnected",
     "TCPFrames",
+    "TCPProtocolError",
     "TCPSend",
+    "TCPSet",
     "TLSFacts",
     "check_bytes",
     "setters",
@@ -119,6 +121,19 @@ class TCPFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class TCPProtocolError:
+    """What the peer sent cannot be cut into frames; told where ``last_word=True`` was asked for.
+
+    All frames before the mistake came before this message. What the receiver sends while it serves this message is written, such
+    as the error reply of the protocol; then the connection is closed, and ends with ``Cause.PROTOCOL_ERROR``.
+    """
+
+    connection: Alias
+    detail: str
+    """What is wrong, for people."""
+
+
+@dataclass(frozen=True, slots=True)
 class TCPDisconnected:
     """The connection is no more. The last message about it, after all its data."""
 
@@ -181,3 +196,36 @@ class TCPClose(Request[None]):
     def __post_init__(self) -> None:
         if self.linger is not None:
             check_number("TCPClose(linger)", self.linger, least=0.0)
+
+
+class Same(Enum):
+    """Stands for a setting that stays as it is."""
+
+    SAME = "as before"
+
+
+SAME: Final = Same.SAME
+
+
+@dataclass(frozen=True, slots=True)
+class TCPSet(Request[None]):
+    """Change the time limits of one connection while it lives; what is not given stays as it is. None is no limit.
+
+    For limits that two sides agree on, such as the keep-alive time of MQTT. Asked with ``call`` it answers when it is done.
+    """
+
+    idle_timeout: float | Same | None = SAME
+    frame_timeout: float | Same | None = SAME
+    linger: float | Same = SAME
+
+    def __post_init__(self) -> None:
+        for name in ("idle_timeout", "frame_timeout"):
+            if getattr(self, name) is not None and getattr(self, name) is not SAME:
+                check_number(f"TCPSet({name})", getattr(self, name), least=0.001)
+        if self.linger is not SAME:
+            check_number("TCPSet(linger)", self.linger, least=0.0)
+
+    def changes(self) -> dict[str, Any]:
+        """The settings that are to change, by their names."""
+        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in settings.items() if value is not SAME}

@@ -59,6 +59,7 @@ class StreamKeywords(TypedDict, total=False):
 
     framing: Framing
     batch: bool
+    last_word: bool
     tls: ssl.SSLContext | TLSFiles | bool | None
     server_name: str | None
     write_limit: int
@@ -83,6 +84,8 @@ class StreamOptions:
     """How the stream is cut into frames; raw unless said otherwise."""
     batch: bool = False
     """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each."""
+    last_word: bool = False
+    """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers before the connection ends."""
     tls: ssl.SSLContext | TLSFiles | bool | None = None
     """None for none. For a client, True trusts what the system trusts."""
     server_name: str | None = None
@@ -125,6 +128,7 @@ class StreamOptions:
         check_number("linger", self.linger, least=0.0)
         check_flag("nodelay", self.nodelay)
         check_flag("batch", self.batch)
+        check_flag("last_word", self.last_word)
         if self.batch and isinstance(self.framing, Raw):
             raise BadInputError(
                 "batch", True, "True together with a framing; raw streams have no frames to put together"

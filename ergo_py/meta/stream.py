@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from .._core.process import Process
 from .._core.reasons import Killed, Normal, Reason
 from .._core.requests import Caller
 from .._core.timers import Timer
-from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend
+from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend, TCPSet
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
 from .sessions import end_session
@@ -127,6 +128,8 @@ class Stream(StreamReader):
                 await self._peer_is_slow()
         elif type(message) is TCPClose:
             self._close(message)
+        elif type(message) is TCPSet:
+            self._change(message)
         elif message is _TICK:
             self._look_at_clock()
         elif message is _LINGER:
@@ -151,6 +154,9 @@ class Stream(StreamReader):
             self._closers.append(caller)
             self._close(request)
             return NO_REPLY
+        if type(request) is TCPSet:
+            self._change(request)
+            return None
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
     def _put(self, data: bytes, caller: Caller | None) -> bool:
@@ -239,6 +245,13 @@ class Stream(StreamReader):
             elif self._close_waits is None:
                 self._close_waits = self._patience_of(message)
 
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    def _change(self, settings: TCPSet) -> None:
+        self._options = replace(self._options, **settings.changes())
+        self._writer.stall = self._options.idle_timeout
+        self._arm_tick()
+
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _arm_tick(self) -> None:
@@ -296,6 +309,11 @@ class Stream(StreamReader):
             self._close_waits = self._patience_of(how)
             self._half_close_if_due()
             self._look_at_close()
+
+    def _close_after_last_word(self) -> None:
+        """The receiver has said what there was to say: tell the peer that no more comes. On the loop."""
+        if not self._meta.gone.is_set() and not self.stopping:
+            self._close(TCPClose())
 
     def _patience_of(self, how: TCPClose) -> tuple[float, float]:
         return self._now(), self._options.linger if how.linger is None else how.linger

@@ -14,7 +14,7 @@ from .._core.ids import Target
 from .._core.mailbox import Lane
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TLSFacts
+from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TCPProtocolError, TLSFacts
 from .options import StreamOptions
 from .polling import Poller, watch
 from .readers import EitherReader, ReaderKind
@@ -81,10 +81,13 @@ class StreamReader(EitherReader):
         """The peer has said its last."""
         self._said_goodbye = False
         """It has done so as TLS demands."""
+        self._mistake: str | None = None
+        """What the peer did wrong, if it is to hear of that: nothing more of it is looked at."""
+        self._owes_last_word = False
         self._answered = False
         self._target: Target = ""
         self._size = _LEAST
-        self._held: Sequence[TCPData | TCPFrames] = ()
+        self._held: Sequence[TCPData | TCPFrames | TCPProtocolError] = ()
         """Read by the poller, and not taken yet by a receiver that is behind."""
 
     def _receiver(self) -> Target:
@@ -110,9 +113,13 @@ class StreamReader(EitherReader):
                         return
                 if self.cause is not None:
                     return
+                if self._owes_last_word:
+                    self._let_answer_in_thread()
+                    self._meta.router.bridge.post(self._close_after_last_word)
+                    self._owes_last_word = False
                 if self._at_end and not self._decoder.has_more:
                     break
-                if self._writer.pending > limit:
+                if self._writer.pending > limit and self._mistake is None:
                     self._wait_in_thread(self._may_read)
                 if self._decoder.has_more:
                     data = b""
@@ -125,9 +132,14 @@ class StreamReader(EitherReader):
             self._broken(error)
             return
         if self._heard_last():
-            self._meta.router.bridge.post(self._ask_whether_answered)
-            while not (self._wait_in_thread(self._nothing_is_open, self._patience()) or self._is_impatient()):
-                pass
+            self._let_answer_in_thread()
+        self._end_after_mistake()
+
+    def _let_answer_in_thread(self) -> None:
+        """Wait until the receiver has answered all it was told, and the peer has taken that; or until it takes nothing for long."""
+        self._meta.router.bridge.post(self._ask_whether_answered)
+        while not (self._wait_in_thread(self._nothing_is_open, self._patience()) or self._is_impatient()):
+            pass
 
     async def _read_in_task(self) -> None:
         sock, limit = self._socket, self._set_read_limit()
@@ -150,9 +162,13 @@ class StreamReader(EitherReader):
                 self._held = ()
                 if self.cause is not None:
                     return
+                if self._owes_last_word:
+                    await self._let_answer_in_task()
+                    self._close_after_last_word()
+                    self._owes_last_word = False
                 if self._at_end and not self._decoder.has_more:
                     break
-                if self._writer.pending > limit:
+                if self._writer.pending > limit and self._mistake is None:
                     await self._wait_in_task(self._may_read)
                 if self._decoder.has_more:
                     await trio.lowlevel.checkpoint()
@@ -171,10 +187,19 @@ class StreamReader(EitherReader):
             self._broken(error)
             return
         if self._heard_last():
-            self._ask_whether_answered()
-            if not self._nothing_is_open():
-                while not (await self._wait_in_task(self._nothing_is_open, self._patience()) or self._is_impatient()):
-                    pass
+            await self._let_answer_in_task()
+        self._end_after_mistake()
+
+    async def _let_answer_in_task(self) -> None:
+        self._ask_whether_answered()
+        if not self._nothing_is_open():
+            while not (await self._wait_in_task(self._nothing_is_open, self._patience()) or self._is_impatient()):
+                pass
+
+    def _end_after_mistake(self) -> None:
+        """An end that a mistake of the peer's has led to is none that was asked for."""
+        if self._mistake is not None:
+            self._end(Cause.PROTOCOL_ERROR, self._mistake)
 
     def _read_once(self) -> bool:
         """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
@@ -203,7 +228,8 @@ class StreamReader(EitherReader):
             self.cause is None
             and not self._at_end
             and not self._decoder.has_more
-            and self._writer.pending <= self._read_limit
+            and not self._owes_last_word
+            and (self._writer.pending <= self._read_limit or self._mistake is not None)
         )
 
     # -- the steps ---------------------------------------------------------------------------------------------------
@@ -220,11 +246,14 @@ class StreamReader(EitherReader):
         """What the peer sent together with the end of its handshake."""
         return b"" if self._secure is None else self._secure.take_rest()
 
-    def _messages(self, data: bytes) -> Sequence[TCPData | TCPFrames]:
+    def _messages(self, data: bytes) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
         """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered.
 
         There may be more of them than are returned: then the decoder says so, and this is called again without data.
         """
+        if self._mistake is not None:
+            self.bytes_in += len(data)
+            return ()
         secure, decoder = self._secure, self._decoder
         is_unfinished = False
         if data:
@@ -248,7 +277,7 @@ class StreamReader(EitherReader):
         elif frames or self.frame_since is None:
             self.frame_since = self._now()
         if not frames:
-            return ()
+            return () if self._mistake is None else (TCPProtocolError(self._meta.id, self._mistake),)
         alias = self._meta.id
         if self._is_raw:
             self.messages_in += 1
@@ -257,11 +286,16 @@ class StreamReader(EitherReader):
             return (TCPData(alias, data),)
         self.messages_in += len(frames)
         size = before - decoder.unfinished
+        messages: list[TCPData | TCPFrames | TCPProtocolError]
         if self._options.batch:
             self._weigh(size)
-            return (TCPFrames(alias, frames),)
-        self._weigh(size // len(frames))
-        return [TCPData(alias, frame) for frame in frames]
+            messages = [TCPFrames(alias, frames)]
+        else:
+            self._weigh(size // len(frames))
+            messages = [TCPData(alias, frame) for frame in frames]
+        if self._mistake is not None:
+            messages.append(TCPProtocolError(alias, self._mistake))
+        return messages
 
     def _cut(self, data: bytes) -> Sequence[Any]:
         """The next frames, at most as many as one turn may have."""
@@ -269,7 +303,10 @@ class StreamReader(EitherReader):
         try:
             frames = decoder.feed(data, _TURN)
         except FramingError as error:
-            self._end(Cause.PROTOCOL_ERROR, str(error))
+            if self._options.last_word:
+                self._mistake, self._owes_last_word = str(error), True
+            else:
+                self._end(Cause.PROTOCOL_ERROR, str(error))
             return error.frames
         except Exception as error:
             # It ends as a crash, which is logged; the peer must not take this for an end that was meant.
@@ -299,6 +336,9 @@ class StreamReader(EitherReader):
         raise NotImplementedError
 
     def _written(self) -> None:
+        raise NotImplementedError
+
+    def _close_after_last_word(self) -> None:
         raise NotImplementedError
 
     def _set_read_limit(self) -> float:
@@ -363,6 +403,8 @@ class StreamReader(EitherReader):
     def _set_cause(self, cause: Cause, detail: str) -> bool:
         if self.cause is not None:
             return False
+        if self._mistake is not None and cause in ORDERLY:
+            cause, detail = Cause.PROTOCOL_ERROR, self._mistake
         self.cause, self.detail = cause, detail
         return True
 

@@ -37,10 +37,10 @@ class Writer:
         "_scope",
         "_send",
         "_socket",
-        "_stall",
         "_start",
         "last",
         "pending",
+        "stall",
         "written",
     )
 
@@ -60,7 +60,7 @@ class Writer:
         answer: Callable[[Caller, int], object],
     ) -> None:
         """``stall`` is how long the peer may take nothing; ``changed`` is called when something that waited is out."""
-        self._stall = stall
+        self.stall = stall
         self._start = start
         self._changed = changed
         self._failed = failed
@@ -129,10 +129,10 @@ class Writer:
         try:
             with self._scope:
                 while self._queue:
-                    with trio.move_on_after(inf if self._stall is None else self._stall) as patience:
+                    with trio.move_on_after(inf if self.stall is None else self.stall) as patience:
                         await wait_writable(self._socket)
                     if patience.cancelled_caught:
-                        raise TimeoutError(f"the peer took nothing for {self._stall:g} s")
+                        raise TimeoutError(f"the peer took nothing for {self.stall:g} s")
                     self._write_some()
         except (OSError, trio.ClosedResourceError) as error:
             if not self._closed:

@@ -11,7 +11,7 @@ import trio
 
 from ergo_py import BadInputError, Custom, Down, InitError, Normal, Priority, Reject, TargetDownError, open_node
 from ergo_py.meta.framing import Delimiter, LengthHeader, Netstring
-from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPFrames, TCPSend
+from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPFrames, TCPSend, TCPSet
 from ergo_py.meta.options import WhenSlow
 from ergo_py.testing import VirtualClock
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
@@ -742,6 +742,55 @@ async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(
         assert connection.cause is (Cause.TIMEOUT if silent_ways == "both" else None)
         await stream.aclose()
         await mail.first(TCPDisconnected)
+
+
+@pytest.mark.parametrize("how", ["a call", "a message"])
+async def test_a_time_limit_may_change_while_the_connection_lives(wire: Wire, how: str, clock: MovableClock) -> None:
+    async with wired_node(limit=90_000.0) as node:
+        server, mail = await serve(node, wire, None, idle_timeout=1000.0)
+        stream = await wire.dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        (connection,) = server._open
+
+        await node.call(alias, TCPSet(idle_timeout=None, linger=7.0))
+        clock.move(5000.0)
+        connection._look_at_clock()
+        without = connection.cause
+        if how == "a call":
+            await node.call(alias, TCPSet(idle_timeout=9000.0))
+        else:
+            node.send(alias, TCPSet(idle_timeout=9000.0))
+            await until(lambda: connection._options.idle_timeout)
+        clock.move(5000.0)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert without is None
+        assert disconnected.detail == "silent for 9000 s"
+        assert connection._options.linger == 7.0
+        await stream.aclose()
+
+
+async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(wire: Wire, clock: MovableClock) -> None:
+    async with wired_node(limit=9000.0) as node:
+        server, mail = await serve(node, wire, None, framing=Delimiter(b"\n"))
+        stream = await wire.dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        (connection,) = server._open
+        await stream.send_all(b"half")
+        await until(lambda: connection.frame_since is not None)
+
+        await node.call(alias, TCPSet(frame_timeout=1000.0))
+        clock.move(1001.0)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.detail == "a frame was not complete after 1000 s"
+        await stream.aclose()
+
+
+@pytest.mark.parametrize("wrong", [{"idle_timeout": 0}, {"frame_timeout": "1"}, {"linger": None}, {"linger": -1}])
+def test_a_time_limit_that_cannot_be_right_is_refused_before_it_is_sent(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match=f"TCPSet\\({next(iter(wrong))}\\)"):
+        TCPSet(**wrong)
 
 
 async def test_a_connection_measures_time_with_the_clock_of_its_node(wire: Wire, clock: MovableClock) -> None:

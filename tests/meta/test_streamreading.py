@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import Crashed, Down, Name
+from ergo_py import Crashed, Custom, Down, Name
 from ergo_py.meta import streamreading
 from ergo_py.meta.framing import Decoder, Delimiter, Framing, LengthHeader
-from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.messages import (
+    Cause,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPFrames,
+    TCPProtocolError,
+    TCPSend,
+)
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
 
 MEBI = 1024 * 1024
@@ -254,4 +262,69 @@ async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire)
         if wire.reader == "task":
             # In two turns of the loop, each of two tasks has run at least once, in whatever order trio takes them.
             assert all(after > before for (_, before), (_, after) in zip(cuts, cuts[2:], strict=False))
+        await stream.aclose()
+
+
+# -- a last word after a mistake of the peer's -------------------------------------------------------------------------
+
+
+def complain(me: Ear, message: object) -> None:
+    if isinstance(message, TCPProtocolError):
+        me.send(message.connection, TCPSend(f"-ERR {message.detail}\n".encode()))
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(wire: Wire, batch: bool) -> None:
+    async with wired_node() as node:
+        framing = Delimiter(b"\n", max_frame=10)
+        server, mail = await serve(node, wire, complain, framing=framing, last_word=True, batch=batch)
+        stream = await wire.dial(server)
+
+        async with trio.open_nursery() as nursery:
+            # Far more than is read at once: it must neither be taken for frames nor make the end a reset.
+            nursery.start_soon(stream.send_all, b"fine\n" + b"x" * 1_000_000 + b"\nok\n" * 10)
+            said = b"".join([part async for part in stream])
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert said == b"-ERR a line of more than 10 bytes\n"
+        kinds = [TCPConnected, TCPFrames if batch else TCPData, TCPProtocolError, TCPDisconnected]
+        assert [type(message) for message in mail.heard] == kinds
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert disconnected.detail == "a line of more than 10 bytes"
+
+
+async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(wire: Wire, clock: MovableClock) -> None:
+    async with wired_node(limit=9000.0) as node:
+        framing = Delimiter(b"\n", max_frame=10)
+        server, mail = await serve(node, wire, None, framing=framing, last_word=True, linger=1000.0)
+        with wire.dial_plain(server) as peer:
+            await mail.first(TCPConnected)
+            (connection,) = server._open
+            peer.send(b"x" * 100)
+            await mail.first(TCPProtocolError)
+            await until(lambda: connection._half_closed)
+
+            clock.move(1001.0)
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+
+
+async def test_a_mistake_is_the_cause_although_the_peer_leaves_at_once(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire, None, framing=Delimiter(b"\n", max_frame=10), last_word=True)
+        watcher = Mail()
+        watching = await node.spawn(Ear, watcher)
+        stream = await wire.dial(server)
+        alias = (await mail.first(TCPConnected)).connection
+        await node.call(watching, lambda me: me.monitor(alias) and None)
+
+        await stream.send_all(b"x" * 100)
+        await stream.send_eof()
+        disconnected = await mail.first(TCPDisconnected)
+        down = await watcher.first(Down)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert down.reason == Custom("protocol error: a line of more than 10 bytes")
         await stream.aclose()
