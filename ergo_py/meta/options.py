@@ -1,9 +1,11 @@
 """The options of stream connections: one place for what TCP and Unix sockets, servers and clients have in common."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from enum import Enum
+from inspect import signature
 from typing import Any, Final, TypedDict
 
 from .._core.errors import BadInputError
@@ -78,7 +80,7 @@ class StreamKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The checked form of :class:`StreamKeywords`."""
+    """What the connections of a server, and clients, may be told as keywords; each with what it is if it is not given."""
 
     framing: Framing = _RAW
     """How the stream is cut into frames; raw unless said otherwise."""
@@ -93,20 +95,30 @@ class StreamOptions:
     write_limit: int = 1024 * 1024
     """How many bytes may wait for the peer before it counts as slow."""
     when_slow: WhenSlow = WhenSlow.WAIT
+    """Whether further sends to a slow peer wait, or its connection is dropped."""
     idle_timeout: float | None = None
-    """Seconds without a byte in either direction after which the connection is dropped."""
+    """Seconds without a byte in either direction after which the connection is dropped; None for no limit.
+
+    Bytes of a TLS record count when the record is complete.
+    """
     frame_timeout: float | None = None
-    """Seconds within which a frame that was begun must be complete."""
+    """Seconds within which a frame, or a TLS record, that was begun must be complete; None for no limit."""
     handshake_timeout: float = 10.0
+    """Seconds within which the TLS handshake must be done."""
     linger: float = 5.0
     """How long closing waits for a peer that takes nothing of the last answers, or does not close its side."""
     nodelay: bool = True
+    """Send small pieces at once (``TCP_NODELAY``). False lets the system wait a little, and put several into one packet."""
     keepalive: KeepAlive | bool = False
+    """Have the operating system ask a silent peer whether it is there; True for its own times. Nothing is put into the stream."""
     receive_buffer: int | None = None
+    """Bytes that the operating system keeps of what was not read yet; None leaves that to it."""
     send_buffer: int | None = None
+    """Bytes that the operating system keeps of what the peer has not taken yet; None leaves that to it."""
     keepalive_bytes: bytes = b""
-    """Sent whenever nothing else was sent for ``keepalive_period`` seconds."""
+    """Sent whenever nothing else was sent for ``keepalive_period`` seconds, such as a line feed where the protocol allows it."""
     keepalive_period: float | None = None
+    """Seconds after which ``keepalive_bytes`` are sent; both are given, or neither."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.framing, Framing):
@@ -138,8 +150,8 @@ class StreamOptions:
             raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")
 
 
-def read_stream_options(what: str, keywords: Mapping[str, Any]) -> StreamOptions:
-    """Check the options of a connection.
+def read_stream_options(what: str, keywords: Mapping[str, Any], made_by: Callable[..., object]) -> StreamOptions:
+    """Check the options of a connection. ``made_by`` is what they were given to, together with options of its own.
 
     Raises:
         BadInputError: one of them cannot be right.
@@ -147,9 +159,12 @@ def read_stream_options(what: str, keywords: Mapping[str, Any]) -> StreamOptions
     known = {field.name for field in fields(StreamOptions)}
     unknown = sorted(keywords.keys() - known)
     if unknown:
+        own = {one.name for one in signature(made_by).parameters.values() if one.kind is one.KEYWORD_ONLY}
+        allowed = sorted(known | own)
+        near = get_close_matches(unknown[0], allowed, 1)
         raise BadInputError(
             f"{what}(…, {unknown[0]}=…)",
             keywords[unknown[0]],
-            "one of " + ", ".join(sorted(known | {"reader", "receiver"})),
+            "one of " + ", ".join(allowed) + (f"; did you mean {near[0]}?" if near else ""),
         )
     return StreamOptions(**keywords)

@@ -46,7 +46,7 @@ class TCPConnection(Stream):
             BadInputError: an option cannot be right.
         """
         check_stream("TCPConnection(sock)", sock)
-        checked = read_stream_options("TCPConnection", options)
+        checked = read_stream_options("TCPConnection", options, TCPConnection)
         tls = checked.tls
         if tls and not checked.server_name and (not isinstance(tls, ssl.SSLContext) or tls.check_hostname):
             # Python checks no name that it was not given, and says nothing about it.
@@ -83,7 +83,9 @@ class TCPConnection(Stream):
         _check_endpoint("TCPConnection.connect", host, port, least=1)
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
-        self._begin(None, check_receiver(receiver), read_stream_options("TCPConnection.connect", options), reader)
+        self._begin(
+            None, check_receiver(receiver), read_stream_options("TCPConnection.connect", options, cls.connect), reader
+        )
         self._goal = (host, port)
         self._connect_timeout = connect_timeout
         return self
@@ -137,7 +139,25 @@ class TCPServer(Listener):
         queue: how many may wait in the operating system to be accepted.
         reuse_port: let several servers share the port.
         dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
-        options: those of the connections; see :class:`StreamOptions`.
+        framing: how the streams of the connections are cut into frames, such as ``LengthHeader()``; raw by default.
+        batch: hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each.
+        last_word: after a protocol error, tell the receiver with ``TCPProtocolError``, and send its answer before the end.
+        tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for none.
+        handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
+        idle_timeout: seconds without a byte in either direction after which a connection is dropped; None for no limit.
+        frame_timeout: seconds within which a frame that was begun must be complete; None for no limit.
+        write_limit: how many bytes may wait for a peer before it counts as slow; 1 MiB by default.
+        when_slow: ``WhenSlow.WAIT``: further sends to a slow peer wait in the mailbox of its connection, and nothing more is read
+            from it; ``WhenSlow.DROP``: its connection is dropped. The mailbox is bounded if the server is spawned with
+            ``spawn_meta(server, mailbox_size=…)``, which its connections take over, and not bounded otherwise.
+        linger: how many seconds closing waits for a peer that takes nothing of the last answers, or does not close its side.
+        nodelay: send small pieces at once (``TCP_NODELAY``); True by default.
+        keepalive: have the operating system ask silent peers whether they are there: True, or ``KeepAlive(idle, interval, count)``.
+        keepalive_bytes: what to send, in the stream, when nothing else was sent for ``keepalive_period`` seconds.
+        keepalive_period: those seconds; both are given, or neither.
+        receive_buffer: bytes that the operating system keeps of what was not read yet; None leaves that to it.
+        send_buffer: bytes that the operating system keeps of what a peer has not taken yet; None leaves that to it.
+        server_name: for clients only.
     """
 
     kind = "tcp-accept"
@@ -157,7 +177,7 @@ class TCPServer(Listener):
         **options: Unpack[StreamKeywords],
     ) -> None:
         _check_endpoint("TCPServer", host, port, least=0)
-        checked = read_stream_options("TCPServer", options)
+        checked = read_stream_options("TCPServer", options, TCPServer)
         if checked.tls is True or (isinstance(checked.tls, TLSFiles) and checked.tls.certificate is None):
             raise BadInputError("tls", checked.tls, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
         check_flag("reuse_port", reuse_port)

@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 from typing import Any, Self, Unpack
 
 import trio
@@ -42,7 +43,7 @@ class UnixConnection(Stream):
             BadInputError: an option cannot be right.
         """
         check_stream("UnixConnection(sock)", sock)
-        self._begin(sock, check_receiver(receiver), _read_options("UnixConnection", options), reader)
+        self._begin(sock, check_receiver(receiver), _read_options("UnixConnection", options, UnixConnection), reader)
 
     def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         super().__init__(to, options, reader)
@@ -67,7 +68,9 @@ class UnixConnection(Stream):
         """
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
-        self._begin(None, check_receiver(receiver), _read_options("UnixConnection.connect", options), reader)
+        self._begin(
+            None, check_receiver(receiver), _read_options("UnixConnection.connect", options, cls.connect), reader
+        )
         self._path = _check_path(path)
         self._connect_timeout = connect_timeout
         return self
@@ -115,7 +118,9 @@ class UnixServer(Listener):
         **options: Unpack[StreamKeywords],
     ) -> None:
         check_number("mode", mode, least=0, whole=True, most=0o777)
-        super().__init__(receiver, _read_options("UnixServer", options), reader, max_connections, when_full, queue)
+        super().__init__(
+            receiver, _read_options("UnixServer", options, UnixServer), reader, max_connections, when_full, queue
+        )
         self._path = _check_path(path)
         self._mode = mode
         self._made: tuple[int, int] | None = None
@@ -158,8 +163,8 @@ class UnixServer(Listener):
             await super().terminate(reason)
 
 
-def _read_options(what: str, options: StreamKeywords) -> StreamOptions:
-    checked = read_stream_options(what, options)
+def _read_options(what: str, options: StreamKeywords, made_by: Callable[..., object]) -> StreamOptions:
+    checked = read_stream_options(what, options, made_by)
     if checked.tls:
         raise BadInputError("tls", checked.tls, "None: a Unix socket does not leave the machine")
     return checked

@@ -1,6 +1,8 @@
 """What only TCP has: both versions of addresses, options of sockets, and clients that nobody here wrote."""
 
+import inspect
 import os
+import re
 import shutil
 import signal
 import socket
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ import trio
 from ergo_py import BadInputError, ChildSpec, InitError, Node
 from ergo_py.meta.framing import Delimiter, LengthHeader
 from ergo_py.meta.messages import Cause, Endpoint, TCPConnected, TCPData, TCPDisconnected, TCPSend
-from ergo_py.meta.options import KeepAlive
+from ergo_py.meta.options import KeepAlive, StreamOptions
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.tls import TLSFiles
@@ -442,3 +445,42 @@ async def test_a_flood_of_connections_is_served_to_the_last(reader: ReaderKind) 
 
         assert sorted(answers) == [b"%03d" % number for number in range(200)]
         await until(lambda: server.connections == 0 and len(node.processes()) == 1)
+
+
+def test_a_wrong_keyword_is_refused_with_all_that_are_allowed() -> None:
+    wrong: dict[str, Any] = {"max_connection": 5}
+
+    with pytest.raises(BadInputError) as server:
+        TCPServer(**wrong)
+    with pytest.raises(BadInputError) as client:
+        TCPConnection.connect("127.0.0.1", 1, **wrong)
+
+    own = {"max_connections", "when_full", "queue", "reuse_port", "dual_stack", "receiver", "reader"}
+    shared = {field.name for field in fields(StreamOptions)}
+    words = str(server.value).replace(",", " ").replace(";", " ").split()
+    assert own | shared <= set(words)
+    assert str(server.value).endswith("did you mean max_connections?")
+    assert "connect_timeout" in str(client.value)
+    assert "max_connections" not in str(client.value)
+
+
+def test_every_option_of_a_server_is_explained_where_it_is_looked_for() -> None:
+    explained = set(re.findall(r"^        (\w+): ", str(TCPServer.__doc__), re.MULTILINE))
+
+    own = {name for name in inspect.signature(TCPServer).parameters if name != "options"}
+    assert explained == own | {field.name for field in fields(StreamOptions)}
+
+
+async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        mail = Mail()
+        owner = await node.spawn(Ear, mail)
+        server = TCPServer(reader=reader)
+        await spawn_meta(node, owner, server, mailbox_size=7)
+
+        async with await trio.open_tcp_stream(*server.local):
+            connected = await mail.first(TCPConnected)
+            (connection,) = server._open
+
+            assert connected.connection == connection.id
+            assert connection._meta.mailbox.limit == 7
