@@ -273,9 +273,9 @@ class Supervising(Actor):
         owned = self._process.owned
         if not owned:
             return
+        router = self._process.router
         if not self._has_order():
             # There may be many: all at once.
-            router = self._process.router
             async with trio.open_nursery() as nursery:
                 for child in list(owned.values()):
                     nursery.start_soon(child.shut, reason)
@@ -285,6 +285,8 @@ class Supervising(Actor):
         for child in self._plan.children.values():
             if child.pid in owned:
                 owned[child.pid] = owned.pop(child.pid)
+            if router.pause_is_due():
+                await router.turn()
 
     # -- the places of the children ----------------------------------------------------------------------------------
 

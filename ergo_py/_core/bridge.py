@@ -41,6 +41,8 @@ __all__ = [
 T = TypeVar("T")
 Lock = threading.Lock
 _NO_BELL: Final = -1
+_TURN: Final = 256
+"""How many jobs of threads are done before others on the loop get a turn."""
 _SLICE: Final = 0.2
 """Seconds that the main thread blocks at a time."""
 Job = tuple[Callable[..., object], tuple[Any, ...]]
@@ -186,7 +188,7 @@ class Bridge:
 
     def catch_up(self) -> None:
         """Do, on the loop, what threads have handed over so far: it comes before whatever is done next."""
-        if self._inbox:
+        for _ in range(0, len(self._inbox), _TURN):
             self._drain()
 
     def hang_bell(self) -> None:
@@ -264,16 +266,23 @@ class Bridge:
         with self._edge:
             self._armed = False
         inbox = self._inbox
-        # Only what is there now, so that a thread in a hurry cannot keep the loop here.
-        for _ in range(len(inbox)):
-            if not inbox:  # one of the jobs has caught up with the rest
-                break
-            job, args = inbox.popleft()
-            try:
-                job(*args)
-            except BaseException as error:
-                # An exception that leaves a run_sync_soon callback takes the whole run down.
-                self._on_error(error)
+        while inbox:
+            # So many at a time, so that threads in a hurry cannot keep the loop here.
+            for _ in range(min(_TURN, len(inbox))):
+                if not inbox:  # one of the jobs has caught up with the rest
+                    break
+                job, args = inbox.popleft()
+                try:
+                    job(*args)
+                except BaseException as error:
+                    # An exception that leaves a run_sync_soon callback takes the whole run down.
+                    self._on_error(error)
+            if inbox:
+                try:
+                    self._arm()
+                except NodeStoppedError:  # there is no other turn: all of it now
+                    continue
+            return
 
 
 _bridges: Final[WeakSet[Bridge]] = WeakSet()

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -1476,6 +1477,42 @@ def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -
     verbs = ["send", "high", "bounded", "bounded pid", "name", "info", "kill", "stop", "thread"]
     assert done.stderr == ""
     assert done.stdout == "".join(f"{verb} refused, " for verb in verbs) + "0 undisturbed\n"
+
+
+# -- many jobs at once -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_bell", [True, False], ids=["own bell", "trio's door"])
+async def test_many_jobs_are_done_in_several_turns_and_in_order(has_bell: bool) -> None:
+    bridge, done, seen = make_bridge(Bridge), list[int](), list[int]()
+    async with trio.open_nursery() as nursery:
+        if has_bell:
+            bridge.hang_bell()
+        nursery.start_soon(bridge.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(2_000):
+            bridge.post(done.append, number)
+
+        while len(done) < 2_000:
+            await trio.lowlevel.checkpoint()
+            seen.append(len(done))
+        bridge.close()
+
+    assert done == list(range(2_000))
+    # In two turns of the scheduler at most two batches, since it shuffles its tasks.
+    assert max(later - earlier for earlier, later in pairwise([0, *seen])) <= 2 * 256
+
+
+@pytest.mark.parametrize("way", ["close", "catch_up"])
+async def test_all_of_many_jobs_are_done_at_once_where_they_must_be(way: str) -> None:
+    bridge, done = make_bridge(Bridge), list[int]()
+    for number in range(2_000):
+        bridge.post(done.append, number)
+
+    getattr(bridge, way)()
+
+    assert done == list(range(2_000))
+    bridge.close()
 
 
 # -- a bell of the bridge's own ------------------------------------------------------------------------------------------
