@@ -19,7 +19,8 @@ from weakref import WeakSet
 
 import outcome
 import trio
-from trio.lowlevel import TrioToken, enable_ki_protection, wait_readable
+from trio._threads import PARENT_TASK_DATA
+from trio.lowlevel import Task, TrioToken, enable_ki_protection, wait_readable
 
 from .errors import NodeStoppedError, NotAllowedError
 from .ids import PID, Alias
@@ -34,6 +35,7 @@ __all__ = [
     "bells",
     "get_ident",
     "stack_of",
+    "task_waiting_for_thread",
     "thread_names",
     "wait_in_slices",
 ]
@@ -357,6 +359,13 @@ class ReaderThread:
         except OSError:  # no such file system here: the name inside Python is all there is
             pass
         body()
+
+
+def task_waiting_for_thread() -> Task | None:
+    """The task that waits for this thread in ``trio.to_thread.run_sync``; None if none does."""
+    # trio keeps it there, for each of its worker threads, while that is at work.
+    register = getattr(PARENT_TASK_DATA, "task_register", None)
+    return None if register is None else register[0]
 
 
 def thread_names() -> dict[int, str]:

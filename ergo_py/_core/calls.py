@@ -61,8 +61,14 @@ class Calls:
             raise self._down(callee, to, request)
         task = current_task()
         caller = TaskCaller(sender, next(router.references), to, request, task)
+        beside = None
         if process is not None and task is not process.home:
-            # A task that a callback started may wait as it likes: the process itself is not held up by it.
+            # A task that a callback started. It may wait as it likes, unless the callback waits for it.
+            if process.waits_for_task(task):
+                beside = process
+                self._refuse_ring(beside, callee, to, request)
+                if beside.waiting is None:
+                    beside.waiting = caller
             process = None
         if process is not None:
             if callee is process or callee.waiting is not None:
@@ -85,6 +91,8 @@ class Calls:
         if caller.settled:
             if process is not None:
                 process.waiting = None
+            elif beside is not None:
+                _end_wait_beside(beside, caller)
             # As pause_is_due() does, without the layer.
             router.free = free = router.free - 1
             if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
@@ -103,6 +111,8 @@ class Calls:
             finally:
                 if process is not None:
                     process.end_wait()
+                elif beside is not None:
+                    _end_wait_beside(beside, caller)
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
@@ -198,13 +208,19 @@ class Calls:
             raise DeadlockError(to, request, ring)
 
     def call_from_thread(
-        self, sender: PID, to: Target, request: object, timeout: float | None, priority: Priority
+        self,
+        process: "Process | None",
+        sender: PID,
+        to: Target,
+        request: object,
+        timeout: float | None,
+        priority: Priority,
     ) -> Any:
-        """Call, and block this thread until the answer is there."""
+        """Call, and block this thread until the answer is there. ``process`` waits for this thread, if a process does."""
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
         caller = ThreadCaller(sender, next(self._router.references), to, request)
-        self._router.bridge.post(self.begin, caller, priority)
+        self._router.bridge.post(self.begin, caller, priority, process)
         try:
             # The thread watches its own deadline: it holds even while something blocks the loop.
             if not caller.parker.wait(timeout):
@@ -214,10 +230,18 @@ class Calls:
             raise
         return caller.result()
 
-    def begin(self, caller: Caller, priority: Priority) -> None:
+    def begin(self, caller: Caller, priority: Priority, process: "Process | None" = None) -> None:
         """Send a request whose caller does not wait here: a thread, or a meta-process."""
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))
+        elif ring := ring_of(process, callee):
+            caller.settle(None, DeadlockError(caller.to, caller.request, ring))
         else:
             self._post_call(callee, caller, priority)
+
+
+def _end_wait_beside(process: "Process", caller: Caller) -> None:
+    # Its callback may have begun to wait for something else meanwhile.
+    if process.waiting is caller:
+        process.waiting = None

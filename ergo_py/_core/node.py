@@ -10,7 +10,7 @@ import trio
 from trio.lowlevel import current_task
 
 from .behaviour import Behaviour, behaviour_of
-from .bridge import get_ident
+from .bridge import get_ident, task_waiting_for_thread
 from .dispatching import process_type
 from .errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Alias, EventName, Target
@@ -224,7 +224,10 @@ class Node(Looking):
             NotAllowedError: this is the thread of the event loop, which would wait for itself.
         """
         check_timeout(timeout)
-        return self._kernel.calls.call_from_thread(self._kernel.pid, to, request, timeout, check_priority(priority))
+        check_priority(priority)
+        task = task_waiting_for_thread()
+        process = None if task is None else caller_in(task)
+        return self._kernel.calls.call_from_thread(process, self._kernel.pid, to, request, timeout, priority)
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call, from any thread. False if nobody waits any more."""

@@ -371,6 +371,18 @@ class Process:
         """Say whether it is in one of its callbacks in that task. Before its first step, its ``home`` is still the spawner's."""
         return self.home is task and self.state is not SLEEP
 
+    def waits_for_task(self, task: Task) -> bool:
+        """Say whether one of its callbacks is at the end of a nursery, and waits there until that task has ended."""
+        if self.task is not self.home:
+            return False
+        nursery = task.parent_nursery
+        # In its own task nobody but its callbacks opens a nursery.
+        while nursery is not None and nursery._parent_waiting_in_aexit:
+            if nursery.parent_task is self.home:
+                return True
+            nursery = nursery.parent_task.parent_nursery
+        return False
+
     def begin_wait(self, caller: Caller) -> None:
         """Note that the process waits in a call."""
         self.waiting = caller

@@ -6,6 +6,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -1083,7 +1084,7 @@ async def test_a_task_of_a_handlers_own_nursery_may_call_while_another_process_w
         puppet, other = await node.spawn(Puppet), await node.spawn(Puppet)
 
         async def ask_back(it: Puppet) -> object:
-            # Not a ring: the callback of the first does not wait for this call, only its nursery's task does.
+            # Not a ring: the callback of the first does not wait for its nursery yet, and cancels it.
             return await it.call(puppet, lambda _: "answered", timeout=5)
 
         async def start_and_return(me: Puppet) -> None:
@@ -1398,3 +1399,100 @@ async def test_an_exception_that_is_handed_on_says_where_it_was_raised_first() -
 
     line = traceback.extract_tb(caught.value.__traceback__)[-1].line
     assert line == "{}[request]"
+
+
+async def call_in_a_nursery(me: Any, to: Any, request: Any, depth: int = 1) -> Any:
+    """Call in a task of a nursery that the callback waits for."""
+    answers: list[Any] = []
+
+    async def call() -> None:
+        answers.append(await me.call(to, request))
+
+    async def nest(depth: int) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(*((call,) if depth == 1 else (nest, depth - 1)))
+
+    await nest(depth)
+    return answers[0]
+
+
+def deadlocks(group: BaseException | None) -> list[DeadlockError]:
+    """The deadlocks among what has left a nursery, or what was the cause of it."""
+    if isinstance(group, BaseExceptionGroup):
+        return [found for one in group.exceptions for found in deadlocks(one)]
+    return [group] if isinstance(group, DeadlockError) else []
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_a_call_to_oneself_in_a_task_that_the_callback_waits_for_is_a_deadlock(depth: int) -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, lambda me: call_in_a_nursery(me, me.pid, "anything", depth))
+
+        [deadlock] = deadlocks(caught.value.__cause__)
+        assert deadlock.ring == (pid, pid)
+
+
+@pytest.mark.parametrize("closing", ["in the nursery", "outside of it"])
+async def test_a_ring_through_a_task_that_a_callback_waits_for_is_a_deadlock(closing: str) -> None:
+    async with running_node() as node:
+        one, other = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        def ask_plainly(me: Any) -> Any:
+            return me.call(one, "anything")
+
+        def ask_in_nursery(me: Any) -> Any:
+            return call_in_a_nursery(me, other if closing == "outside of it" else one, ask_plainly)
+
+        with pytest.raises(TargetDownError) as caught:
+            if closing == "outside of it":
+                await node.call(one, ask_in_nursery)
+            else:
+                await node.call(one, lambda me: me.call(other, ask_in_nursery))
+
+        cause: Any = caught.value
+        while not (found := deadlocks(cause)):
+            cause = cause.__cause__ or next(down for down in cause.exceptions if isinstance(down, TargetDownError))
+        assert set(found[0].ring) == {one, other}
+
+
+async def test_what_a_task_of_a_callback_asks_is_over_with_its_call() -> None:
+    async with running_node() as node:
+        answering, plain = await node.spawn(Puppet), await node.spawn(Recorder)
+        pid = await node.spawn(Puppet)
+        for to in (answering, plain, plain):
+            assert await node.call(pid, lambda me, to=to: call_in_a_nursery(me, to, "all")) == []
+            assert node.process_info(pid).asks is None
+
+
+async def test_a_thread_that_a_callback_waits_for_cannot_ask_that_process() -> None:
+    async with running_node() as node:
+        pid, other = await node.spawn(Puppet), await node.spawn(Puppet)
+
+        def ask_in_thread(to: Any) -> Any:
+            return lambda me: trio.to_thread.run_sync(partial(node.call_from_thread, to, "anything"))
+
+        assert await node.call(pid, ask_in_thread(other)) == []
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, ask_in_thread(pid))
+
+        assert isinstance(caught.value.__cause__, DeadlockError)
+        assert caught.value.__cause__.ring == (pid, pid)
+        assert await trio.to_thread.run_sync(node.call_from_thread, other, "anything") == []
+
+
+async def test_a_task_that_an_init_waits_for_may_call() -> None:
+    class Asks(Puppet):
+        def __init__(self, to: PID) -> None:
+            super().__init__()
+            self.to = to
+
+        async def init(self) -> None:
+            self.heard.append(await call_in_a_nursery(self, self.to, "anything"))
+
+    async with running_node() as node:
+        pid = await node.spawn(Asks, await node.spawn(Puppet))
+
+        assert await node.call(pid, "what") == [[]]
