@@ -23,11 +23,12 @@ from .relations import Kind
 from .requests import Caller
 from .slices import at_once, in_slices
 from .states import MetaState
+from .timelimits import TimeLimit
 
 if TYPE_CHECKING:
     from .metalife import Meta
 
-__all__ = ["Step", "close", "release"]
+__all__ = ["close", "release"]
 
 _GRACE: Final = 0.5
 """Seconds that something cancelled is given to be gone."""
@@ -50,41 +51,6 @@ async def close(meta: "Meta") -> None:
         release(meta)
 
 
-class Step:
-    """A step of the ending, and how long it may take.
-
-    Time in which the loop itself stood still (SIGSTOP, a machine that was paused) does not count: it says nothing about what is
-    waited for, which stood still as well. So it is waited for in turns, and a turn that ends late moves the limit.
-    """
-
-    __slots__ = ("_end", "_scope")
-
-    def __init__(self, seconds: float) -> None:
-        self._end = trio.current_time() + seconds
-        self._scope = trio.CancelScope()
-
-    def hurry(self, seconds: float) -> None:
-        """Let it take no longer than this from now on."""
-        self._end = min(self._end, trio.current_time() + seconds)
-        self._scope.deadline = min(self._scope.deadline, self._end)
-
-    async def wait(self, wait: Callable[[], Awaitable[object]], again: Callable[[], None] | None = None) -> None:
-        """Have ``wait()`` awaited until it returns or the time is over; ``again`` is called before each turn."""
-        pause = _AGAIN
-        is_over = False
-        while not is_over:
-            if again is not None:
-                again()
-            self._scope = trio.CancelScope(deadline=min(trio.current_time() + pause, self._end))
-            with self._scope:
-                await wait()
-                return
-            now = trio.current_time()
-            self._end += max(0.0, now - self._scope.deadline)
-            is_over = now >= self._end
-            pause = min(2 * pause, 1.0)
-
-
 async def _wait(
     meta: "Meta",
     wait: Callable[[], Awaitable[object]],
@@ -92,7 +58,7 @@ async def _wait(
     again: Callable[[], None] | None = None,
 ) -> None:
     """Wait for as long as a step may take; a second kill shortens it."""
-    meta.step = Step(min(meta.patience(), most))
+    meta.step = TimeLimit(min(meta.patience(), most))
     await meta.step.wait(wait, again)
     meta.step = None
 

@@ -21,7 +21,7 @@ from .info import Ended
 from .kernel import Kernel
 from .mailbox import MESSAGE, Envelope, Lane, Mailbox, Priority, kind_name
 from .metabox import RequestCaller, TwoLanes
-from .metaending import Step, close, release
+from .metaending import close, release
 from .metasending import send_wait, wait_for_room
 from .metaserving import serve
 from .metaspawning import spawn, spawn_beside, spawn_from_thread
@@ -32,6 +32,7 @@ from .reasons import Crashed, Custom, Killed, Reason
 from .requests import Caller
 from .serving import check_plain
 from .states import MetaOperation, MetaState, Operation, check_meta_allowed, check_meta_transition
+from .timelimits import TimeLimit, wait_within
 from .timers import Owned
 from .unblocking import Resources
 
@@ -167,7 +168,7 @@ class Meta:
         """Calls whose answers were deferred in a worker thread, for the loop to note."""
         # The end.
         self.closing: Errand | None = None
-        self.step: Step | None = None
+        self.step: TimeLimit | None = None
         """The step of the ending that is under way."""
         self.kills = 0
         self.reader_left = False
@@ -504,8 +505,7 @@ class Meta:
         """Stop it on behalf of its owner. Every step of an ending is bounded, so this is."""
         self.finish_with_owner(reason)
         if not self.initialised:
-            with trio.move_on_after(self.options.stop_timeout):
-                await self.gone.wait()
+            await wait_within(self.options.stop_timeout, self.gone.wait)
             await self.abandon()
         await self.gone.wait()
 
