@@ -4,21 +4,27 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Final
 
 from .ids import PID, Alias
 from .mailbox import Envelope
-from .messages import DeadLetter, Why
+from .messages import DeadLetter, MayBeLate, Why
 
 __all__ = ["DeadLetters"]
+
+_ENDED: Final = frozenset({Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT})
+"""The receiver has ended, or is ending."""
 
 
 class DeadLetters:
     """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead processes happen."""
 
-    __slots__ = ("_kept", "announce", "counts")
+    __slots__ = ("_kept", "announce", "counts", "late")
 
     def __init__(self, capacity: int) -> None:
         self.counts: Counter[Why] = Counter()
+        self.late = 0
+        """Messages that came after the end of their receiver, as they may; see :class:`MayBeLate`."""
         self.announce: Callable[[DeadLetter], None] | None = None
         """Told of each one, by whoever publishes them."""
         # A ring that forgets its oldest entry is what is wanted here; the counts forget nothing.
@@ -31,6 +37,9 @@ class DeadLetters:
 
     def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
         """Count a message that was not delivered, and remember who sent what kind of thing to whom."""
+        if isinstance(message, MayBeLate) and why in _ENDED:
+            self.late += 1
+            return
         self.counts[why] += 1
         entry = (sender, target, type(message).__qualname__, why, time.time())
         self._kept.append(entry)
@@ -42,10 +51,13 @@ class DeadLetters:
         if self.announce is not None:
             for _, sender, _, message in envelopes:
                 self.add(sender, target, message, why)
-        elif envelopes:
-            self.counts[why] += len(envelopes)
+            return
+        dead = [one for one in envelopes if not isinstance(one[3], MayBeLate)] if why in _ENDED else envelopes
+        self.late += len(envelopes) - len(dead)
+        if dead:
+            self.counts[why] += len(dead)
             now = time.time()
-            self._kept.extend([(one[1], target, type(one[3]).__qualname__, why, now) for one in envelopes])
+            self._kept.extend([(one[1], target, type(one[3]).__qualname__, why, now) for one in dead])
 
     def last(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent dead letters, newest last."""

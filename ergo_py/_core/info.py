@@ -286,6 +286,8 @@ class NodeInfo:
     calls_in_flight: int
     dead_letters: Mapping[Why, int]
     late_replies: int
+    late_messages: int
+    """Messages that crossed with the end of a connection, or of its receiver: no dead letters."""
     spawned: int
     crashed: int
     log_lines_lost: int

@@ -16,6 +16,7 @@ __all__ = [
     "EventStopped",
     "Exit",
     "LogRecord",
+    "MayBeLate",
     "NO_REPLY",
     "NoReply",
     "Published",
@@ -29,6 +30,16 @@ R = TypeVar("R")
 
 class Request(Generic[R]):
     """Base class of requests whose answer has a known type: ``class Total(Request[int])`` makes a call an ``int``."""
+
+    __slots__ = ()
+
+
+class MayBeLate:
+    """Base of messages that often cross with the end of their receiver, and whose senders need not be told of that.
+
+    What a connection is told to send when its peer has just gone is such a message, and that a connection has ended is one to a
+    receiver that ended before. They are counted as late then, and are no dead letters.
+    """
 
     __slots__ = ()
 

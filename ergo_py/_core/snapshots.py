@@ -125,6 +125,7 @@ def node_info(
         calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),
         dead_letters=dict(router.dead_letters.counts),
         late_replies=kernel.calls.late_replies,
+        late_messages=router.dead_letters.late,
         spawned=kernel.spawned,
         crashed=kernel.crashed,
         log_lines_lost=kernel.log.lost,

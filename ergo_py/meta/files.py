@@ -11,7 +11,7 @@ import trio
 
 from .._core.errors import BadInputError, Reject
 from .._core.ids import Alias, Target
-from .._core.messages import Request
+from .._core.messages import MayBeLate, Request
 from .._core.meta import MetaProcess
 from .._core.options import check_number
 from .._core.requests import Caller
@@ -59,7 +59,7 @@ class FileData:
 
 
 @dataclass(frozen=True, slots=True)
-class FileEnded:
+class FileEnded(MayBeLate):
     """The end was reached, and nothing follows."""
 
     source: Alias

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .._core.errors import BadInputError
 from .._core.ids import Alias
-from .._core.messages import Request
+from .._core.messages import MayBeLate, Request
 from .._core.options import check_number
 
 __all__ = [
@@ -134,7 +134,7 @@ class TCPProtocolError:
 
 
 @dataclass(frozen=True, slots=True)
-class TCPDisconnected:
+class TCPDisconnected(MayBeLate):
     """The connection is no more. The last message about it, after all its data."""
 
     connection: Alias
@@ -160,7 +160,7 @@ def check_text(what: str, data: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class TCPSend(Request[int]):
+class TCPSend(MayBeLate, Request[int]):
     """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes.
 
     Several pieces, such as the answers to all of :class:`TCPFrames`, may be given at once as a list: they are joined.
@@ -182,7 +182,7 @@ class TCPSend(Request[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class TCPClose(Request[None]):
+class TCPClose(MayBeLate, Request[None]):
     """Tell a connection to close. Asked with ``call`` it answers when the connection is closed.
 
     What was sent before is written, the peer is told that no more comes, and the connection ends when the peer has closed, too, or
@@ -208,7 +208,7 @@ SAME: Final = Same.SAME
 
 
 @dataclass(frozen=True, slots=True)
-class TCPSet(Request[None]):
+class TCPSet(MayBeLate, Request[None]):
     """Change the time limits of one connection while it lives; what is not given stays as it is. None is no limit.
 
     For limits that two sides agree on, such as the keep-alive time of MQTT. Asked with ``call`` it answers when it is done.

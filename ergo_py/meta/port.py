@@ -17,7 +17,7 @@ import trio
 from .._core.errors import BadInputError, MailboxFullError, Reject
 from .._core.ids import Alias, Target
 from .._core.mailbox import Lane
-from .._core.messages import Request
+from .._core.messages import MayBeLate, Request
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room
 from .._core.metaserving import wait_in_callback
@@ -109,7 +109,7 @@ class PortInputLost:
 
 
 @dataclass(frozen=True, slots=True)
-class PortExited:
+class PortExited(MayBeLate):
     """The program has ended; nothing of it follows. Either ``status`` or ``signal`` is given."""
 
     port: Alias

@@ -8,6 +8,7 @@ from typing import Final
 
 from .._core.errors import BadInputError
 from .._core.ids import Alias, Target
+from .._core.messages import MayBeLate
 from .._core.meta import MetaProcess
 from .lines import Text
 from .receivers import check_receiver
@@ -28,7 +29,7 @@ class StdinLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StdinEnded:
+class StdinEnded(MayBeLate):
     """Nothing follows: Ctrl-D was typed, or the other end of the pipe was closed."""
 
     source: Alias

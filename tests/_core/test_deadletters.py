@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ergo_py._core.deadletters import DeadLetters
 from ergo_py._core.ids import PID, Alias
 from ergo_py._core.mailbox import MESSAGE
-from ergo_py._core.messages import DeadLetter, Why
+from ergo_py._core.messages import DeadLetter, MayBeLate, Why
 
 NODE = "demo@localhost"
 SENDERS: list[PID | Alias] = [PID(NODE, 7, 1), Alias(NODE, 7, 2)]
@@ -129,3 +129,41 @@ def test_the_newest_dead_letter_comes_last() -> None:
     assert [one.message_type for one in letters.last()] == ["float", "str"]
     assert [one.message_type for one in letters.last(1)] == ["str"]
     assert letters.total == 3
+
+
+class Goodbye(MayBeLate):
+    """A message that often comes too late."""
+
+
+@pytest.mark.parametrize("why", [Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT])
+def test_a_message_that_may_be_late_is_no_dead_letter_if_its_receiver_has_ended(why: Why) -> None:
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", Goodbye(), why)
+    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order(), Goodbye())], "db", why)
+
+    assert letters.late == 3
+    assert letters.counts == {why: 1}
+    assert [letter.message_type for letter in letters.last()] == ["Order"]
+
+
+@pytest.mark.parametrize("why", [Why.NO_NODE, Why.FULL, Why.DISPLACED])
+def test_a_message_that_is_lost_to_one_who_lives_is_a_dead_letter(why: Why) -> None:
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", Goodbye(), why)
+    letters.add_all([(MESSAGE, SENDERS[0], None, Goodbye())], "db", why)
+
+    assert letters.late == 0
+    assert letters.counts == {why: 2}
+
+
+def test_a_late_message_is_not_announced() -> None:
+    letters = DeadLetters(10)
+    announced: list[DeadLetter] = []
+    letters.announce = announced.append
+
+    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order())], "db", Why.UNHANDLED_AT_EXIT)
+
+    assert [letter.message_type for letter in announced] == ["Order"]
+    assert letters.late == 1

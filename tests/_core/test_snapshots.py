@@ -353,6 +353,7 @@ async def test_a_snapshot_of_a_node(autojump_clock: MockClock) -> None:
             "calls_in_flight": 0,
             "dead_letters": {Why.NO_PROCESS: 2},
             "late_replies": 0,
+            "late_messages": 0,
             "spawned": 3,
             "crashed": 1,
             "log_lines_lost": 0,

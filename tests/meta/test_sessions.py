@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, Normal, Reason, Shutdown
-from ergo_py.meta.messages import Cause, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.sessions import end_session
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
 from tests.support import Puppet, running_node
@@ -133,6 +133,44 @@ async def test_a_call_that_is_under_way_is_finished_before_the_session_ends(wire
         (TCPDisconnected, "done"),
     ]
     assert mail.of(TCPDisconnected)[0].reason is Cause.EOF
+
+
+async def test_a_session_that_ends_by_itself_leaves_no_dead_letter(wire: Wire) -> None:
+    ends: list[Reason] = []
+
+    class Polite(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, TCPData):
+                self.send(message.connection, TCPSend(b"goodbye"))
+                self.stop()
+
+        def terminate(self, reason: Reason) -> None:
+            ends.append(reason)
+
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=Polite)
+        for _ in range(5):
+            async with await wire.dial(server) as peer:
+                await peer.send_all(b"quit")
+                assert await peer.receive_some() == b"goodbye"
+
+        await until(lambda: len(ends) == 5)
+        assert node.dead_letters() == []
+
+
+async def test_what_is_sent_to_a_connection_that_has_just_ended_is_no_dead_letter(wire: Wire) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, wire)
+        async with await wire.dial(server):
+            connection = (await mail.first(TCPConnected)).connection
+        await mail.first(TCPDisconnected)
+        await until(lambda: len(node.metas()) == 1)
+
+        assert not node.send(connection, TCPSend(b"too late"))
+        assert not node.send(connection, TCPClose())
+
+        assert node.dead_letters() == []
+        assert node.info().late_messages == 2
 
 
 # -- callbacks that go on after the connection has ended -------------------------------------------------------------------
