@@ -457,6 +457,7 @@ def test_an_expiry_takes_a_bounded_number_of_answered_calls_away() -> None:
     callers = [FakeCaller() for _ in range(2 * Deadlines.TRIM)]
     for number, caller in enumerate(callers):
         deadlines.arm(caller, 5.0 + number, 5.0 + number)
+    for caller in callers:
         caller.settle("answer", None)
     before = len(deadlines)
 
