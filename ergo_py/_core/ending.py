@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
+from .clock import Clock
 from .ids import Alias, Name
 from .info import Ended
 from .leftovers import answer, close_seats, drop_seats, hand_over
@@ -21,6 +22,7 @@ from .scopes import Scopes, is_being_closed, left_open
 from .serving import check_plain
 from .slices import at_once, in_slices
 from .states import STOPPING, TERMINATED
+from .timelimits import wait_within
 from .timers import Owned
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ __all__ = [
     "undo",
 ]
 
+_TURN: Final = 1.0
+"""Seconds that a last callback has at a time, before it is found out whether the loop stood still."""
 GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
 _GONE: Final = Standin(ENDED)
@@ -185,8 +189,7 @@ async def shut(process: "Process") -> None:
             if process.state is TERMINATED:
                 return
         while True:
-            with trio.move_on_after(options.shutdown):
-                await process.wait_gone()
+            if await wait_within(options.shutdown, process.wait_gone):
                 return
             sessions, process.sessions_over = process.sessions_over, None
             if sessions is None:
@@ -194,8 +197,7 @@ async def shut(process: "Process") -> None:
             # Its own time begins when theirs is over.
             await sessions.wait()
     process.force_end()
-    with trio.move_on_after(options.terminate_timeout + GRACE):
-        await process.wait_gone()
+    if await wait_within(options.terminate_timeout + GRACE, process.wait_gone):
         return
     # What is below it has not been killed yet.
     await kill_all({process.id: process}, kills=2 if process.owned else 1)
@@ -313,9 +315,9 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
     process.handling = None
     timeout = process.options.terminate_timeout
     patience = Patience(process, process.abandon, f"leave {name} behind")
-    process.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
+    countdown = _Countdown(process.kernel.clock, patience, timeout)
     try:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as limit:
+        with countdown.scope as limit:
             process._ending = limit
             scopes = Scopes(current_task())
             await getattr(process.behaviour, name)(reason)
@@ -333,7 +335,55 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
             raise
         _account_for(process, name, error)
     finally:
-        patience.abandon()
+        countdown.stop()
+
+
+class _Countdown:
+    """The time that a last callback has: cut off when it is over, and left behind if it goes on although it was.
+
+    It counts in turns, and a turn that ends late moves the end: time in which the loop itself stood still does not count.
+    """
+
+    __slots__ = ("_clock", "_due", "_end", "_patience", "_turn", "scope")
+
+    def __init__(self, clock: Clock, patience: "Patience", seconds: float) -> None:
+        self.scope = trio.CancelScope(shield=True)
+        self._clock = clock
+        self._patience = patience
+        self._end = clock.now() + seconds
+        self._begin_turn(seconds)
+
+    def stop(self) -> None:
+        self._turn.abandon()
+        self._patience.abandon()
+
+    def end_turn(self) -> None:
+        now = self._clock.now()
+        self._end += max(0.0, now - self._due)
+        if now < self._end:
+            self._begin_turn(self._end - now)
+        else:
+            self.scope.deadline = now
+            self._clock.arm_call(self._patience, 2 * GRACE)
+
+    def _begin_turn(self, most: float) -> None:
+        seconds = min(most, _TURN)
+        self._due = self._clock.now() + seconds
+        self._turn = _Turn(self, self._patience)
+        self._clock.arm_call(self._turn, seconds)
+
+
+class _Turn(Caller):
+    """One turn of a countdown: what the clock gives up on, as on a call."""
+
+    __slots__ = ("_countdown",)
+
+    def __init__(self, countdown: _Countdown, patience: "Patience") -> None:
+        super().__init__(patience.pid, 0, patience.pid, None)
+        self._countdown = countdown
+
+    def awaken(self) -> None:
+        self._countdown.end_turn()
 
 
 class Patience(Caller):

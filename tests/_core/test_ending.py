@@ -27,6 +27,7 @@ from ergo_py import (
     State,
     TargetDownError,
     Why,
+    open_node,
 )
 from ergo_py._core.ending import abandon
 from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, running_node
@@ -996,3 +997,55 @@ async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> Non
 
     assert reason == Custom("enough")
     assert heard == []
+
+
+# -- a program that stood still ---------------------------------------------------------------------------------------
+
+
+class Lingering(Puppet):
+    """Takes until it is let go to say its last word."""
+
+    def __init__(self, let_go: trio.Event, ended: list[str]) -> None:
+        super().__init__()
+        self.let_go = let_go
+        self.ended = ended
+
+    async def terminate(self, reason: Reason) -> None:
+        await self.let_go.wait()
+        self.ended.append(str(reason))
+
+
+async def test_time_in_which_the_program_stood_still_cuts_no_last_word_off_and_kills_nobody(
+    mock_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    let_go, ended = trio.Event(), list[str]()
+    async with open_node(watchdog=None, log_output="json") as node:
+        owner = await node.spawn(Puppet)
+        await node.call(owner, lambda me: me.spawn(Lingering, let_go, ended))
+        node.send_exit(owner)
+        await wait_all_tasks_blocked()
+
+        # Stopped and continued: the clock has gone on, and nothing has run since then.
+        for _ in range(3):
+            mock_clock.jump(6.0)
+            await wait_all_tasks_blocked()
+        let_go.set()
+        await wait_all_tasks_blocked()
+        assert node.processes() == []
+
+    assert ended == ["shutdown"]
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_node(watchdog=None, log_output="json") as node:
+        lingering = await node.spawn(Lingering, trio.Event(), [], terminate_timeout=3.5)
+        began = trio.current_time()
+        node.send_exit(lingering)
+        await node.wait_ended(lingering)
+        seconds = trio.current_time() - began
+
+    assert seconds == pytest.approx(3.5)
+    assert "terminate was cut off" in capsys.readouterr().err
