@@ -592,6 +592,44 @@ async def test_a_server_that_ends_does_not_wait_for_actors_that_have_not_begun(w
             await stream.aclose()
 
 
+async def test_an_actor_that_begins_although_its_server_has_ended_ends_as_well(wire: Wire) -> None:
+    class Deaf(Slow):
+        async def init(self) -> None:
+            with trio.CancelScope(shield=True):
+                await super().init()
+
+    begun: list[str] = []
+    gate = trio.Event()
+    async with wired_node() as node:
+        server, _ = await serve(node, wire, receiver=partial(Deaf, begun, gate))
+        stream = await wire.dial(server)
+        await until(lambda: len(begun) == 1)
+
+        node.send_exit(server.id)
+        await until(lambda: server.stopping)
+        gate.set()
+
+        assert await stream.receive_some() == b""
+        await until(lambda: node.metas() == [] and len(node.processes()) == 1)
+        await stream.aclose()
+
+
+async def test_an_actor_whose_connection_cannot_be_made_ends(tmp_path: Path) -> None:
+    wire = Wire("tcp", "thread", tmp_path)
+    mail = Mail()
+    # One for the server, none for a connection.
+    async with wired_node(max_reader_threads=1) as node:
+        server, _ = await serve(node, wire, receiver=partial(Session, mail, echo))
+
+        async with await wire.dial(server) as stream:
+            ended = await stream.receive_some()
+
+        assert ended == b""
+        await until(lambda: len(node.processes()) == 1)
+        assert (server.refused, server.connections) == (1, 0)
+        assert mail.heard == []
+
+
 class Leaves(Ear):
     """The actor of one connection, which ends the whole program."""
 
