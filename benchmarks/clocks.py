@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 from collections.abc import Sequence
 from time import perf_counter, process_time, thread_time
 from typing import Self
@@ -99,6 +100,9 @@ def percentiles(seconds: Sequence[float], scale: float = 1e6) -> dict[str, float
 
 
 def resident() -> float:
-    """Resident memory of this program in KiB."""
-    with open("/proc/self/statm", encoding="utf-8") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+    """Resident memory of this program in KiB; where the system does not tell, the most that it ever was."""
+    try:
+        with open("/proc/self/statm", encoding="utf-8") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
+    except FileNotFoundError:
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, Caller, Node, NodeInfo, Reason, open_node
+from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
     "THOROUGH",
@@ -24,6 +25,7 @@ __all__ = [
     "Stubborn",
     "Witness",
     "block_until_reported",
+    "needs_proc",
     "open_descriptors",
     "refused",
     "running_node",
@@ -146,6 +148,9 @@ def refused(error: type[Exception], verb: Any, match: str | None = None) -> Call
     return attempt
 
 
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="there is no /proc here")
+"""For a test that looks at threads or programs as the operating system sees them."""
+
 _ROOM: Final = 40
 """Bytes that the path of a directory may have if sockets are to have their place in it; the systems allow 104 or 108."""
 
@@ -167,13 +172,5 @@ def open_descriptors() -> set[tuple[int, str]]:
     To see that nothing was left open ask for ``open_descriptors() <= before``. Their number says nothing: what an earlier
     test forgot is closed whenever Python finds it.
     """
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the one for the listing itself
-            continue
-        # A thread that has just begun tells the system its name through a file, and closes that at once.
-        if not path.endswith("/comm"):
-            found.add((int(name), path))
-    return found
+    # A thread that has just begun tells the system its name through a file, and closes that at once.
+    return {one for one in _descriptors() if not one[1].endswith("/comm")}

@@ -2,9 +2,10 @@
 
 import gc
 import os
+import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,8 @@ __all__ = ["Inventory", "LeakError", "no_leaks", "take_inventory"]
 _PAUSE: Final = 0.005
 _HARMLESS: Final = ("/dev/urandom", "/dev/random", ".py", ".pyc", ".so")
 """How the targets of descriptors end that the interpreter opens when it likes."""
+_MOST: Final = 65_536
+"""So many numbers are tried where the system has no list of the open descriptors."""
 _HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Programs that the standard library keeps for the whole life of the interpreter."""
 
@@ -114,8 +117,7 @@ def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
 def _descriptors() -> frozenset[tuple[int, str]]:
     """The open descriptors, each with what it leads to, so that a number that is used again is not taken for the same."""
     found = set()
-    for entry in os.listdir("/dev/fd"):
-        number = int(entry)
+    for number in _open_numbers():
         try:
             try:
                 target = os.readlink(f"/proc/self/fd/{number}")
@@ -126,3 +128,12 @@ def _descriptors() -> frozenset[tuple[int, str]]:
             continue
         found.add((number, target))
     return frozenset(found)
+
+
+def _open_numbers() -> Iterable[int]:
+    """The numbers of all open descriptors; where the system has no list of them, all that there could be."""
+    try:
+        return map(int, os.listdir("/dev/fd"))
+    except OSError:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return range(_MOST if most == resource.RLIM_INFINITY else min(most, _MOST))

@@ -139,7 +139,7 @@ def _program(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
-        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             name = file.read().strip()
     except OSError:  # it has just ended
         return None

@@ -49,7 +49,7 @@ from ergo_py import (
 from ergo_py._core import bridge as bridge_module
 from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, stack_of, thread_names, wait_in_slices
 from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
-from tests.support import Puppet, Recorder, open_descriptors, running_node
+from tests.support import Puppet, Recorder, needs_proc, open_descriptors, running_node
 
 T = TypeVar("T")
 
@@ -288,6 +288,7 @@ async def test_what_threads_have_handed_over_can_be_done_before_anything_else() 
     assert done == [1]
 
 
+@needs_proc
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of threads are not files here")
 def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     named, release, held, names = threading.Event(), threading.Event(), list[str](), list[str]()

@@ -47,7 +47,7 @@ from ergo_py._core.behaviour import Behaviour
 from ergo_py._core.relating import Relating
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
-from tests.support import Failed, Recorder, running_node
+from tests.support import Failed, Recorder, needs_proc, running_node
 
 # -- threads -------------------------------------------------------------------------------------------------------------
 
@@ -917,6 +917,7 @@ async def test_a_supervisor_stays_on_the_loop() -> None:
             await node.spawn(Supervisor, [ChildSpec("a", Doer)], dispatcher=PINNED)
 
 
+@needs_proc
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
 @pytest.mark.parametrize("make", [lambda cpu: Pinned(cpu=cpu), lambda cpu: Pod("pod", cpu=cpu)])
 async def test_a_thread_stays_on_its_cpu_as_proc_shows(make: Callable[[int], Dispatcher]) -> None:

@@ -56,7 +56,7 @@ from ergo_py._core.metalife import Meta
 from ergo_py._core.options import MetaOptions
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
 from tests._core.test_metaending import keep_log
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, needs_proc, running_node
 
 # -- every event at every point where threads and loop meet ------------------------------------------------------------
 #
@@ -693,6 +693,7 @@ def name_in_system(thread: int | None) -> str:
     return Path(f"/proc/self/task/{thread}/comm").read_text(encoding="utf-8").strip()
 
 
+@needs_proc
 async def test_the_system_shows_the_kind_and_the_number_of_a_reader() -> None:
     class Short(InThread):
         kind = "tick"

@@ -36,7 +36,7 @@ def rig(request: pytest.FixtureRequest, short_path: Path) -> Rig:
 def programs() -> set[int]:
     """What this program has started, what has ended and was not asked for its status included; and what a rig's program started."""
     found = set()
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             stat, environment = _read(f"/proc/{name}/stat"), _read(f"/proc/{name}/environ")
             if int(stat.rpartition(b")")[2].split()[1]) == os.getpid() or MARK.encode() in environment:

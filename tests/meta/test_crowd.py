@@ -15,7 +15,7 @@ from ergo_py.meta.messages import TCPConnected
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until
-from tests.support import THOROUGH, running_node
+from tests.support import THOROUGH, needs_proc, running_node
 
 CROWD: dict[ReaderKind, int] = {"thread": 2_000, "task": 10_000} if THOROUGH else {"thread": 200, "task": 500}
 
@@ -42,6 +42,7 @@ def descriptors_for(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@needs_proc
 @pytest.mark.parametrize("reader", ["thread", "task"])
 @pytest.mark.no_cover
 async def test_a_crowd_is_served_and_every_answer_is_right(

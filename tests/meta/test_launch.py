@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ergo_py.meta import launch
+from tests.support import needs_proc
 
 NOTHING: dict[str, Any] = {"env": [], "terminal": False, "limits": [], "uid": None, "gid": None, "groups": None}
 
@@ -34,6 +35,7 @@ def test_it_becomes_the_program_with_the_environment_it_was_told_and_reports_not
     assert launched("/usr/bin/env", "env", env=["B"]) == (0, "B=2\n", "")
 
 
+@needs_proc
 def test_what_it_ignores_itself_is_not_ignored_by_the_program() -> None:
     status, printed, _ = launched("/bin/sh", "sh", "-c", "grep SigIgn /proc/self/status")
 

@@ -38,6 +38,7 @@ from ergo_py.meta.port import (
 )
 from ergo_py.meta.program import ProgramFailedError, StopTimes, Terminal
 from tests.meta.owner import Owned, eventually, owning
+from tests.support import needs_proc
 
 QUICK = StopTimes(0.05, 0.3, 1.0)
 IGNORES_TERM = ["bash", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
@@ -501,6 +502,7 @@ async def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_port_and_is_en
         assert not runs(grandchild)
 
 
+@needs_proc
 async def test_one_that_left_the_group_keeps_the_pipe_but_not_the_port() -> None:
     stranger = "setsid timeout 100 bash -c 'trap \"\" PIPE; echo $$; while :; do echo more; done 2>/dev/null'"
     async with owning() as owned:

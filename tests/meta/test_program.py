@@ -12,6 +12,7 @@ import trio
 from ergo_py import BadInputError, NotAllowedError
 from ergo_py._core import programs
 from ergo_py.meta.program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
+from tests.support import needs_proc
 
 
 def test_a_name_is_looked_for_along_the_programs_own_path_and_else_along_ours(tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ time.sleep(0.1)
 """
 
 
+@needs_proc
 async def test_those_who_have_ended_and_wait_for_a_parent_who_does_not_care_count_as_gone() -> None:
     with trio.fail_after(15):
         program = await Program.start(ProgramOptions([sys.executable, "-c", NEGLECTFUL]))

@@ -318,14 +318,21 @@ async def test_where_no_watches_are_left_the_tree_is_polled(tmp_path: Path, monk
 
 
 async def test_watches_that_run_out_later_end_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacking = False
+    lacking, asked = False, 0
+
+    def lacks() -> bool:
+        nonlocal asked
+        asked += 1
+        return lacking
+
     monkeypatch.setitem(sys.modules, "watchfiles", Silent)
     monkeypatch.setattr("ergo_py.meta.watch._RESCAN", 0.05)
-    monkeypatch.setattr("ergo_py.meta.watch.lacks_watches", lambda: lacking)
+    monkeypatch.setattr("ergo_py.meta.watch.lacks_watches", lacks)
     async with owning() as owned:
         source = await owned.spawn(DirectoryWatch(tmp_path, polling=False, interval=0.01))
         (tmp_path / "one").touch()
         await told(owned, ADDED, tmp_path / "one")
+        await eventually(lambda: asked == 1)
         lacking = True
         (tmp_path / "two").touch()
         await told(owned, ADDED, tmp_path / "two")

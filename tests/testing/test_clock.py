@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PINNED, Actor, BadInputError, CallTimeoutError, MetaProcess
 from ergo_py.testing import Deaf, Probe, VirtualClock
-from tests.support import Puppet, Recorder, running_node
+from tests.support import Puppet, Recorder, needs_proc, running_node
 
 
 def run(main: Callable[[], Awaitable[Any]], clock: VirtualClock | None = None) -> Any:
@@ -195,6 +195,7 @@ def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> N
     assert heard == [0.0] * 20
 
 
+@needs_proc
 def test_it_does_not_jump_while_a_child_program_computes() -> None:
     program = (
         "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"

@@ -1,12 +1,15 @@
 """What is there and was not there before is named."""
 
+import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -122,3 +125,19 @@ async def test_the_async_check_waits_as_well() -> None:
 
     assert len(at_once) == 1
     assert later == []
+
+
+@pytest.mark.parametrize("limit", [256, resource.RLIM_INFINITY])
+def test_descriptors_are_found_where_the_system_has_no_list_of_them(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    def missing(path: str) -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+
+    monkeypatch.setattr(os, "listdir", missing)
+    monkeypatch.setattr(os, "readlink", missing)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    with pytest.raises(LeakError, match="descriptor"), no_leaks(grace=0.0):
+        ours, theirs = socket.socketpair()
+    ours.close()
+    theirs.close()

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, Caller, MetaProcess, Node
 from ergo_py.testing import Probe, UnsettledError, VirtualClock, busy, delaying, settle
-from tests.support import Puppet, Recorder, running_node
+from tests.support import Puppet, Recorder, needs_proc, running_node
 
 
 class Chain(Actor):
@@ -82,6 +82,7 @@ async def test_what_a_worker_thread_handles_is_waited_for() -> None:
         assert heard == [0, 1, 2]
 
 
+@needs_proc
 async def test_what_a_reader_thread_thinks_about_is_waited_for() -> None:
     heard: list[Any] = []
     ours, theirs = socket.socketpair()

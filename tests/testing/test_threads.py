@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py.testing import threads
 from ergo_py.testing.threads import children, look, stirring
+from tests.support import needs_proc
 
 
 @contextmanager
@@ -120,6 +121,7 @@ def test_without_processor_clocks_a_thread_is_quiet_if_it_stands_where_it_stood(
     assert "thread waiter" not in stirred
 
 
+@needs_proc
 def test_a_child_program_is_seen_at_work_and_asleep() -> None:
     program = "import sys, time\nprint('at work', flush=True)\nx = time.time() + 60\nwhile time.time() < x: pass"
     with (
@@ -141,6 +143,7 @@ def test_a_child_program_is_seen_at_work_and_asleep() -> None:
     assert any(f"({computing.pid})" in name for name in stirred)
 
 
+@needs_proc
 def test_children_are_found_by_their_parent_where_the_kernel_has_no_list_of_them() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = threads._children_by_parent()
@@ -184,6 +187,7 @@ def test_the_names_that_trio_gives_to_its_idle_workers_are_those_that_the_suite_
     assert all(one.name.startswith("Trio thread ") for one in idle)
 
 
+@needs_proc
 def test_a_thread_of_which_python_does_not_know_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     with thread(end.wait, "stranger") as stranger:
