@@ -6,6 +6,7 @@ test asks for one of the fixtures, and nothing is done to tests that do not.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,16 +18,31 @@ if TYPE_CHECKING:
     from ergo_py.testing import VirtualClock
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a project say which names its fixtures have."""
+    parser.addini(
+        "ergo_py_fixtures",
+        "short: `node` and `virtual_clock` as well as `ergo_node` and `ergo_virtual_clock`; prefixed: only the latter",
+        default="short",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and the short names unless the project has other fixtures by these."""
     config.addinivalue_line(
         "markers",
         "ergo_node(**options): what checked_node is given for the `node` fixture: options of open_node, expect_crash=, grace=",
     )
+    names = config.getini("ergo_py_fixtures")
+    if names not in ("short", "prefixed"):
+        raise pytest.UsageError(f"ergo_py_fixtures is {names!r}; write short or prefixed")
+    if names == "short":
+        short = ModuleType("pytest_ergo_py_short_names")
+        vars(short).update(node=pytest.fixture(_node), virtual_clock=pytest.fixture(_virtual_clock))
+        config.pluginmanager.register(short, short.__name__)
 
 
-@pytest.fixture
-async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+async def _node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     """A node of its own for each test.
 
     The test fails if processes or meta-processes would not end, if threads, sockets or other descriptors or child programs are
@@ -42,8 +58,7 @@ async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
         yield node
 
 
-@pytest.fixture
-def virtual_clock() -> VirtualClock:
+def _virtual_clock() -> VirtualClock:
     """Virtual time that does not jump while a thread, the bridge or a child program is busy, and jumps otherwise.
 
     pytest-trio runs the test by it. With anyio's plugin, have ``anyio_backend`` return ``("trio", {"clock": virtual_clock})``.
@@ -51,3 +66,7 @@ def virtual_clock() -> VirtualClock:
     from ergo_py.testing import VirtualClock  # noqa: PLC0415 - only when a test wants it
 
     return VirtualClock()
+
+
+ergo_node = pytest.fixture(_node)
+ergo_virtual_clock = pytest.fixture(_virtual_clock)

@@ -90,4 +90,47 @@ def test_pytest_finds_the_plugin_by_itself(pytestconfig: pytest.Config) -> None:
 
 
 def test_no_fixture_is_used_without_being_asked_for(request: pytest.FixtureRequest) -> None:
-    assert not {"node", "virtual_clock"} & set(request.fixturenames)
+    assert not {"node", "virtual_clock", "ergo_node", "ergo_virtual_clock"} & set(request.fixturenames)
+
+
+NAMES = """
+import pytest
+
+async def test_prefixed_names_are_there(ergo_node, ergo_virtual_clock):
+    assert ergo_node.name == "test@localhost"
+
+def test_which_short_names_are_there(request):
+    there = {name for name in ("node", "virtual_clock") if request.session._fixturemanager.getfixturedefs(name, request.node)}
+    assert there == SHORT
+"""
+
+
+@pytest.mark.parametrize(
+    "names, there, status",
+    [
+        ("", {"node", "virtual_clock"}, 0),
+        ("short", {"node", "virtual_clock"}, 0),
+        ("prefixed", set(), 0),
+        ("none", set(), 4),
+    ],
+)
+def test_a_project_chooses_whether_fixtures_have_short_names(
+    tmp_path: Path, names: str, there: set[str], status: int
+) -> None:
+    (tmp_path / "test_names.py").write_text(NAMES.replace("SHORT", repr(there)), encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\ntrio_mode = true\n" + (f"ergo_py_fixtures = {names}\n" if names else ""), encoding="utf-8"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *LIGHT, "-W", "error", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == status, done.stdout + done.stderr
+    if status:
+        assert "ergo_py_fixtures is 'none'; write short or prefixed" in done.stderr
