@@ -1,5 +1,6 @@
 """The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,16 @@ class TreeNode:
     children: "tuple[TreeNode, ...]" = ()
 
     def __str__(self) -> str:
-        return "\n".join([self._line(), *self._below("")])
+        return self.text()
+
+    def text(self, *, depth: int | None = None, alike: int | None = None) -> str:
+        """The tree as text.
+
+        Args:
+            depth: how many levels below this one are shown; all if not given.
+            alike: how many children without a name are shown of each behaviour, below each parent; all if not given.
+        """
+        return "\n".join([self._line(), *self._below("", depth, alike)])
 
     def find(self, name: str) -> "TreeNode | None":
         """The first one of that name in this part of the tree."""
@@ -44,11 +54,36 @@ class TreeNode:
             return self
         return next((found for child in self.children if (found := child.find(name)) is not None), None)
 
-    def _below(self, indent: str) -> Iterator[str]:
-        for number, child in enumerate(self.children, 1):
-            is_last = number == len(self.children)
-            yield f"{indent}{'└─ ' if is_last else '├─ '}{child._line()}"
-            yield from child._below(indent + ("   " if is_last else "│  "))
+    def _below(self, indent: str, depth: int | None, alike: int | None) -> Iterator[str]:
+        if depth == 0:
+            if self.children:
+                yield f"{indent}└─ … {self._count()} below"
+            return
+        shown, folded = self._folded(alike)
+        left = len(shown) + len(folded)
+        for child in shown:
+            left -= 1
+            yield f"{indent}{'├─ ' if left else '└─ '}{child._line()}"
+            yield from child._below(indent + ("│  " if left else "   "), None if depth is None else depth - 1, alike)
+        for behaviour, count in folded.items():
+            left -= 1
+            yield f"{indent}{'├─ ' if left else '└─ '}… and {count} more {behaviour}"
+
+    def _folded(self, alike: int | None) -> "tuple[list[TreeNode], Counter[str]]":
+        """The children that are shown, and how many of each behaviour are not."""
+        if alike is None:
+            return list(self.children), Counter()
+        shown, seen, folded = [], Counter[str](), Counter[str]()
+        for child in self.children:
+            seen[child.behaviour] += child.name is None
+            if child.name is None and seen[child.behaviour] > alike:
+                folded[child.behaviour] += 1
+            else:
+                shown.append(child)
+        return shown, folded
+
+    def _count(self) -> int:
+        return sum(1 + child._count() for child in self.children)
 
     def _line(self) -> str:
         words = [word for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "") if word]

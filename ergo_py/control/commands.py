@@ -209,9 +209,10 @@ async def info(client: Client, arguments: Arguments) -> object:
 
 async def tree(client: Client, arguments: Arguments) -> object:
     """Who belongs to whom."""
+    depth, alike = (int(arguments.number(name, 0, 0, 1_000_000)) for name in ("depth", "alike"))
     arguments.done()
     taken = client.node.tree()
-    return {"text": str(taken), "tree": taken}
+    return {"text": taken.text(depth=depth or None, alike=alike or None), "tree": taken}
 
 
 async def inspect(client: Client, arguments: Arguments) -> object:

@@ -19,6 +19,8 @@ from .top import blocked_text, top
 __all__ = ["COMMANDS", "nodes"]
 
 Options = argparse.Namespace
+_ALIKE: Final = 10
+"""How many children without a name `tree` shows of each behaviour, unless it is told to show all."""
 
 
 def say_table(table: Table) -> None:
@@ -60,7 +62,7 @@ def ps(link: Link, options: Options) -> None:
 
 def tree(link: Link, options: Options) -> None:
     """Who belongs to whom."""
-    said = link.ask("tree")
+    said = link.ask("tree", depth=options.depth or 0, alike=0 if options.all else _ALIKE)
     if options.json:
         say_json(said["tree"])
     else:

@@ -149,7 +149,9 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     command.add_argument("--find", default="", metavar="TEXT", help="only those with this in their name or behaviour")
     command.add_argument("--limit", type=_count, default=1000)
     command.add_argument("--threads", action="store_true", help="only reader threads, with what each is doing")
-    grammar.at_node("tree", "show who belongs to whom")
+    command = grammar.at_node("tree", "show who belongs to whom")
+    command.add_argument("--depth", type=_count, metavar="N", help="show so many levels")
+    command.add_argument("--all", action="store_true", help="also what is like ten others beside it, and has no name")
     command = grammar.at_node("dead-letters", "list the last messages that had nowhere to go")
     command.add_argument("--count", type=_count, default=20)
     command = grammar.at_node("crashes", "say why the last processes died")
@@ -160,7 +162,8 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
 def _add_looks_at_one(grammar: _Grammar) -> None:
     grammar.at_node("info", "show what is known of a node, or of one process", who="optional")
     command = grammar.at_node("inspect", "have a process or meta-process tell about itself", who="needed")
-    command.add_argument("items", metavar="ITEM", nargs="*", help="for its handle_inspect")
+    # With a default, since Python otherwise says of an argument that may be left out that it is required.
+    command.add_argument("items", metavar="ITEM", nargs="*", default=[], help="for its handle_inspect")
     command.add_argument("--timeout", type=_positive, default=5.0)
     grammar.at_node("state", "show the attributes of a process", who="needed")
     command = grammar.at_node("peek", "show what waits in a mailbox", who="needed")

@@ -216,7 +216,7 @@ async def test_acting_does_what_it_says() -> None:
         ("exit", {"to": "recorder", "reason": 5}, "bad_argument", "reason is text"),
         ("eval", {}, "bad_argument", "source is text"),
         ("complete", {"text": 1}, "bad_argument", "text is text"),
-        ("tree", {"depth": 1}, "bad_argument", "'depth'"),
+        ("tree", {"colour": 3}, "bad_argument", "'colour'"),
         ("launch", {}, "unknown", "there are ps, info"),
         ("_answer", {}, "unknown", "there is no"),
     ],

@@ -222,6 +222,27 @@ def test_bad_input_is_answered_with_what_would_be_right(
     assert "Traceback" not in err
 
 
+def test_only_what_is_required_is_called_required(ergo: Ergo) -> None:
+    assert ergo("inspect", "demo")[2].endswith("ergo inspect: the following arguments are required: WHO\n")
+
+
+def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(node: OwnedNode, ergo: Ergo) -> None:
+    async def crowd(inner: Any) -> None:
+        for _ in range(15):
+            await inner.call("puppet", lambda me: me.spawn(Counter))
+
+    node.run_async(crowd)
+
+    folded, whole, shallow = (ergo("tree", *how)[1] for how in ([], ["--all"], ["--depth", "1"]))
+
+    assert folded.count("Counter <PID") == 1 + 10
+    assert "      └─ … and 5 more Counter\n" in folded
+    assert whole.count("Counter <PID") == 1 + 15
+    assert "more" not in whole
+    assert "   └─ … 18 below\n" in shallow
+    assert len(json.loads(ergo("tree", "--json")[1])["children"][0]["children"][1]["children"]) == 16
+
+
 def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
     status, out, _ = ergo()
 
