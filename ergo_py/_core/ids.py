@@ -12,7 +12,10 @@ __all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "T
 
 
 class PID(NamedTuple):
-    """The identity of a process: its node, the start of that node, and a number that is never used again."""
+    """The identity of a process: ``node``, its node, ``creation``, the start of that node, and ``number``, never used again.
+
+    The number is what ``ergo ps`` shows, and what its other commands take.
+    """
 
     node: str
     creation: int
@@ -23,7 +26,7 @@ class PID(NamedTuple):
 
 
 class Alias(NamedTuple):
-    """The identity of a meta-process, or a second identity of a process."""
+    """The identity of a meta-process, or a second identity of a process; ``number`` is what ``ergo ps`` shows."""
 
     node: str
     creation: int
