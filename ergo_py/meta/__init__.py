@@ -26,8 +26,10 @@ from .messages import (
     TCPDisconnected,
     TCPFrames,
     TCPProtocolError,
+    TCPSecured,
     TCPSend,
     TCPSet,
+    TCPStartTLS,
     TLSFacts,
 )
 from .options import KeepAlive, StreamOptions, WhenFull, WhenSlow
@@ -114,8 +116,10 @@ __all__ = [
     "TCPDisconnected",
     "TCPFrames",
     "TCPProtocolError",
+    "TCPSecured",
     "TCPSend",
     "TCPSet",
+    "TCPStartTLS",
     "TCPServer",
     "TLSFacts",
     "TLSFiles",

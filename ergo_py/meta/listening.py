@@ -259,8 +259,8 @@ class Listener(EitherReader):
         try:
             if meta.reason is not None or self._is_shut:
                 raise NotAllowedError("the server is ending")
-            if self._contexts is not None:
-                connection._secure = Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
+            if self._contexts is not None and not self._options.start_tls:
+                connection._secure = self.new_secure()
                 connection._may_write = False
             # In the order in which they came; what follows may take its time.
             plan = self._receivers.plan_actor()
@@ -283,6 +283,11 @@ class Listener(EitherReader):
             meta.finish(meta.failed("start", error))
             if meta.has_thread:
                 meta.pass_on(error)
+
+    def new_secure(self) -> Secure:
+        """The server's side of TLS for one connection."""
+        assert self._contexts is not None
+        return Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
 
     def _cannot_read_certificates(self, error: Exception) -> None:
         self.log.error("the certificates have changed and cannot be read; the old ones stay in use", error=str(error))

@@ -21,8 +21,10 @@ __all__ = [
     "TCPDisconnected",
     "TCPFrames",
     "TCPProtocolError",
+    "TCPSecured",
     "TCPSend",
     "TCPSet",
+    "TCPStartTLS",
     "TLSFacts",
     "check_bytes",
     "setters",
@@ -134,6 +136,14 @@ class TCPProtocolError:
 
 
 @dataclass(frozen=True, slots=True)
+class TCPSecured:
+    """TLS has begun on a connection that was in clear (``TCPStartTLS``). What comes from now on was encrypted."""
+
+    connection: Alias
+    tls: TLSFacts
+
+
+@dataclass(frozen=True, slots=True)
 class TCPDisconnected(MayBeLate):
     """The connection is no more. The last message about it, after all its data."""
 
@@ -229,3 +239,19 @@ class TCPSet(MayBeLate, Request[None]):
         """The settings that are to change, by their names."""
         settings = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in settings.items() if value is not SAME}
+
+
+@dataclass(frozen=True, slots=True)
+class TCPStartTLS(Request[None]):
+    """Have a connection with ``start_tls=True`` go on with TLS (STARTTLS of SMTP, IMAP, LDAP and PostgreSQL).
+
+    Send it while you serve the message that agrees on it: the request of the peer for a server, the answer of the server for a
+    client. The connection reads nothing in the meantime. ``say`` is sent in clear before TLS begins, such as the reply of a server;
+    what is sent afterwards is encrypted. ``TCPSecured`` tells that TLS has begun. A peer that has sent anything after its request
+    in clear is cut off with ``Cause.PROTOCOL_ERROR``: it could have been put there by somebody in between.
+    """
+
+    say: bytes = b""
+
+    def __post_init__(self) -> None:
+        check_bytes("TCPStartTLS(say)", self.say)

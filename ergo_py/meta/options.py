@@ -63,6 +63,7 @@ class StreamKeywords(TypedDict, total=False):
     batch: bool
     last_word: bool
     tls: ssl.SSLContext | TLSFiles | bool | None
+    start_tls: bool
     server_name: str | None
     write_limit: int
     when_slow: WhenSlow
@@ -90,6 +91,8 @@ class StreamOptions:
     """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers before the connection ends."""
     tls: ssl.SSLContext | TLSFiles | bool | None = None
     """None for none. For a client, True trusts what the system trusts."""
+    start_tls: bool = False
+    """Begin in clear, and with ``tls`` only when ``TCPStartTLS`` says so. Until then, one message is served at a time."""
     server_name: str | None = None
     """The name a TLS client asks for and verifies; by default the host it connects to."""
     write_limit: int = 1024 * 1024
@@ -141,6 +144,10 @@ class StreamOptions:
         check_flag("nodelay", self.nodelay)
         check_flag("batch", self.batch)
         check_flag("last_word", self.last_word)
+        check_flag("start_tls", self.start_tls)
+        if self.start_tls and (not self.tls or self.batch or isinstance(self.framing, Raw)):
+            # Whatever follows on the request in the same message would have come in clear, and look as if it had not.
+            raise BadInputError("start_tls", True, "True together with tls and a framing, and without batch")
         if self.batch and isinstance(self.framing, Raw):
             raise BadInputError(
                 "batch", True, "True together with a framing; raw streams have no frames to put together"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from .._core.errors import Reject, UnhandledCallError
+from .._core.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
 from .._core.mailbox import CALL, MESSAGE, Envelope, Lane, Priority
 from .._core.messages import NO_REPLY, Why
@@ -17,12 +17,13 @@ from .._core.process import Process
 from .._core.reasons import Killed, Normal, Reason
 from .._core.requests import Caller
 from .._core.timers import Timer
-from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend, TCPSet
+from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend, TCPSet, TCPStartTLS
 from .options import StreamOptions, WhenSlow
 from .readers import ReaderKind
 from .sessions import end_session
-from .sockets import abort_on_close, close_socket, count_unacknowledged, discard_input, prepare
+from .sockets import abort_on_close, close_socket, count_unacknowledged, describe, discard_input, prepare
 from .streamreading import StreamReader
+from .tls import Secure
 
 __all__ = ["Stream"]
 
@@ -36,6 +37,9 @@ class _Linger:
 
 
 _TICK, _LINGER = _Tick(), _Linger()
+_TOO_LATE: Final = (
+    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the message that agrees on it"
+)
 _TAKES_NOTHING: Final = 1.0
 """Seconds that the end of a connection waits for a peer whose system acknowledges nothing."""
 _LOOK_FIRST, _LOOK_LAST = 0.001, 0.05
@@ -88,7 +92,7 @@ class Stream(StreamReader):
 
     def _set_up(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.since = self.last_in = self._now()
+        self.since = self.last_in = self._handshake_since = self._now()
         if self._actor is not None:
             # What it has set itself, it keeps.
             vars(self._actor.behaviour).setdefault("connection", self.id)
@@ -130,6 +134,12 @@ class Stream(StreamReader):
             self._close(message)
         elif type(message) is TCPSet:
             self._change(message)
+        elif type(message) is TCPStartTLS:
+            if self._may_start_tls:
+                self._start_tls(message)
+            else:
+                # Whoever asked for it would go on in clear without knowing.
+                self._end(Cause.FAILED, _TOO_LATE)
         elif message is _TICK:
             self._look_at_clock()
         elif message is _LINGER:
@@ -156,6 +166,11 @@ class Stream(StreamReader):
             return NO_REPLY
         if type(request) is TCPSet:
             self._change(request)
+            return None
+        if type(request) is TCPStartTLS:
+            if not self._may_start_tls:
+                raise Reject(NotAllowedError(_TOO_LATE))
+            self._start_tls(request)
             return None
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
@@ -245,6 +260,27 @@ class Stream(StreamReader):
             elif self._close_waits is None:
                 self._close_waits = self._patience_of(message)
 
+    # -- TLS that begins later ---------------------------------------------------------------------------------------
+
+    def _new_secure(self) -> Secure:
+        secure: Secure = self._server.new_secure()
+        return secure
+
+    def _start_tls(self, message: TCPStartTLS) -> None:
+        """Let the reader, which waits, go on with the handshake once ``say`` is written; what follows is encrypted."""
+        self._may_start_tls = False
+        try:
+            secure = self._new_secure()
+        except OSError as error:
+            self._end(Cause.FAILED, f"TLS cannot begin: {describe(error)}")
+            return
+        if message.say:
+            self._put(message.say, None)
+        self._secure = secure
+        self._may_write = False
+        self._handshake_since = self._now()
+        self._arm_tick()
+
     # -- settings ----------------------------------------------------------------------------------------------------
 
     def _change(self, settings: TCPSet) -> None:
@@ -258,7 +294,7 @@ class Stream(StreamReader):
         options, now = self._options, self._now()
         times = []
         if self._secure is not None and not self._may_write:
-            times.append(self.since + options.handshake_timeout)
+            times.append(self._handshake_since + options.handshake_timeout)
         else:
             if options.idle_timeout is not None:
                 times.append(max(self.last_in, self._writer.last, self._excused) + options.idle_timeout)
@@ -278,7 +314,7 @@ class Stream(StreamReader):
     def _look_at_clock(self) -> None:
         options, now = self._options, self._now()
         if self._secure is not None and not self._may_write:
-            if now >= self.since + options.handshake_timeout:
+            if now >= self._handshake_since + options.handshake_timeout:
                 self._end(Cause.TIMEOUT, f"no TLS handshake within {options.handshake_timeout:g} s")
         else:
             if self._is_held_up():

@@ -14,7 +14,7 @@ from .._core.ids import Target
 from .._core.mailbox import Lane
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TCPProtocolError, TLSFacts
+from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TCPProtocolError, TCPSecured, TLSFacts
 from .options import StreamOptions
 from .polling import Poller, watch
 from .readers import EitherReader, ReaderKind
@@ -60,6 +60,10 @@ class StreamReader(EitherReader):
         self._secure: Secure | None = None
         self._may_write = True
         """False until the TLS handshake of a server's connection is done."""
+        self._lockstep = options.start_tls
+        """In clear, and TLS may begin: the next message is not handed over before the receiver is done with the last one."""
+        self._may_start_tls = False
+        """The receiver is at work on such a message."""
         self._server: Any = None
         """The server that accepted it."""
         self._read_limit = inf
@@ -107,10 +111,23 @@ class StreamReader(EitherReader):
                 return
             data = self._rest_of_handshake()
             while True:
-                for message in self._messages(data):
+                messages = self._messages(data)
+                for number, message in enumerate(messages, 1):
                     if not self._post(to, message) and not self._has_receiver(to):
                         self._end(Cause.NO_RECEIVER)
                         return
+                    if self._lockstep:
+                        self._may_start_tls = True
+                        self._meta.router.bridge.post(self._ask_whether_answered)
+                        self._wait_in_thread(self._has_decided)
+                        if self._starts_tls(number == len(messages)):
+                            assert self._secure is not None
+                            if not _shake_hands_in_thread(sock, self._secure):
+                                self._end(Cause.EOF, "during the TLS handshake")
+                                return
+                            self._post(to, self._upgraded())
+                        if self.cause is not None:
+                            return
                 if self.cause is not None:
                     return
                 if self._owes_last_word:
@@ -123,6 +140,8 @@ class StreamReader(EitherReader):
                     self._wait_in_thread(self._may_read)
                 if self._decoder.has_more:
                     data = b""
+                    continue
+                if self._secure is not None and (data := self._secure.take_rest()):
                     continue
                 data = sock.recv(self._size)
                 if not data:
@@ -155,10 +174,22 @@ class StreamReader(EitherReader):
             self._held = self._messages(self._rest_of_handshake())
             is_new = self._server is not None
             while True:
-                for message in self._held:
+                for number, message in enumerate(self._held, 1):
                     if not await self._hand_over(to, message) and not self._has_receiver(to):
                         self._end(Cause.NO_RECEIVER)
                         return
+                    if self._lockstep:
+                        self._may_start_tls = True
+                        self._ask_whether_answered()
+                        await self._wait_in_task(self._has_decided)
+                        if self._starts_tls(number == len(self._held)):
+                            assert self._secure is not None
+                            if not await shake_hands(sock, self._secure):
+                                self._end(Cause.EOF, "during the TLS handshake")
+                                return
+                            await self._hand_over(to, self._upgraded())
+                        if self.cause is not None:
+                            return
                 self._held = ()
                 if self.cause is not None:
                     return
@@ -173,6 +204,9 @@ class StreamReader(EitherReader):
                 if self._decoder.has_more:
                     await trio.lowlevel.checkpoint()
                     self._held = self._messages(b"")
+                    continue
+                if self._secure is not None and (rest := self._secure.take_rest()):
+                    self._held = self._messages(rest)
                     continue
                 if is_new:
                     # Most peers speak first, and what they say came with the connection: no need to be told of it.
@@ -217,6 +251,9 @@ class StreamReader(EitherReader):
         if self._size != _LEAST or len(data) == _LEAST:
             self._size = _next_size(self._size, len(data))
         messages, meta = self._messages(data), self._meta
+        if self._lockstep:
+            self._held = messages
+            return False
         for number, message in enumerate(messages):
             # The second one does the same as the first, and looks at more; nearly always the first is enough.
             if not meta.outbox.deliver(self._target, message, meta.priority) and not self._hand_over_now(
@@ -235,12 +272,35 @@ class StreamReader(EitherReader):
     # -- the steps ---------------------------------------------------------------------------------------------------
 
     def _connect(self) -> TCPConnected:
+        self._note_handshake()
+        self.connected = self.last_in = self._now()
+        return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
+
+    def _note_handshake(self) -> None:
         if self._secure is not None:
             self.tls = self._secure.facts()
             self._may_write = True
             self._meta.router.bridge.post(self._secured)
-        self.connected = self.last_in = self._now()
-        return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
+
+    def _has_decided(self) -> bool:
+        """Whether the receiver is done with the last message, and all that it said is written; or the end has come."""
+        return (self._answered and not self._writer.pending) or self.cause is not None
+
+    def _starts_tls(self, was_last: bool) -> bool:
+        """Whether TLS is to begin, after the last message. ``was_last`` says that there is none that came with it."""
+        self._may_start_tls = self._answered = False
+        if self._secure is None or self.cause is not None or self.stopping:
+            return False
+        if not was_last or self._decoder.unfinished:
+            self._end(Cause.PROTOCOL_ERROR, "something came in clear after TLS was agreed on")
+            return False
+        return True
+
+    def _upgraded(self) -> TCPSecured:
+        self._lockstep = False
+        self._note_handshake()
+        assert self.tls is not None
+        return TCPSecured(self.id, self.tls)
 
     def _rest_of_handshake(self) -> bytes:
         """What the peer sent together with the end of its handshake."""

@@ -111,13 +111,19 @@ class TCPConnection(Stream):
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         return endpoint(sock.getsockname()), endpoint(self._peer or sock.getpeername())
 
-    async def _secure_first(self, sock: socket.socket) -> None:
+    def _new_secure(self) -> Secure:
         options = self._options
         if self._server is not None or not options.tls:
-            return
+            return super()._new_secure()
         context = Contexts(options.tls, server_side=False).current(lambda _: None)
         name = options.server_name or self._goal[0] or None
-        self._secure = Secure(context, False, name if context.check_hostname or name else None)
+        return Secure(context, False, name if context.check_hostname or name else None)
+
+    async def _secure_first(self, sock: socket.socket) -> None:
+        options = self._options
+        if self._server is not None or not options.tls or options.start_tls:
+            return
+        self._secure = self._new_secure()
         with trio.move_on_after(options.handshake_timeout) as scope:
             if not await shake_hands(sock, self._secure):
                 raise ConnectionError("the server closed the connection during the TLS handshake")
@@ -143,6 +149,7 @@ class TCPServer(Listener):
         batch: hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each.
         last_word: after a protocol error, tell the receiver with ``TCPProtocolError``, and send its answer before the end.
         tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for none.
+        start_tls: begin in clear, and with TLS only when ``TCPStartTLS`` says so.
         handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
         idle_timeout: seconds without a byte in either direction after which a connection is dropped; None for no limit.
         frame_timeout: seconds within which a frame that was begun must be complete; None for no limit.

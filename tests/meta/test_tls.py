@@ -15,9 +15,18 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ergo_py import BadInputError, InitError, Node
+from ergo_py import BadInputError, InitError, Node, NotAllowedError
 from ergo_py.meta.framing import Delimiter, Framing, Raw
-from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.messages import (
+    Cause,
+    TCPClose,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSecured,
+    TCPSend,
+    TCPStartTLS,
+)
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPConnection, TCPServer
 from ergo_py.meta.tls import Contexts, Secure, TLSFiles, _Records
@@ -821,3 +830,140 @@ def test_options_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(BadInputError):
         Contexts(True, server_side=True)
     assert Contexts(True, server_side=False).current(lambda _: None).check_hostname
+
+
+# -- TLS that begins later ---------------------------------------------------------------------------------------------
+
+LINES = Delimiter(b"\n", keep=True)
+
+
+def upgrade(me: Ear, message: object) -> None:
+    """A server: on request it goes on with TLS; everything else comes back."""
+    if isinstance(message, TCPData):
+        if message.data == b"STARTTLS\n":
+            me.send(message.connection, TCPStartTLS(b"220 go\n"))
+        else:
+            me.send(message.connection, TCPSend(b"you said " + message.data))
+
+
+def ask_for_tls(me: Ear, message: object) -> None:
+    """A client: it asks for TLS, and says a secret then."""
+    match message:
+        case TCPConnected(connection):
+            me.send(connection, TCPSend(b"STARTTLS\n"))
+        case TCPData(connection, b"220 go\n"):
+            me.send(connection, TCPStartTLS())
+        case TCPSecured(connection):
+            me.send(connection, TCPSend(b"secret\n"))
+
+
+async def test_a_server_goes_on_with_tls_when_it_is_asked_to(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
+        clear = await trio.open_tcp_stream(*server.local)
+        await clear.send_all(b"hello\n")
+        assert await clear.receive_some() == b"you said hello\n"
+        await clear.send_all(b"STARTTLS\n")
+        assert await clear.receive_some() == b"220 go\n"
+
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        stream = trio.SSLStream(clear, context, server_hostname="localhost")
+        await stream.send_all(b"secret\nand more\n")
+        said = b""
+        while said.count(b"\n") < 2:
+            said += await stream.receive_some()
+        await stream.aclose()
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert said == b"you said secret\nyou said and more\n"
+        kinds = [TCPConnected, TCPData, TCPData, TCPSecured, TCPData, TCPData, TCPDisconnected]
+        assert [type(message) for message in mail.heard] == kinds
+        assert mail.of(TCPConnected)[0].tls is None
+        assert mail.of(TCPSecured)[0].tls.server_name == "localhost"
+        assert disconnected.reason is Cause.EOF
+
+
+async def test_a_client_and_a_server_of_ours_go_on_with_tls(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, theirs = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
+        mail = Mail()
+        owner = await node.spawn(Ear, mail, ask_for_tls)
+        options: dict[str, Any] = {"framing": LINES, "tls": TRUSTING, "server_name": "localhost", "start_tls": True}
+        await spawn_meta(node, owner, TCPConnection.connect(*server.local, reader=reader, **options))
+
+        await mail.wait_for(TCPData, 2)
+
+        assert [message.data for message in mail.of(TCPData)] == [b"220 go\n", b"you said secret\n"]
+        assert mail.of(TCPSecured)[0].tls.version.startswith("TLSv1")
+        assert [type(message) for message in theirs.heard] == [TCPConnected, TCPData, TCPSecured, TCPData]
+
+
+@pytest.mark.parametrize("more", [b"EVIL\n", b"EV"], ids=["a frame", "a part of one"])
+async def test_what_came_in_clear_after_the_request_is_never_taken_for_encrypted(
+    reader: ReaderKind, more: bytes
+) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
+        stream = await trio.open_tcp_stream(*server.local)
+        await stream.send_all(b"STARTTLS\n" + more)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert disconnected.detail.startswith("something came in clear after TLS was agreed on")
+        assert [type(message) for message in mail.heard] == [TCPConnected, TCPData, TCPDisconnected]
+        await stream.aclose()
+
+
+async def test_what_comes_in_clear_instead_of_a_handshake_is_a_protocol_error(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
+        stream = await trio.open_tcp_stream(*server.local)
+        await stream.send_all(b"STARTTLS\n")
+        await stream.receive_some()
+        await stream.send_all(b"EVIL\nEVIL\nEVIL\n")
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.PROTOCOL_ERROR
+        assert disconnected.detail.startswith("TLS: ")
+        assert [type(message) for message in mail.heard] == [TCPConnected, TCPData, TCPDisconnected]
+        await stream.aclose()
+
+
+async def test_a_peer_that_does_not_begin_with_tls_is_not_waited_for_for_ever(
+    reader: ReaderKind, clock: MovableClock
+) -> None:
+    async with wired_node(limit=9000.0) as node:
+        server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True, handshake_timeout=1000.0)
+        stream = await trio.open_tcp_stream(*server.local)
+        await mail.first(TCPConnected)
+        clock.move(2000.0)
+        await stream.send_all(b"STARTTLS\n")
+        said = await stream.receive_some()
+
+        clock.move(1001.0)
+        disconnected = await mail.first(TCPDisconnected)
+
+        assert said == b"220 go\n"
+        assert disconnected.reason is Cause.TIMEOUT
+        await stream.aclose()
+
+
+async def test_tls_begins_only_where_it_was_agreed_on(reader: ReaderKind) -> None:
+    async with wired_node() as node:
+        server, mail = await serve(node, reader, None, framing=LINES, start_tls=True)
+        async with await trio.open_tcp_stream(*server.local):
+            alias = (await mail.first(TCPConnected)).connection
+            with pytest.raises(NotAllowedError, match="start_tls=True"):
+                await node.call(alias, TCPStartTLS())
+            node.send(alias, TCPStartTLS())
+            disconnected = await mail.first(TCPDisconnected)
+
+        assert disconnected.reason is Cause.FAILED
+
+
+@pytest.mark.parametrize("options", [{"tls": None}, {"framing": Raw()}, {"batch": True}])
+def test_tls_that_begins_later_needs_files_and_single_frames(options: dict[str, Any]) -> None:
+    chosen: dict[str, Any] = {"tls": SERVER, "framing": LINES, "start_tls": True, **options}
+
+    with pytest.raises(BadInputError, match="together with tls and a framing, and without batch"):
+        TCPServer(**chosen)
