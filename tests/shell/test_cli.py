@@ -94,7 +94,7 @@ def test_every_command_that_looks_speaks_to_people_and_to_programs(node: OwnedNo
         ("inspect", "demo", alias): "is  a reader",
         ("state", "demo", "counter"): "total  0",
         ("peek", "demo", "counter"): "nothing waits",
-        ("statistics", "demo", "counter", "--seconds", 0.01): "0 sent, busy 0%",
+        ("statistics", "demo", "counter", "--seconds", 0.01): "0 handled, 0 sent, busy ",
         ("trace", "demo", "counter", "--seconds", 0.01): "0 entries",
         ("trace", "demo", "counter", "--seconds", 0.01, "--only", "send", "--type", "int"): "0 entries",
         ("dead-letters",): "there is no process at this address",
