@@ -1410,7 +1410,7 @@ async def call_in_a_nursery(me: Any, to: Any, request: Any, depth: int = 1) -> A
 
     async def nest(depth: int) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(*((call,) if depth == 1 else (nest, depth - 1)))
+            nursery.start_soon(call if depth == 1 else partial(nest, depth - 1))
 
     await nest(depth)
     return answers[0]

@@ -301,7 +301,7 @@ def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
     TENANT.set("outside")
     context = copy_context()
     log: list[Any] = []
-    running = run_in(context, converse(log))
+    running: Any = run_in(context, converse(log))
 
     assert running.send(None) == "question 0"
     TENANT.set("changed outside")
@@ -321,8 +321,9 @@ def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
         raise Failed
 
     TENANT.set("outside")
+    running: Any = run_in(copy_context(), fail())
     with pytest.raises(Failed):
-        run_in(copy_context(), fail()).send(None)
+        running.send(None)
 
     assert TENANT.get() == "outside"
 
