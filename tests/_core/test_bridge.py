@@ -1589,6 +1589,7 @@ async def test_a_bridge_that_takes_a_ring_for_nothing_forgets_a_job() -> None:
     assert lost != [None] * 3
 
 
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
 @pytest.mark.parametrize("kind", [Bridge, Hesitant])
 async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switching_fast: None) -> None:
     def flood(bridge: Bridge) -> int:
@@ -1627,6 +1628,7 @@ async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switc
         assert len(accepted) == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
 async def test_serving_ends_with_the_bridge_and_leaves_nothing() -> None:
     before = open_descriptors()
     bridge = make_bridge()
