@@ -101,6 +101,8 @@ class Calls:
             # As in wait(), which would be one more layer to wake through.
             if timeout is not None:
                 router.clock.arm_call(caller, timeout)
+            else:
+                caller.wait_without_limit()
             if process is not None:
                 process.begin_wait(caller)
             try:
@@ -140,6 +142,8 @@ class Calls:
         """Wait until a call is settled. Cancelled, it is abandoned."""
         if timeout is not None:
             self._router.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
         if process is not None:
             process.begin_wait(caller)
         try:

@@ -52,6 +52,7 @@ from .states import (
     check_transition,
 )
 from .timers import Owned
+from .waiters import TaskCaller
 
 __all__ = ["Process", "caller_in"]
 
@@ -516,12 +517,19 @@ class Process:
             self._scope.cancel()
 
     def leave_wait(self, reason: Reason) -> bool:
-        """Cut it out of a call that its callee has put off, whose answer may come at any time or never; False if it is in none."""
+        """Cut it out of a call that has no time limit and that its callee has put off, so that it may wait for ever.
+
+        False if it is in none.
+        """
         call = self.waiting
-        if not isinstance(call, Caller) or not call.deferred:
+        if not isinstance(call, TaskCaller) or call.has_limit or not call.deferred:
             return False
         self.cut(reason)
         return True
+
+    def waits_within_limit(self) -> bool:
+        """Whether it waits in a call that ends by itself."""
+        return isinstance(self.waiting, TaskCaller) and self.waiting.has_limit
 
     def refuse(self) -> None:
         """Take no more user messages."""

@@ -16,7 +16,10 @@ __all__ = ["CallWaiter", "TaskCaller", "TaskWaiter"]
 class TaskCaller(Caller):
     """A call whose caller is a trio task."""
 
-    __slots__ = ("task",)
+    __slots__ = ("_endless", "task")
+
+    _endless: bool
+    """Set only for a call without a time limit, so that the others do not pay for it."""
 
     def __init__(self, pid: PID | Alias, number: int, to: object, request: object, task: Task) -> None:
         # Spelled out, as is settle: by way of the base class they cost twice as much, and every call pays for both.
@@ -27,6 +30,15 @@ class TaskCaller(Caller):
         self.task = task
         self.settled = self._deferred = False
         self.callee = self.value = self.error = None
+
+    def wait_without_limit(self) -> None:
+        """Note that nothing but an answer ends the wait."""
+        self._endless = True
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether it is waited for only for some time."""
+        return not hasattr(self, "_endless")
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
         if self.settled:

@@ -13,8 +13,8 @@ __all__ = ["end_session"]
 def end_session(session: Process, connection: Alias) -> None:
     """Have a session end in its turn, after all that its connection has said.
 
-    It does not wait for an answer that its callee has put off, nor for long in any other callback: nothing that it does is
-    for anybody any more.
+    It does not wait without a time limit for an answer that its callee has put off, nor for long in a callback that waits for
+    anything else. A call with a time limit ends by itself, and is waited for: perhaps it saves what the peer has sent.
     """
     session.router.signal(session, Lane.MAIN, (STOP, connection, None, Normal()))
     if not session.leave_wait(Normal()) and session.callbacks.any_async:
@@ -40,7 +40,8 @@ class _Watch(Caller):
         session = self.kernel.router.processes.get(self.to)
         if session is None or session.leave_wait(Normal()):
             return
-        if session.handling is not None and session.handled == self.handled:
+        is_in_same_callback = session.handling is not None and session.handled == self.handled
+        if is_in_same_callback and not session.waits_within_limit():
             session.cut(Normal())
         else:
             # It works through what its peer has sent, or is suspended.

@@ -254,6 +254,28 @@ async def test_a_session_that_begins_to_wait_later_ends_all_the_same(autojump_cl
     assert ends == [(3, Normal())]
 
 
+async def test_a_call_with_a_time_limit_is_waited_for(autojump_clock: MockClock) -> None:
+    ends: list[tuple[float, Reason]] = []
+    answers: list[Any] = []
+
+    async def save(me: Guest) -> None:
+        answers.append(await me.call(store, "save", timeout=100))
+
+    async with running_node() as node:
+        store = await node.spawn(Store)
+        guest = await node.spawn(Guest, ends, shutdown=3)
+        node.send(guest, save)
+        await wait_all_tasks_blocked()
+
+        disconnect(node, guest)
+        await trio.sleep(50)
+        node.send(store, "saved")
+        await node.wait_ended(guest)
+
+    assert answers == ["saved"]
+    assert ends == [(50, Normal())]
+
+
 async def test_a_kill_after_the_connection_has_ended_changes_nothing(autojump_clock: MockClock) -> None:
     ends: list[tuple[float, Reason]] = []
     async with running_node() as node:
