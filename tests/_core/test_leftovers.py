@@ -20,6 +20,7 @@ from ergo_py import (
     ChildSpec,
     DeadlockError,
     Down,
+    InitError,
     Node,
     Priority,
     Redirect,
@@ -303,6 +304,39 @@ async def test_watchers_of_a_name_are_told_however_many_there_are() -> None:
 
         node.send_exit(parent)
         await node.wait_ended(child)
+        await wait_all_tasks_blocked()
+
+        assert heard == ["known"] * 300
+
+
+async def test_many_watchers_of_one_whose_init_fails_are_told() -> None:
+    heard: list[Any] = []
+
+    class FailsLate(Actor):
+        async def init(self) -> None:
+            await gate.wait()
+            raise Failed("no")
+
+    class Watcher(Actor):
+        def init(self) -> None:
+            self.monitor("known")
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            heard.append(message.target.name)
+
+    async def spawn() -> None:
+        with pytest.raises(InitError):
+            await node.spawn(FailsLate, name="known")
+
+    gate = trio.Event()
+    async with running_node() as node, trio.open_nursery() as nursery:
+        nursery.start_soon(spawn)
+        await wait_all_tasks_blocked()
+        for _ in range(300):
+            await node.spawn(Watcher)
+        await wait_all_tasks_blocked()
+
+        gate.set()
         await wait_all_tasks_blocked()
 
         assert heard == ["known"] * 300
