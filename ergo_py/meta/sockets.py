@@ -8,7 +8,6 @@ from termios import TIOCOUTQ
 from typing import Any, Final
 
 import trio
-from trio.lowlevel import notify_closing
 
 from .._core.errors import BadInputError
 from .messages import Endpoint
@@ -137,13 +136,14 @@ def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
 
 
 def close_socket(sock: socket.socket, *, in_use: bool) -> None:
-    """Close a connection. One that a reader may still sit in is only shut: it must not find somebody else's under its number."""
+    """Close a connection. One that a reader may still sit in is only shut: it must not find somebody else's under its number.
+
+    No task waits for it by now: its reader has ended, and its writer tells the task that writes what waits.
+    """
     try:
         if in_use:
             sock.shutdown(socket.SHUT_RDWR)
         else:
-            if sock.fileno() >= 0:
-                notify_closing(sock)
             sock.close()
     except OSError:
         # The other side was gone first. A close that complains has closed nevertheless.
