@@ -326,10 +326,10 @@ class StreamReader(EitherReader):
                 self.last_in = self._now()
         elif not decoder.has_more:
             return ()
+        before = decoder.unfinished + len(data)
         if self._is_raw:
             frames: Sequence[Any] = (data,) if data else ()
         else:
-            before = decoder.unfinished + len(data)
             frames = self._cut(data)
             is_unfinished = is_unfinished or decoder.unfinished > 0
         if not is_unfinished:

@@ -112,6 +112,24 @@ def test_any_bytes_give_the_same_frames_and_the_same_kind_of_end_however_they_ar
     assert (pieces[1] is None) == (single[1] is None) == (error is None)
 
 
+@pytest.mark.parametrize("framing", FRAMINGS, ids=repr)
+def test_frames_are_cut_as_many_at_a_time_as_are_asked_for(framing: Framing) -> None:
+    (frame,) = sendable(framing, [bytes([65] * size) for size in (1, 7, 5) if _takes(framing, size)][:1])
+    decoder, stream = framing.decoder(), framing.encode(frame) * 10
+
+    turns = [decoder.feed(stream + framing.encode(frame)[:1], 3)]
+    while decoder.has_more:
+        turns.append(decoder.feed(b"", 3))
+
+    counts = [len(turn) for turn in turns if turn]
+    assert counts in ([3, 3, 3, 1], [3, 3, 3, 2])
+    assert all(type(one) is bytes for turn in turns for one in turn)
+
+
+def _takes(framing: Framing, size: int) -> bool:
+    return not isinstance(framing, FixedLength) or framing.size == size
+
+
 @given(framings, streams, places, st.integers(1, 5))
 def test_a_bound_on_the_frames_of_a_turn_changes_nothing_else(
     framing: Framing, stream: bytes, places: list[int], most: int
