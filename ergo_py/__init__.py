@@ -106,6 +106,7 @@ from ._core.seats import (
 )
 from ._core.shared import Counter, Flag
 from ._core.states import MetaState, State
+from ._core.tasks import BackgroundTask
 from ._core.timers import Timer
 from ._core.tracing import CallbackStatistics, Statistics, Trace, TraceEntry
 from .actor import Actor
@@ -212,6 +213,7 @@ __all__ = [
     "ApplicationStartError",
     "ApplicationUnknownError",
     "Backoff",
+    "BackgroundTask",
     "BadInputError",
     "BehaviourError",
     "Behind",

@@ -1,6 +1,7 @@
 """The verbs: what a process can do from inside its callbacks."""
 
-from collections.abc import Callable, Coroutine, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
@@ -9,7 +10,7 @@ from trio.lowlevel import enable_ki_protection
 
 from .bridge import get_ident
 from .dispatching import process_type
-from .errors import BehaviourError, NotAllowedError
+from .errors import BadInputError, BehaviourError, NotAllowedError
 from .ids import PID, Alias, Target
 from .info import MetaInfo
 from .mailbox import MESSAGE, STOP, Priority
@@ -22,6 +23,7 @@ from .receiver import NOBODY
 from .relating import Relating
 from .requests import Caller
 from .states import CALLS_ALLOWED, Operation
+from .tasks import BackgroundTask
 from .timers import Timer
 from .verbs import (
     arm_timer,
@@ -306,6 +308,29 @@ class Behaviour(Relating):
             ProcessUnknownError: there is none.
         """
         return self.node.meta_info(alias)
+
+    def start_task(
+        self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
+    ) -> BackgroundTask:
+        """Run ``function(*args)`` in a task beside the callbacks of this process, for instance a loop that waits for something.
+
+        The task may use the verbs of the process and its attributes; other callbacks run whenever it waits. If it raises, the
+        process crashes. When the process ends, the task is cancelled first, before the children are stopped, and has
+        ``terminate_timeout`` to clean up. The result of the function is dropped.
+
+        Returns a handle with ``cancel()`` and ``done``.
+
+        Raises:
+            BadInputError: ``function`` is not an async function.
+        """
+        if not inspect.iscoroutinefunction(function) and not isinstance(function, partial):
+            raise BadInputError(
+                "start_task(function)",
+                function,
+                "an async function and its arguments: `self.start_task(self.watch, path)`",
+            )
+        called = name or getattr(function, "__qualname__", None) or repr(function)
+        return self._process.start_task(partial(function, *args), called)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 

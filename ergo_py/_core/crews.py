@@ -76,8 +76,13 @@ class Crew:
         """How many processes it works for."""
         cpu = getattr(dispatcher, "cpu", None)
         self.threads = [ReaderThread(name, lambda: self._work(cpu, warn)) for name in names]
-        for thread in self.threads:
-            thread.start()
+        try:
+            for thread in self.threads:
+                thread.start()
+        except BaseException:
+            # Those that have started end at once.
+            self.dismiss()
+            raise
 
     def put(self, job: Job) -> None:
         """Have a job done when its turn comes."""

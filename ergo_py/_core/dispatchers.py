@@ -91,7 +91,7 @@ def _check_cpu(what: str, cpu: object) -> None:
 
 
 LOOP_VERBS: Final = (
-    *("send_after", "send_every", "stop", "send_exit", "kill"),
+    *("send_after", "send_every", "stop", "send_exit", "kill", "start_task"),
     *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
     *("register_event", "unregister_event", "subscribe", "unsubscribe"),
 )

@@ -59,6 +59,9 @@ async def finish(process: "Process", reason: Reason) -> None:
             await _empty_lines(process, reason)
         if process.callbacks.parts:
             await _part(process, reason)
+        if process.tasks:
+            with trio.CancelScope(shield=True) as process._ending:
+                await process.end_tasks()
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
                 if process.seats is not None:
@@ -90,6 +93,9 @@ async def undo(process: "Process", reason: Reason) -> None:
             _begin(process)
         if process.seats is not None:
             await _empty_lines(process, process.reason)
+        if process.tasks:
+            with trio.CancelScope(shield=True):
+                await process.end_tasks()
         if process.owned:
             with trio.CancelScope(shield=True):
                 await stop_all(process.owned, process.reason)
@@ -209,6 +215,7 @@ def _can_end_asleep(process: "Process") -> bool:
     return (
         process.task.custom_sleep_data is PARKED
         and not process.owned
+        and not process.tasks
         and process.seats is None
         and not process.events
         and len(process.deferred or ()) + len(process.timers or ()) <= _MANY
@@ -322,7 +329,7 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
             scopes = Scopes(current_task())
             await getattr(process.behaviour, name)(reason)
             if scopes.are_left():
-                error = left_open(process.callbacks.behaviour, name, current_task())
+                error = left_open(process.callbacks.behaviour, name, scopes.nurseries())
                 await scopes.close()
                 raise error
         if limit.cancelled_caught and trio.current_time() < limit.deadline:

@@ -11,7 +11,7 @@ from .seats import Decision, Seat
 if TYPE_CHECKING:
     from .process import Process
 
-__all__ = ["account_for"]
+__all__ = ["account_for", "account_for_task"]
 
 
 def account_for(process: "Process", error: BaseException) -> Reason | None:
@@ -41,6 +41,27 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     if isinstance(ref, Caller):
         # Its caller learns at once; the other ones when terminate has run.
         ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+    return reason
+
+
+def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
+    """Account for an exception that left a background task. Returns the reason to end with, or None to go on without it."""
+    resumes = False
+    if not isinstance(error, Exception | GeneratorExit):
+        process.kernel.panic(error)
+    elif isinstance(error, Exception) and process.seat is not None and process.seat.decide is not None:
+        resumes = _decide(process, process.seat, error) is Decision.RESUME
+    reason = Crashed(error)
+    process.log.error(
+        "a background task failed, and the process goes on" if resumes else "a background task crashed its process",
+        task=name,
+        error=str(reason),
+        exception=reason.traceback,
+    )
+    if resumes:
+        return None
+    process.kernel.note_crash(process, reason)
+    process.kernel.obituaries.note_crash(process, f"task {name}", None)
     return reason
 
 

@@ -1,26 +1,28 @@
 """A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
 
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Final, TypeVar
 
 import trio
-from trio.lowlevel import Task, current_task, enable_ki_protection
+from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 
 from .bridge import get_ident
 from .callbacks import Callbacks
 from .ending import GRACE, Patience, abandon, fail_to_end, finish, shut
+from .errands import without_cancellation
 from .errors import (
     InitTimeoutError,
     NotAllowedError,
 )
-from .failing import account_for
+from .failing import account_for, account_for_task
 from .ids import PID, Alias, EventName
 from .kernel import Kernel
 from .leftovers import skip_given_up, sweep
 from .mailbox import (
     EXIT,
+    FAILED,
     KILL,
     URGENT_LANE,
     Envelope,
@@ -51,6 +53,7 @@ from .states import (
     check_allowed,
     check_transition,
 )
+from .tasks import BackgroundTask, end_tasks
 from .timers import Owned
 from .waiters import TaskCaller
 
@@ -114,6 +117,7 @@ class Process:
         "state",
         "stirred",
         "task",
+        "tasks",
         "timers",
         "trap_exit",
         "unhandled",
@@ -194,6 +198,8 @@ class Process:
         self._scope: trio.CancelScope | None = None
         self._ending: trio.CancelScope | None = None
         self._relay: Relay | None = None
+        self.tasks: dict[BackgroundTask, None] = NO_TASKS
+        """The background tasks that it has started."""
         self.forced = False
         """Whether it had to be killed, or a last callback of it was cut short by a kill."""
         self.abandoned = False
@@ -219,7 +225,14 @@ class Process:
 
     def allow(self, operation: Operation) -> None:
         """Raise unless ``operation`` may be done in the present state."""
+        if self.tasks and self.state is SLEEP and self._is_in_task():
+            # A background task acts for its process also between two callbacks.
+            return
         check_allowed(operation, self.state, self)
+
+    def _is_in_task(self) -> bool:
+        task = current_task() if in_trio_task() else None
+        return task is not None and any(one.runs_in(task) for one in self.tasks)
 
     def enter(self, state: State) -> None:
         """Change state, if the table knows the change, and note when."""
@@ -245,7 +258,7 @@ class Process:
             check_plain(self, "init", behaviour.init())
             if scopes.are_left():
                 scopes.close_plain()
-                raise left_open(self.callbacks.behaviour, "init", self.home)
+                raise left_open(self.callbacks.behaviour, "init", scopes.nurseries())
         return None
 
     async def _wait_for_init(self) -> None:
@@ -263,13 +276,16 @@ class Process:
                 finally:
                     was_left = scopes.are_left()
                     if was_left:
-                        error = left_open(self.callbacks.behaviour, "init", self.home)
+                        error = left_open(self.callbacks.behaviour, "init", scopes.nurseries())
                         await scopes.close()
                 if was_left:
                     raise error
         finally:
             patience.abandon()
             self._relay = None
+        if isinstance(self.reason, Crashed):
+            # A background task has crashed it.
+            raise self.reason.error
         # Also if it swallowed the cancellation: what came too late has failed.
         if (scope.cancel_called or relay.abandoned) and not isinstance(self.reason, Killed):
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
@@ -353,12 +369,54 @@ class Process:
                 return
             fail_to_end(self, error)
 
+    # -- background tasks --------------------------------------------------------------------------------------------
+
+    def start_task(self, function: Callable[[], Awaitable[object]], name: str) -> BackgroundTask:
+        """Start a task that ends with this process."""
+        self.allow(Operation.SPAWN)
+        if not self.tasks:
+            self.tasks = {}
+        one = BackgroundTask(self, function, name)
+        self.tasks[one] = None
+        self.kernel.start(one.run, name=f"{self.callbacks.behaviour}: {name}")
+        return one
+
+    def task_failed(self, name: str, error: BaseException) -> None:
+        """Take what left a background task: the process crashes, out of the callback in progress."""
+        failure = without_cancellation(error)
+        if failure is None:
+            return
+        if self.state in (STOPPING, TERMINATED):
+            self.log.error(
+                "a background task raised while its process ended", task=name, exception=Crashed(error).traceback
+            )
+            return
+        reason = account_for_task(self, name, failure)
+        if reason is None:
+            return
+        self.refuse()
+        is_asleep = self.task.custom_sleep_data is PARKED
+        self.end(FAILED, reason)
+        if not is_asleep:
+            self.cut(reason)
+
+    async def end_tasks(self) -> None:
+        """End its background tasks."""
+        stubborn = await end_tasks(self.tasks, self.options.terminate_timeout)
+        if stubborn:
+            names = ", ".join(one.name for one in stubborn)
+            self.log.error("background tasks did not end when cancelled and were cut off", tasks=names)
+
+    # -- the end of a task that will not ----------------------------------------------------------------------------
+
     async def cut_off(self) -> None:
         """End its task, or the ``init`` in the task of its spawner, whatever its callback does."""
         if isinstance(self.task, Task):
             await self.guard(self.task).cut_off(self.task)
         elif self._relay is not None:
             await self._relay.cut_off(self.home)
+        if self.tasks:
+            await end_tasks(self.tasks, 0.0)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -586,5 +644,6 @@ def caller_in(task: Task) -> Process | None:
 
 
 _LIVES: Final = frozenset({Process.run.__code__, Process.run_guarded.__code__})
+NO_TASKS: Final[dict[BackgroundTask, None]] = {}
 _NOT_YET: Final = Standin()
 _KILLED: Final = Killed()

@@ -7,7 +7,7 @@ error in the nursery that holds the task: that is the nursery of the whole node.
 
 from typing import Any, Final
 
-from trio.lowlevel import Task, current_task, in_trio_task
+from trio.lowlevel import current_task, in_trio_task
 
 from .errors import CallbackError
 
@@ -71,9 +71,9 @@ class Scopes:
             inner._scope._close(None)
 
 
-def left_open(behaviour: str, callback: str, task: Task) -> CallbackError:
+def left_open(behaviour: str, callback: str, nurseries: list[Any]) -> CallbackError:
     """The error of a callback that has returned from the middle of a nursery or a cancel scope."""
-    what = "a nursery" if task.child_nurseries else "a cancel scope"
+    what = "a nursery" if nurseries else "a cancel scope"
     return CallbackError(f"{behaviour}.{callback} has left {what} open; {ADVICE}")
 
 

@@ -173,7 +173,7 @@ async def serve(process: "Process") -> Reason | None:
 def _account_for_open(process: "Process", task: Task) -> Reason:
     """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep in it, and end in it."""
     kind = STARTED if process.handling is None else process.handling[0]
-    error = left_open(process.callbacks.behaviour, kind_name(kind), task)
+    error = left_open(process.callbacks.behaviour, kind_name(kind), task.child_nurseries)
     return process.failed(error) or Crashed(error)
 
 

@@ -182,3 +182,26 @@ async def test_a_cpu_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) 
     await yard.do(Pod("io", cpu=0), bool)
 
     assert yard.warnings == ["pinned to CPU 100000", "pod io on CPU 0"]
+
+
+async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard()
+    started: list[threading.Thread] = []
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        original(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        yard.crews.join(POOL("pool", 5), 1)
+
+    for thread in started:
+        thread.join(20)
+    assert [thread.is_alive() for thread in started] == [False, False]
+    assert yard.crews.threads == 0
+    monkeypatch.undo()
+    assert await yard.do(POOL("pool", 2), lambda: "done") == ["done"]

@@ -33,7 +33,7 @@ from ergo_py._core.calls import Calls
 from ergo_py._core.ids import Target
 from ergo_py._core.router import Router
 from tests.meta.owner import eventually
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, Witness, running_node
 
 
 class Hearing(Recorder):
@@ -331,3 +331,23 @@ async def test_without_an_observer_nothing_is_in_the_way(autojump_clock: MockClo
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(BadInputError, match="a function that takes"):
         open_node(observer="print")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__)
+async def test_an_observer_that_raises_what_is_meant_for_the_program_stops_the_node_in_order(
+    autojump_clock: MockClock, error: type[BaseException]
+) -> None:
+    ends: list[Any] = []
+
+    def observe(sight: Any) -> None:
+        if ends == ["armed"]:
+            raise error
+
+    with pytest.raises(error):
+        async with running_node(observer=observe) as node:
+            pid = await node.spawn(Witness, ends, "ended")
+            ends.append("armed")
+            node.send(pid, "hello")
+            await trio.sleep_forever()
+
+    assert ends == ["armed", "ended"]

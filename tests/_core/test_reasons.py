@@ -328,3 +328,33 @@ def test_a_reason_of_the_users_that_cannot_be_printed_is_a_reason_all_the_same()
     assert repr(Custom(Unspeakable())) == "Custom(detail=<Unspeakable: its __repr__ raised>)"
     assert repr(Crashed(Unspeakable())) == "Crashed(<Unspeakable: its __repr__ raised>)"
     assert repr(Custom(5)) == "Custom(detail=5)"
+
+
+class OddNotes(Exception):
+    def __init__(self, notes: Any) -> None:
+        super().__init__("odd")
+        self.__notes__ = notes
+
+
+class Speechless:
+    def __str__(self) -> str:
+        raise SystemExit
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "notes, shown",
+    [
+        (["one", "two"], "one\ntwo\n"),
+        (("one",), "one\n"),
+        ("one", "'one'\n"),
+        (7, "7\n"),
+        (None, "None\n"),
+        (Speechless(), "<its __notes__ cannot be shown>\n"),
+        ([Speechless()], "<its __notes__ cannot be shown>\n"),
+    ],
+    ids=["list", "tuple", "text", "number", "nothing", "unprintable", "unprintable inside"],
+)
+def test_notes_of_any_kind_are_shown(notes: Any, shown: str) -> None:
+    assert Crashed(OddNotes(notes)).traceback == f"OddNotes: odd\n{shown}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
@@ -931,3 +932,38 @@ async def test_one_that_only_greets_after_a_restart_is_silent_at_its_first_start
 
     assert first == []
     assert [type(reason) for reason in greeted] == [Crashed]
+
+
+class Unspeakable(Exception):
+    __notes__ = 7  # type: ignore[assignment] # pyright: ignore[reportAssignmentType]
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, Unspeakable], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+async def test_whatever_leaves_a_callback_ends_its_process_only(
+    autojump_clock: MockClock, error: type[BaseException], asynchronous: bool
+) -> None:
+    class Plain(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            raise error
+
+    class Waits(Actor):
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            await trio.lowlevel.checkpoint()
+            raise error
+
+    async with running_node() as node:
+        other = await node.spawn(Puppet)
+        pid = await node.spawn(Waits if asynchronous else Plain)
+
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, 1)
+        await wait_all_tasks_blocked()
+
+        assert isinstance(caught.value.reason, Crashed)
+        assert type(caught.value.reason.error) is error
+        assert node.processes() == [other]
+        assert await node.call(other, lambda me: "alive") == "alive"

@@ -1,5 +1,6 @@
 """Spawning a process: it is there, initialised and where it belongs, or nothing of it is."""
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from ergo_py import (
     PID,
     Actor,
     Caller,
+    ChildSpec,
     Crashed,
     Down,
     InitError,
@@ -23,10 +25,13 @@ from ergo_py import (
     Reason,
     Reject,
     SpawnError,
+    Supervisor,
+    SupervisorSpec,
     TargetDownError,
     TooManyProcessesError,
     Why,
 )
+from ergo_py._core import ending, spawning
 from tests.support import Failed, Puppet, Recorder, Witness, running_node
 
 
@@ -699,3 +704,162 @@ async def test_a_child_may_still_be_spawned_by_a_process_that_finishes_its_work_
         await wait_all_tasks_blocked()
 
     assert ends == ["child", "parent"]
+
+
+# -- an init that will not end -------------------------------------------------------------------------------------------
+
+
+async def shielded() -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+
+async def swallowing() -> None:
+    while True:
+        try:
+            await trio.sleep(1)
+        except BaseException:
+            pass
+
+
+async def in_a_nursery() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shielded)
+
+
+STUCK = [shielded, swallowing, in_a_nursery]
+
+
+@pytest.fixture
+def fast_clock() -> MockClock:
+    """Virtual time that passes by itself: one that swallows its cancellation always moves."""
+    return MockClock(rate=20.0)
+
+
+@pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
+async def test_an_init_that_is_stuck_obeys_its_time_limit(fast_clock: MockClock, stuck: Any) -> None:
+    class Stuck(Actor):
+        async def init(self) -> None:
+            await stuck()
+
+    async with running_node(limit=600) as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Stuck, init_timeout=2)
+
+        assert node.processes() == []
+        with trio.move_on_after(1) as scope:
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+async def test_an_init_that_is_stuck_in_a_thread_obeys_its_time_limit() -> None:
+    held = threading.Event()
+
+    class Stuck(Actor):
+        async def init(self) -> None:
+            await trio.to_thread.run_sync(held.wait)
+
+    try:
+        async with running_node() as node:
+            with pytest.raises(InitTimeoutError):
+                await node.spawn(Stuck, init_timeout=0.01)
+
+            assert node.processes() == []
+    finally:
+        held.set()
+
+
+@pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
+async def test_a_supervisor_answers_although_the_init_of_a_child_is_stuck(fast_clock: MockClock, stuck: Any) -> None:
+    starts: list[int] = []
+
+    class Stuck(Puppet):
+        async def init(self) -> None:
+            starts.append(1)
+            if len(starts) == 2:
+                await stuck()
+
+    async with running_node(limit=600) as node:
+        top = await node.supervise([ChildSpec("child", Stuck, init_timeout=1)])
+        node.kill("child")
+        while len(starts) < 2:
+            await trio.lowlevel.checkpoint()
+
+        # It waits for the init, and answers then.
+        await top.add_child(ChildSpec("other", Puppet), timeout=None)
+
+        assert node.whereis("other") is not None
+
+
+async def test_a_process_that_is_killed_and_left_behind_in_its_init_lets_its_spawner_go_on(
+    autojump_clock: MockClock,
+) -> None:
+    class Stuck(Actor):
+        async def init(self) -> None:
+            await shielded()
+
+    async with running_node() as node:
+        errors: list[BaseException] = []
+
+        async def spawn() -> None:
+            try:
+                await node.spawn(Stuck, name="stuck", init_timeout=1_000)
+            except SpawnError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(spawn)
+            await wait_all_tasks_blocked()
+            pid = node.whereis("stuck")
+            assert pid is not None
+            process = node._router.processes[pid]
+            process.kill()
+            await process.abandon()
+
+        assert len(errors) == 1
+        assert node.processes() == []
+
+
+# -- deep trees ----------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> SupervisorSpec:
+    spec = SupervisorSpec([ChildSpec("leaf", Puppet)])
+    for level in range(depth):
+        spec = SupervisorSpec([ChildSpec(f"level-{level}", Supervisor, spec)])
+    return spec
+
+
+async def test_a_tree_that_is_too_deep_to_start_leaves_nothing_behind() -> None:
+    async with running_node(limit=60) as node:
+        with pytest.raises((SpawnError, RecursionError)):
+            await node.spawn(Supervisor, nested(400))
+
+        assert node.processes() == []
+        assert node.whereis("leaf") is None
+
+
+async def test_a_child_whose_undoing_has_failed_is_undone_with_its_parent(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    original = ending.undo
+    refused: list[Any] = []
+
+    async def undo(process: Any, reason: Any) -> None:
+        if not refused:
+            refused.append(process)
+            raise RecursionError("no room")
+        await original(process, reason)
+
+    monkeypatch.setattr(spawning, "undo", undo)
+
+    class Fails(Actor):
+        async def init(self) -> None:
+            raise Failed("in init")
+
+    async with running_node() as node:
+        with pytest.raises(InitError):
+            await node.spawn(Supervisor, SupervisorSpec([ChildSpec("child", Fails)]))
+
+        assert node.processes() == []
+        assert trio.current_time() < 1
