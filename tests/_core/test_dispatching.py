@@ -441,7 +441,8 @@ def test_no_verb_is_forgotten() -> None:
 
 async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
     changing = {
-        *("send_after", "send_every", "stop", "send_exit", "kill", "register", "unregister", "create_alias"),
+        *("send_after", "send_every", "stop", "send_exit", "kill", "start_task"),
+        *("register", "unregister", "create_alias"),
         *("delete_alias", "_relate", "_unrelate", "register_event", "unregister_event", "subscribe", "unsubscribe"),
     }
     noted: dict[str, set[int]] = {}
