@@ -136,6 +136,9 @@ walk: $(DEV)    ## Build wheel and sdist, install them into empty environments, 
 chaos: $(DEV)   ## Kill the parts of the gateway in every order, and take away what it needs; ARGS="--seconds 600" goes on
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
+interrupts: $(DEV)      ## Press Ctrl-C at random moments in 500 busy programs; ARGS="--trials 1000 --seed 2"
+	$(BIN)/python -m benchmarks.interrupts $(ARGS)
+
 docs: $(DEV)    ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build --quiet -W --keep-going --nitpicky -b html -d docs/_build/doctrees docs docs/_build/html
 

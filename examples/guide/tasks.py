@@ -1,12 +1,11 @@
 import trio
 
-from ergo_py import Actor, Caller, Reason, open_node
+from ergo_py import Actor, Reason, open_node
 
 
 class Feed(Actor):
     def __init__(self, prices: trio.MemoryReceiveChannel[int]) -> None:
         self.prices = prices
-        self.last = 0
 
     async def post_start(self) -> None:
         self.start_task(self.follow, "ACME")
@@ -16,12 +15,9 @@ class Feed(Actor):
             async for price in self.prices:
                 if price < 0:
                     raise ValueError(f"{symbol} costs {price}")
-                self.last = price
+                print(symbol, price)
         finally:
             print("the task has ended")
-
-    def handle_call(self, request: object, caller: Caller) -> int:
-        return self.last
 
     def terminate(self, reason: Reason) -> None:
         print("feed:", reason)
@@ -31,10 +27,8 @@ async def main() -> None:
     into, prices = trio.open_memory_channel[int](0)
     async with open_node(log_level="off") as node:
         feed = await node.spawn(Feed, prices)
-        await into.send(7)
-        await into.send(8)
-        print("price:", await node.call(feed, "price"))
-        await into.send(-1)
+        for price in (7, 8, -1):
+            await into.send(price)
         await node.wait_ended(feed)
 
 

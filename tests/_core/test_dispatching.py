@@ -386,6 +386,7 @@ VERBS: dict[str, Callable[[Doer], object]] = {
     "spawn": lambda me: me.node.process_info(me.wait_for(me.spawn(Recorder))).parent == me.pid,
     "spawn_meta inspect_meta meta_info send_exit": _meta,
     "kill": lambda me: me.kill("victim"),
+    "start_task": lambda me: me.start_task(trio.sleep, 0, name="sleeper").name == "sleeper",
     "stop": _stopped,
     "trap_exit send_priority": _configured,
     "register unregister registered_name": _named,
@@ -458,7 +459,17 @@ async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
     async with running_node() as node:
         for name in ("other", "victim"):
             await node.spawn(Recorder, name=name)
-        for verb in (_aliased, _subscribed, _related, _named, _timed, _meta, VERBS["kill"], _stopped):
+        for verb in (
+            _aliased,
+            _subscribed,
+            _related,
+            _named,
+            _timed,
+            _meta,
+            VERBS["kill"],
+            VERBS["start_task"],
+            _stopped,
+        ):
             pid = await node.spawn(behaviour, dispatcher=PINNED)
             await node.call(pid, lambda me, verb=verb: bool(verb(me)), timeout=30)
 
