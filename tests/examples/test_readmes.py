@@ -13,6 +13,7 @@ ELSEWHERE = {
     "demo": "tests/examples/test_demo.py",
     "guide": "tests/examples/test_guide.py",
     "looking": "tests/test_docs_looking.py",
+    "redis": "tests/examples/test_redis.py",
     "tcp": "tests/examples/test_sockets.py",
     "testing": "tests/examples/test_testing.py",
     "tutorial": "tests/examples/test_tutorial.py",
