@@ -187,6 +187,10 @@ class Flush:
     """What an intake tells itself with the first of some frames: by the time it is read, all that wait have been collected."""
 
 
+LONG = 300.0
+"""Seconds that frames are kept for a decoder or a store that does not come back."""
+
+
 class Batch(Actor):
     """Collects frames, and has them decoded and stored together."""
 
@@ -199,13 +203,16 @@ class Batch(Actor):
         self.frames.append(frame)
 
     async def flush(self) -> "Done":
-        """Wait for as long as it takes, whatever dies meanwhile. Both questions may be asked twice, so they are."""
+        """Wait for long, whatever dies meanwhile. Both questions may be asked twice, so they are.
+
+        With a time limit, since the end of its connection cancels a call of a session that has none.
+        """
         frames, self.frames = self.frames, []
         if not frames:
             return Done(0, 0)
-        answers = await self.service("decoder").call(Decode(frames), timeout=None, retry=True)
+        answers = await self.service("decoder").call(Decode(frames), timeout=LONG, retry=True)
         readings = [reading for reading in answers if reading is not None]
-        await self.service("store").call(Save(readings), timeout=None, retry=True)
+        await self.service("store").call(Save(readings), timeout=LONG, retry=True)
         return Done(len(readings), len(frames) - len(readings))
 
 
