@@ -88,6 +88,8 @@ async def undo(process: "Process", reason: Reason) -> None:
     if process.state is TERMINATED:
         return
     process.reason = process.reason or reason
+    if process.owned:
+        _undo_unborn(process, process.reason)
     try:
         if process.state is not STOPPING:
             _begin(process)
@@ -104,6 +106,27 @@ async def undo(process: "Process", reason: Reason) -> None:
         _release_at_once(process)
         raise
     await _release_in_slices(process)
+
+
+def _undo_unborn(process: "Process", reason: Reason) -> None:
+    """Undo what could not be undone below, for want of stack: without recursion, and the lowest first.
+
+    If there is no room for it here either, the spawner above does it.
+    """
+    task, unborn = current_task(), [process]
+    for one in unborn:
+        for key, inner in list((one.owned or {}).items()):
+            if inner.is_unborn_in(task):
+                unborn.append(inner)
+            elif one is not process:
+                # It lives, and is stopped with those of this process.
+                process.own(key, inner)
+    for one in reversed(unborn[1:]):
+        one.reason = one.reason or reason
+        if one.state is not STOPPING:
+            _begin(one)
+        one.owned = None
+        _release_at_once(one)
 
 
 async def stop_all(owned: dict[object, Any], reason: Reason) -> None:

@@ -37,16 +37,14 @@ class _Handler:
         if self._asked is not None and now - self._asked < REPEAT:
             return
         self._asked = now
-        if not self._is_heard:
-            # The loop has not moved since the signal before: this is for the code that blocks it.
-            self.before(number, frame)
-            return
+        # If the loop has not moved since the signal before, this is for the code that blocks it.
+        strikes = not self._is_heard
         self._is_heard = False
         try:
             self._token.run_sync_soon(self._hear)
         except trio.RunFinishedError:  # pragma: no cover - nothing is left that could be interrupted
             pass
-        self.before(number, None)
+        self.before(number, frame if strikes else None)
 
     def _hear(self) -> None:
         self._is_heard = True

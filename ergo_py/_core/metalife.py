@@ -487,6 +487,10 @@ class Meta:
 
     force_end = kill
 
+    def is_unborn_in(self, _task: object) -> bool:
+        """A meta-process is undone by itself."""
+        return False
+
     def stop_accepting(self) -> "Sequence[Process]":
         """Accept nobody any more, if this is a server. Returns the processes that were made for its connections."""
         return self.behaviour._stop_accepting() if self.initialised else ()

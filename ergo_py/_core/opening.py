@@ -71,7 +71,7 @@ class NodeContext(Generic[N]):
         """Opens the node's control socket with these permissions; returns what closes it. Set by what is built on the kernel."""
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
-        self._body: trio.CancelScope | None = None
+        self._body = trio.CancelScope()
 
     if not TYPE_CHECKING:
         # Type checkers see by themselves that neither can be.
@@ -111,7 +111,6 @@ class NodeContext(Generic[N]):
         except BaseException:
             await self._stop(asked=interrupt is not None)
             raise
-        self._body = trio.CancelScope()
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
         trio.lowlevel.spawn_system_task(self._heed_stop, node, self._body, name=f"node {self._name}: stop")
@@ -122,7 +121,6 @@ class NodeContext(Generic[N]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         assert self._node is not None
-        assert self._body is not None
         kernel = self._node._kernel
         interrupt = await self._stop(asked=isinstance(error, KeyboardInterrupt))
         self._node._stop_asked.set()
@@ -201,8 +199,7 @@ class NodeContext(Generic[N]):
                 except trio.Cancelled:
                     # A task of the node has failed, so that all others are cancelled; or the run is over.
                     kernel.stopping = True
-                    if self._body is not None:
-                        self._body.cancel()
+                    self._body.cancel()
                     raise
                 finally:
                     kernel.clock.stop()

@@ -188,7 +188,7 @@ class Relay:
                 self._scopes.force(one)
             if await self._has_ended():
                 return True
-            for round_ in range(_ROUNDS):
+            for round_ in range(_ROUNDS):  # pragma: no branch - the bound is for what nobody has thought of
                 for one in self.family(task):
                     if one not in relays:
                         relays[one] = Relay()

@@ -7,7 +7,6 @@ import trio
 from trio.lowlevel import Task, current_task
 
 from .relay import Relay
-from .scopes import is_being_closed
 
 if TYPE_CHECKING:
     from .process import Process
@@ -55,8 +54,6 @@ class BackgroundTask:
         try:
             await self._relay.run(self._inside())
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and is_being_closed(self._task):
-                raise
             self._process.task_failed(self.name, error)
         finally:
             self._be_gone()
@@ -71,9 +68,12 @@ class BackgroundTask:
 
     async def cut_off(self) -> None:
         """End it, whatever it does."""
-        if self._task is not None and not self.done:
+        if self._task is None:
+            # At its first step it finds that it was given up.
+            self._relay.abandon()
+        else:
             await self._relay.cut_off(self._task)
-            self._be_gone()
+        self._be_gone()
 
     def _be_gone(self) -> None:
         self._process.tasks.pop(self, None)

@@ -123,6 +123,7 @@ async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None
             task = errand.task
 
             was_cut = await errand.cut_off()
+            again = await errand.cut_off()
 
         # It is woken when nobody expects anything of it any more.
         assert task is not None
@@ -130,6 +131,7 @@ async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None
         await wait_all_tasks_blocked()
 
     assert was_cut
+    assert again
     assert errand.gone.is_set()
     assert ended == ["ended"]
 

@@ -108,7 +108,7 @@ def test_wherever_it_strikes_the_node_stops_in_order_and_the_program_gets_it(
                 await node.spawn(Supervisor, SupervisorSpec(children, intensity=1_000_000))
                 node.send("busy", "begin")
                 armed.append(True)
-                if place is bridge.Bridge or place is opening or name == "_can_end_asleep":
+                if place is bridge.Bridge or place is opening or name in ("_can_end_asleep", "drop_seats"):
                     return
                 if place is spawning_module:
                     await node.spawn(Unwilling)
@@ -395,3 +395,20 @@ def test_a_few_random_ones_under_load() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_that_comes_just_before_the_node_is_there_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = interrupts.Interrupts.hold
+
+    def hold(one: interrupts.Interrupts) -> None:
+        original(one)
+        press()
+
+    monkeypatch.setattr(interrupts.Interrupts, "hold", hold)
+
+    async def main() -> None:
+        async with open_node(log_output="none"):
+            raise AssertionError("there is no node")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)

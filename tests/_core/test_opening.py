@@ -35,6 +35,7 @@ from ergo_py import (
 )
 from ergo_py._core import ending, opening
 from ergo_py._core.clock import Clock
+from ergo_py._core.process import Process
 from ergo_py._core.watchdog import Watchdog
 from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, open_descriptors, running_node
 
@@ -888,6 +889,38 @@ async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that
 
     assert ends == ["settled", Shutdown()]
     assert node.processes() == []
+
+
+async def test_an_error_in_leaving_a_process_behind_ends_the_node_with_that_error(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async def fail(_process: object) -> None:
+        raise Failed("in the kernel")
+
+    monkeypatch.setattr(Process, "cut_off", fail)
+    with pytest.raises(Failed, match="in the kernel"):
+        async with running_node(stop_timeout=1) as node:
+            parent = await node.spawn(Puppet)
+            child = await node.call(parent, lambda me: me.spawn(Shielded, name="stuck"))
+            node.send(child, "begin")
+            await wait_all_tasks_blocked()
+
+    assert node.processes() == []
+
+
+async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_left_behind(autojump_clock: MockClock) -> None:
+    class Waits(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with running_node(stop_timeout=1) as node:
+        await node.spawn(Waits, name="waits")
+    await wait_all_tasks_blocked()
+
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["waits"]
+    assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
 @pytest.mark.parametrize("behaviour", [Puppet, Shielded], ids=["willing", "stuck"])

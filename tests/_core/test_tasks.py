@@ -326,3 +326,42 @@ async def test_only_the_process_itself_starts_tasks(autojump_clock: MockClock) -
 
         with pytest.raises(NotAllowedError, match="inside its own callbacks"):
             behaviour.start_task(trio.sleep, 1)
+
+
+async def test_a_task_may_be_cut_off_before_it_begins(autojump_clock: MockClock) -> None:
+    steps: list[str] = []
+
+    async def work() -> None:
+        steps.append("begun")
+
+    async def start(me: Any) -> bool:
+        first, second = me.start_task(trio.sleep_forever), me.start_task(work)
+        await second.cut_off()
+        return not first.done and bool(second.done)
+
+    async with running_node() as node:
+        puppet = await node.spawn(Puppet)
+        assert await node.call(puppet, start)
+        await wait_all_tasks_blocked()
+
+    assert steps == []
+
+
+async def test_a_task_that_raises_an_old_cancellation_has_ended(autojump_clock: MockClock) -> None:
+    caught: list[trio.Cancelled] = []
+
+    async def work() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.sleep(1)
+            except trio.Cancelled as error:
+                caught.append(error)
+        raise caught[0]
+
+    async with running_node() as node:
+        puppet = await node.spawn(Puppet)
+        await node.call(puppet, lambda me: bool(me.start_task(work)))
+        await wait_all_tasks_blocked()
+
+        assert await node.call(puppet, lambda me: "alive") == "alive"
