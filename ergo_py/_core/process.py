@@ -270,15 +270,14 @@ class Process:
         try:
             with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
                 self._scope = scope
-                scopes = Scopes(self.home)
+                scopes, error = Scopes(self.home), None
                 try:
                     await relay.run_part(self.behaviour.init())
                 finally:
-                    was_left = scopes.are_left()
-                    if was_left:
+                    if scopes.are_left():
                         error = left_open(self.callbacks.behaviour, "init", scopes.nurseries())
                         await scopes.close()
-                if was_left:
+                if error is not None:
                     raise error
         finally:
             patience.abandon()

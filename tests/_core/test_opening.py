@@ -828,6 +828,7 @@ async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPat
 
 
 async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Node] = []
     broken = trio.Event()
 
     async def fail(_clock: object) -> None:
@@ -839,11 +840,13 @@ async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeyp
     ends: list[Any] = []
     with pytest.raises(Failed, match="in the clock"):
         async with running_node() as node:
+            opened.append(node)
             await node.spawn(Witness, ends)
             broken.set()
             # The body is told, and not left alone with a node in which nothing moves.
             await trio.sleep_forever()
 
+    [node] = opened
     assert ends == [Shutdown()]
     assert node.exit_report is not None
     with pytest.raises(NodeStoppedError):
@@ -855,6 +858,7 @@ async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeyp
 async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that_error(
     monkeypatch: pytest.MonkeyPatch, where: str, asynchronous: bool
 ) -> None:
+    opened: list[Node] = []
     original = getattr(ending, where)
     ends: list[Any] = []
 
@@ -865,6 +869,7 @@ async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that
     monkeypatch.setattr(ending, where, fail)
     with pytest.raises(Failed, match="in the kernel"):
         async with running_node() as node:
+            opened.append(node)
             server = await node.spawn(Puppet, name="server")
             await node.spawn(Witness, ends)
             parent = await node.spawn(Puppet if asynchronous else Recorder)
@@ -887,6 +892,7 @@ async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that
                 node.kill(server)
             await trio.sleep_forever()
 
+    [node] = opened
     assert ends == ["settled", Shutdown()]
     assert node.processes() == []
 
@@ -894,17 +900,21 @@ async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that
 async def test_an_error_in_leaving_a_process_behind_ends_the_node_with_that_error(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
+    opened: list[Node] = []
+
     async def fail(_process: object) -> None:
         raise Failed("in the kernel")
 
     monkeypatch.setattr(Process, "cut_off", fail)
     with pytest.raises(Failed, match="in the kernel"):
         async with running_node(stop_timeout=1) as node:
+            opened.append(node)
             parent = await node.spawn(Puppet)
             child = await node.call(parent, lambda me: me.spawn(Shielded, name="stuck"))
             node.send(child, "begin")
             await wait_all_tasks_blocked()
 
+    [node] = opened
     assert node.processes() == []
 
 
@@ -928,18 +938,21 @@ async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
     autojump_clock: MockClock, behaviour: type[Actor]
 ) -> None:
     """Nothing of ours raises there; what somebody else has started there may."""
+    opened: list[Node] = []
 
     async def fail() -> None:
         raise Failed("in the nursery")
 
     with pytest.raises(ExceptionGroup) as caught:
         async with running_node(stop_timeout=1) as node:
+            opened.append(node)
             pid = await node.spawn(behaviour)
             node.send(pid, lambda me: trio.Event().wait())
             await wait_all_tasks_blocked()
             node._kernel.nursery.start_soon(fail)
             await trio.sleep_forever()
 
+    [node] = opened
     assert caught.group_contains(Failed, match="in the nursery")
     assert node.stopping
     assert node.processes() == []
@@ -948,13 +961,17 @@ async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
 async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    opened: list[Node] = []
+
     async def fail(*_: object) -> None:
         raise Failed("cannot stop")
 
     with pytest.raises(Failed, match="cannot stop"):
         async with running_node(watchdog=0.5) as node:
+            opened.append(node)
             await node.spawn(Puppet)
             monkeypatch.setattr(opening, "stop_all", fail)
+    [node] = opened
     await wait_all_tasks_blocked()
 
     with pytest.raises(NodeStoppedError):
@@ -962,6 +979,7 @@ async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
 
 
 async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Node] = []
     original = Watchdog.stop
 
     def fail(watchdog: Any) -> None:
@@ -972,8 +990,9 @@ async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(monkeypatc
 
     with pytest.raises(Failed, match="cannot close"):
         async with running_node(watchdog=0.5) as node:
-            pass
+            opened.append(node)
 
+    [node] = opened
     assert node.exit_report is not None
 
 
