@@ -199,6 +199,11 @@ GOALS: tuple[Reason, ...] = (
         "is a fifth.",
     ),
     Reason(
+        "redis",
+        "A request wakes the session's task, a turn of trio's scheduler, and passes a call to the store and a message to the "
+        "connection. The streams of asyncio wake a task, too, and the rest is function calls in it.",
+    ),
+    Reason(
         "short connections",
         "A connection is a meta-process with an alias, an outbox and an orderly end in bounded steps, and tells its receiver of "
         "both its ends; with a session of its own, a process begins and ends with it. serve_tcp starts one task.",

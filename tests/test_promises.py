@@ -69,7 +69,7 @@ ELSEWHERE: Final = {
     "I1": "identifiers are values",
     "P10": "it is this suite, and what threads add to it",
     **dict.fromkeys(("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"),
-    **{f"X{number}": "about meta-processes" for number in range(1, 14)},
+    **{f"X{number}": "about meta-processes" for number in range(1, 17)},
     **dict.fromkeys(("N1", "N2", "N4", "N5", "N6", "N7"), "about the node, however its processes run"),
     **dict.fromkeys(("S3", "S4", "S5", "S6"), "about what is seen from outside"),
 }

@@ -38,7 +38,7 @@ from .verbs import (
 if TYPE_CHECKING:
     from ..node import Node
 
-__all__ = ["Behaviour", "behaviour_of"]
+__all__ = ["Behaviour", "behaviour_of", "check_task"]
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -323,12 +323,7 @@ class Behaviour(Relating):
         Raises:
             BadInputError: ``function`` is not an async function.
         """
-        if not inspect.iscoroutinefunction(function) and not isinstance(function, partial):
-            raise BadInputError(
-                "start_task(function)",
-                function,
-                "an async function and its arguments: `self.start_task(self.watch, path)`",
-            )
+        check_task(function)
         called = name or getattr(function, "__qualname__", None) or repr(function)
         return self._process.start_task(partial(function, *args), called)
 
@@ -367,6 +362,18 @@ class Behaviour(Relating):
         self._process.allow(Operation.CONFIGURE)
         self._process.priority = check_priority(value)
         self._process.peer = NOBODY
+
+
+def check_task(function: object) -> None:
+    """Refuse a function that cannot be a background task.
+
+    Raises:
+        BadInputError: it is not an async function.
+    """
+    if not inspect.iscoroutinefunction(function) and not isinstance(function, partial):
+        raise BadInputError(
+            "start_task(function)", function, "an async function and its arguments: `self.start_task(self.watch, path)`"
+        )
 
 
 def behaviour_of(given: object) -> type[Behaviour]:

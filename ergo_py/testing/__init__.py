@@ -6,7 +6,7 @@ from .crashes import ExpectedCrash, expect_crash
 from .faults import Deaf, Fault, crashing, delaying, dropping, filled
 from .fixtures import checked_node
 from .leaks import LeakError, no_leaks
-from .lonely import Armed, Called, Publication, Sent, Spawned
+from .lonely import Armed, Called, Publication, Sent, Spawned, StartedTask
 from .order import RaceError, explore, seeded
 from .probes import Probe, Received
 from .replay import ME, Recording, Replay, Tape, recording
@@ -30,6 +30,7 @@ __all__ = [
     "Replay",
     "Sent",
     "Spawned",
+    "StartedTask",
     "Tape",
     "UnsettledError",
     "VirtualClock",

@@ -15,7 +15,7 @@ from .._core.reasons import Crashed, Reason, Shutdown, as_reason
 from .._core.requests import Caller
 from .._core.timers import Timer
 from ..state_machine import StateMachine
-from .lonely import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned
+from .lonely import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned, StartedTask
 
 __all__ = ["Alone", "Ask"]
 
@@ -121,6 +121,11 @@ class Alone(Generic[B]):
     def spawned(self) -> list[Spawned]:
         """The processes and meta-processes it has started."""
         return self._notes.spawned
+
+    @property
+    def tasks(self) -> list[StartedTask]:
+        """The background tasks it has asked for. None of them runs."""
+        return self._notes.tasks
 
     @property
     def links(self) -> list[Any]:

@@ -1,6 +1,6 @@
 """The verbs of a behaviour that has no node: each notes what was asked for, and nothing else happens."""
 
-from collections.abc import Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType, SimpleNamespace
@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
 import structlog
 
-from .._core.behaviour import Behaviour, behaviour_of
+from .._core.behaviour import Behaviour, behaviour_of, check_task
 from .._core.errors import NameUnknownError, NotAllowedError, RelationExistsError, RelationUnknownError
 from .._core.ids import PID, Alias, EventName, Ref, Target
 from .._core.mailbox import Priority
@@ -21,7 +21,7 @@ from .._core.timers import Timer, Timers
 from .._core.verbs import check_caller, check_error, check_priority, check_timeout
 from .matching import describe, matches
 
-__all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned"]
+__all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned", "StartedTask"]
 
 NODE: Final = "alone@localhost"
 
@@ -58,6 +58,21 @@ class Spawned:
     """The PID or alias that the behaviour was told."""
 
 
+@dataclass(slots=True)
+class StartedTask:
+    """A background task that ``start_task`` was asked for. It does not run; a test may await ``function(*args)`` itself."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str | None
+    done: bool = False
+    """Set by ``cancel()``, as the behaviour sees it."""
+
+    def cancel(self) -> None:
+        """Note that the behaviour has cancelled it."""
+        self.done = True
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A message that was published."""
@@ -92,6 +107,7 @@ class Notes:
     sent: list[Sent] = field(default_factory=list)
     calls: list[Called] = field(default_factory=list)
     spawned: list[Spawned] = field(default_factory=list)
+    tasks: list[StartedTask] = field(default_factory=list)
     links: list[Any] = field(default_factory=list)
     monitors: list[Any] = field(default_factory=list)
     timers: list[Armed] = field(default_factory=list)
@@ -274,6 +290,12 @@ class Lonely(Behaviour):
         alias = Alias(NODE, 0, self._notes.number())
         self._notes.spawned.append(Spawned(behaviour, (), dict(options), alias))
         return alias
+
+    def start_task(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> Any:
+        check_task(function)
+        task = StartedTask(function, args, name)
+        self._notes.tasks.append(task)
+        return task
 
     def stop(self, reason: object = Normal()) -> None:
         self._notes.stopped = self._notes.stopped or as_reason(reason)

@@ -135,3 +135,21 @@ async def test_a_verb_that_a_class_has_overridden_itself_is_called_first() -> No
     await alone.message(lambda me: me.send("a", 1))
 
     assert alone.messages == [("please", 1)]
+
+
+async def watch(path: str) -> None: ...
+
+
+async def test_a_background_task_is_noted_and_does_not_run(alone: Alone[Doer]) -> None:
+    await alone.message(lambda self: self.start_task(watch, "here", name="watcher"))
+    await alone.message(lambda self: self.send("a", "b"))
+
+    (task,) = alone.tasks
+    assert (task.function, task.args, task.name, task.done) == (watch, ("here",), "watcher", False)
+    task.cancel()
+    assert task.done
+
+
+async def test_a_background_task_must_be_an_async_function(alone: Alone[Doer]) -> None:
+    with pytest.raises(BadInputError, match="an async function and its arguments"):
+        await alone.message(lambda self: self.start_task(print))
