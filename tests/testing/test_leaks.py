@@ -137,7 +137,8 @@ def test_descriptors_are_found_where_the_system_has_no_list_of_them(
     monkeypatch.setattr(os, "listdir", missing)
     monkeypatch.setattr(os, "readlink", missing)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    pair: list[socket.socket] = []
     with pytest.raises(LeakError, match="descriptor"), no_leaks(grace=0.0):
-        ours, theirs = socket.socketpair()
-    ours.close()
-    theirs.close()
+        pair += socket.socketpair()
+    for sock in pair:
+        sock.close()
