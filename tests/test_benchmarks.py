@@ -7,6 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("pykka", reason="needs the package pykka")
+pytest.importorskip("janus", reason="needs the package janus")
+
 from benchmarks import harness
 from benchmarks.__main__ import main
 from benchmarks.harness import ROUNDS, Case, Figures, Goal, Line, discover, evaluate, measure, spread

@@ -9,6 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytest.importorskip("pykka", reason="needs the package pykka")
+pytest.importorskip("janus", reason="needs the package janus")
+
 from benchmarks import compare, harness, peers
 from benchmarks import growing as growing_package
 from benchmarks.harness import Case, Goal, Line, discover, evaluate, measure

@@ -45,6 +45,8 @@ def test_own_time_is_that_of_the_last_frame_and_starting_up_is_none() -> None:
 
 
 def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for() -> None:
+    pytest.importorskip("pykka", reason="needs the package pykka")
+    pytest.importorskip("janus", reason="needs the package janus")
     cases = {case.name: case for case in discover()}
 
     for path in PATHS:

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytest.importorskip("rich", reason="needs the package rich")
+
 from ergo_py.control.rendering import crash, process_table, table
 from ergo_py.shell.colours import RichScreen
 from tests.control.test_rendering import row

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ergo_py.control.rendering import crash, process_table, table
-from ergo_py.shell.colours import RichScreen
 from ergo_py.shell.screens import Screen, choose_screen
 from tests.control.test_rendering import row
 
@@ -48,6 +47,9 @@ def sit_down_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rich_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich", reason="needs the package rich")
+    from ergo_py.shell.colours import RichScreen
+
     sit_down_at_a_terminal(monkeypatch)
     chosen = choose_screen(70)
     monkeypatch.setenv("TERM", "dumb")
@@ -87,6 +89,9 @@ def test_plain_text_says_everything() -> None:
 
 
 def test_what_rich_shows_says_the_same_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich", reason="needs the package rich")
+    from ergo_py.shell.colours import RichScreen
+
     sit_down_at_a_terminal(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "vt100")
