@@ -95,7 +95,8 @@ class EitherReader(MetaProcess):
     async def _wait_in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """The same for a task; a stop cancels it."""
         try:
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
+            # The time may have run out since it was computed; trio refuses less than no time.
+            with trio.move_on_after(inf if timeout is None else max(0.0, timeout)):
                 while True:
                     self._waits = event = trio.Event()
                     if until():

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, Normal, Reason, Shutdown
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
 from ergo_py.meta.sessions import end_session
+from ergo_py.meta.stream import Stream
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
 from tests.support import Puppet, running_node
 
@@ -84,6 +85,32 @@ async def test_a_session_that_waits_for_an_answer_ends_with_its_connection(wire:
         node.send(store, b"element")
         # The store knows that it still has it.
         assert await node.call(store, "answers") == [False] * 20
+        assert node.crashes() == []
+
+
+async def test_a_connection_does_not_crash_if_its_time_runs_out_between_two_looks(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+
+    def look(connection: Stream) -> bool:
+        looks.append(is_impatient(connection))
+        if len(looks) > 1:
+            return looks[-1]
+        # The reader was a little early, and is then kept from running until the time is over.
+        while (patience := connection._patience()) is not None and patience >= 0:
+            pass
+        return False
+
+    is_impatient = Stream._is_impatient
+    monkeypatch.setattr(Stream, "_is_impatient", look)
+    async with wired_node() as node:
+        _, _, [peer], ends = await waiting(node, wire, 1, linger=0.01)
+        peer.close()
+        await until(lambda: ends)
+
+        assert ends == [Normal()]
+        assert len(looks) > 1
         assert node.crashes() == []
 
 
