@@ -66,6 +66,7 @@ class Decoder(ABC):
 
         Raises:
             FramingError: the stream is not what the framing says; its ``frames`` were complete before that.
+            BadInputError: ``cut`` has returned a number of bytes that cannot be.
         """
         if self._broken is not None:
             raise FramingError(str(self._broken))
@@ -86,6 +87,13 @@ class Decoder(ABC):
             buffer.clear()
             error.frames = frames
             raise
+        if not isinstance(used, int) or not bool(frames) <= used <= len(stream):
+            # To go on would lose bytes, or deliver the same frames again and again.
+            raise BadInputError(
+                f"the result of {type(self).__qualname__}.cut, which has appended {len(frames)} frames",
+                used,
+                f"how many of the {len(stream)} bytes its frames took" + " (at least 1)" * bool(frames),
+            )
         self.has_more = len(frames) >= most and used < len(stream)
         if stream is buffer:
             if used:

@@ -338,3 +338,39 @@ def test_a_length_that_is_cut_in_two_is_read_when_the_rest_has_come() -> None:
     frames = [decoder.feed(b"\xac"), decoder.feed(b"\x02" + b"x" * 300)]
 
     assert [list(some) for some in frames] == [[], [b"x" * 300]]
+
+
+# -- a framing of one's own that is wrong ------------------------------------------------------------------------------
+
+
+class Wrong(Decoder):
+    """Appends one frame, or none, and returns a number of bytes that cannot be."""
+
+    def __init__(self, frames: int, used: Any) -> None:
+        super().__init__()
+        self.frames = frames
+        self.used = used
+
+    def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
+        frames += [b"frame"] * self.frames
+        used: int = self.used
+        return used
+
+
+@pytest.mark.parametrize(
+    "frames, used, allowed",
+    [
+        (0, -1, "how many of the 3 bytes its frames took"),
+        (0, 4, "how many of the 3 bytes its frames took"),
+        (0, None, "how many of the 3 bytes its frames took"),
+        (0, 1.0, "how many of the 3 bytes its frames took"),
+        (1, 0, "how many of the 3 bytes its frames took (at least 1)"),
+    ],
+)
+def test_a_number_of_bytes_that_cannot_be_is_refused(frames: int, used: Any, allowed: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        Wrong(frames, used).feed(b"abc")
+
+    assert caught.value.what == f"the result of Wrong.cut, which has appended {frames} frames"
+    assert caught.value.given == used
+    assert caught.value.allowed == allowed
