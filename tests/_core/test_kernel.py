@@ -377,3 +377,13 @@ async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(dispatcher
         gc.collect()
 
         assert [one() for one in made] == [None] * 5
+
+
+def test_a_task_of_the_node_that_is_closed_after_the_run_is_no_failure() -> None:
+    async def main() -> Any:
+        async with running_node() as node:
+            running = node._kernel._run(trio.sleep_forever, ())
+            running.send(None)
+            return running
+
+    trio.run(main).close()

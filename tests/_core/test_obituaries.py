@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import deque
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -25,6 +26,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.mailbox import MESSAGE
+from ergo_py._core.obituaries import Obituaries
 from tests.support import Failed, Puppet, Recorder, running_node
 
 
@@ -318,3 +320,12 @@ async def test_a_crash_of_its_own_counts_whatever_others_do_to_it() -> None:
         await node.wait_ended(alias)
 
         assert [one.pid for one in node.crashes()] == [alias]
+
+
+def test_an_error_in_the_course_of_an_end_does_not_count_as_its_cause() -> None:
+    obituaries = Obituaries(10)
+    ending = SimpleNamespace(reason=Killed(), id=1)
+
+    obituaries.note_crash(ending, "handle_message", "str")
+
+    assert obituaries._sites == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.lowlevel import checkpoint
+from trio.lowlevel import checkpoint, current_task
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import (
@@ -38,9 +38,10 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.mailbox import MESSAGE, Envelope, Lane, Mailbox, Verdict
+from ergo_py._core.mailbox import CALL, EXIT, MESSAGE, Envelope, Lane, Mailbox, Verdict
 from ergo_py._core.process import Process
 from ergo_py._core.router import _ThreadWaiter
+from ergo_py._core.waiters import TaskCaller
 from tests.support import THOROUGH, Puppet, Recorder, running_node
 
 FLOOD = 1_000_000 if THOROUGH else 50_000
@@ -1544,3 +1545,17 @@ async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_d
         assert sent
         assert heard == ["new"]
         assert node.info().dead_letters == {}
+
+
+async def test_a_call_that_is_not_delivered_is_answered_and_a_signal_is_no_dead_letter() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        router = node._kernel.router
+        process = router.processes[pid]
+        caller = TaskCaller(pid, 1, pid, "question", current_task())
+
+        router.bury((CALL, pid, caller, "question"), pid, Why.STOPPING, process)
+        router.bury((EXIT, pid, None, Normal()), pid, Why.STOPPING, process)
+
+        assert isinstance(caller.error, TargetDownError)
+        assert node.dead_letters() == []

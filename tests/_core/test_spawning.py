@@ -15,9 +15,11 @@ from ergo_py import (
     Caller,
     ChildSpec,
     Crashed,
+    Custom,
     Down,
     InitError,
     InitTimeoutError,
+    MetaProcess,
     NameTakenError,
     Node,
     NodeStoppedError,
@@ -863,3 +865,123 @@ async def test_a_child_whose_undoing_has_failed_is_undone_with_its_parent(
 
         assert node.processes() == []
         assert trio.current_time() < 1
+
+
+def let_undoing_fail_once(monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> None:
+    """Have the first failed ``init`` not undone, as where there is no room left on the stack; or only ``begun``."""
+    original, refused = ending.undo, list[Any]()
+
+    async def undo(process: Any, reason: Any) -> None:
+        if not refused:
+            refused.append(process)
+            process.reason = reason
+            if begun:
+                ending._begin(process)
+            raise RecursionError("no room")
+        await original(process, reason)
+
+    monkeypatch.setattr(spawning, "undo", undo)
+
+
+class SilentMeta(MetaProcess):
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+
+class Inner(Actor):
+    """Starts a process and a meta-process, and fails."""
+
+    async def init(self) -> None:
+        await self.spawn(Recorder, name="leaf")
+        await self.spawn_meta(SilentMeta())
+        raise Failed("in init")
+
+
+class Outer(Actor):
+    async def init(self) -> None:
+        await self.spawn(Inner)
+
+
+class Patient(Actor):
+    """Goes on although the process that it spawned has failed to start."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        with pytest.raises(SpawnError):
+            await self.spawn(Inner)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_lives_below_a_child_whose_undoing_has_failed_is_stopped_with_its_parent(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    let_undoing_fail_once(monkeypatch, begun=begun)
+    async with running_node() as node:
+        with pytest.raises(InitError):
+            await node.spawn(Outer)
+
+        assert node.processes() == []
+        assert node.metas() == []
+        assert node.whereis("leaf") is None
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_child_whose_undoing_has_failed_ends_with_a_parent_that_went_on(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    let_undoing_fail_once(monkeypatch, begun=begun)
+    async with running_node() as node:
+        pid = await node.spawn(Patient)
+        node.send(pid, "spawn")
+        await wait_all_tasks_blocked()
+
+        node.send_exit(pid, "enough")
+        await node.wait_ended(pid)
+
+        assert node.processes() == []
+        assert node.metas() == []
+
+
+async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failed = ending._clear, list[Any]()
+
+    async def clear(process: Any, reason: Any) -> None:
+        if not failed:
+            failed.append(process)
+            raise MemoryError
+        await original(process, reason)
+
+    monkeypatch.setattr(ending, "_clear", clear)
+
+    class Fails(Actor):
+        async def init(self) -> None:
+            raise Failed("in init")
+
+    async with running_node() as node:
+        with pytest.raises((SpawnError, MemoryError)):
+            await node.spawn(Fails)
+
+        assert node.processes() == []
+
+
+async def test_a_process_that_has_ended_is_neither_undone_nor_released_again() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = node._kernel.router.processes[pid]
+        node.send_exit(pid, "enough")
+        await node.wait_ended(pid)
+
+        await ending.undo(process, Crashed(Failed("late")))
+
+        assert ending._release(process) is None
+        assert process.reason == Custom("enough")
+
+
+async def test_a_process_that_is_left_behind_before_its_first_step_takes_none() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Recorder)
+        process = node._kernel.router.processes[pid]
+
+        await process.abandon()
+
+        assert node.processes() == []
+        assert [one.pid for one in node._kernel.abandoned] == [pid]
