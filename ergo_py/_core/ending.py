@@ -62,6 +62,9 @@ async def finish(process: "Process", reason: Reason) -> None:
         if process.tasks:
             with trio.CancelScope(shield=True) as process._ending:
                 await process.end_tasks()
+            if process.tasks:
+                # Killed while it waited for its tasks: they end before it in any case.
+                await process.cut_off_tasks()
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
                 if process.seats is not None:

@@ -405,6 +405,7 @@ class Process:
         if stubborn:
             names = ", ".join(one.name for one in stubborn)
             self.log.error("background tasks did not end when cancelled and were cut off", tasks=names)
+            await self.cut_off_tasks()
 
     # -- the end of a task that will not ----------------------------------------------------------------------------
 
@@ -414,8 +415,13 @@ class Process:
             await self.guard(self.task).cut_off(self.task)
         elif self._relay is not None:
             await self._relay.cut_off(self.home)
-        if self.tasks:
-            await end_tasks(self.tasks, 0.0)
+        await self.cut_off_tasks()
+
+    async def cut_off_tasks(self) -> None:
+        """End its background tasks, whatever they do."""
+        with trio.CancelScope(shield=True):
+            for one in list(self.tasks):
+                await one.cut_off()
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

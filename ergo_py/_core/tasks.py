@@ -81,15 +81,11 @@ class BackgroundTask:
 
 
 async def end_tasks(tasks: dict[BackgroundTask, None], patience: float) -> list[BackgroundTask]:
-    """Cancel tasks, and wait for them. Returns those that did not end in time, and were cut off."""
+    """Cancel tasks, and wait for them. Returns those that did not end in time."""
     ending = list(tasks)
     for one in ending:
         one.cancel()
     with trio.move_on_after(patience):
         for one in ending:
             await one.wait_gone()
-    stubborn = [one for one in ending if not one.done]
-    with trio.CancelScope(shield=True):
-        for one in stubborn:
-            await one.cut_off()
-    return stubborn
+    return [one for one in ending if not one.done]

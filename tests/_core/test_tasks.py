@@ -20,6 +20,8 @@ from ergo_py import (
     NotAllowedError,
     Reason,
     Shutdown,
+    Supervisor,
+    SupervisorSpec,
     TargetDownError,
 )
 from ergo_py._core.reasons import Normal
@@ -223,6 +225,37 @@ async def test_a_task_that_will_not_end_is_cut_off(
     assert steps == [reason]
     assert trio.lowlevel.current_statistics().tasks_living <= before
     assert "background tasks did not end" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("killed_by", ["two kills", "its supervisor"])
+async def test_a_task_that_will_not_end_does_not_outlive_a_process_that_is_killed_while_it_waits_for_it(
+    autojump_clock: MockClock, killed_by: str
+) -> None:
+    steps: list[Any] = []
+
+    class Stuck(Ticker):
+        async def tick(self, period: float) -> None:
+            try:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep_forever()
+            finally:
+                self.steps.append("task ended")
+
+    async with running_node() as node:
+        child = ChildSpec("stuck", Stuck, steps, shutdown=1, terminate_timeout=1000)
+        supervisor = await node.spawn(Supervisor, SupervisorSpec([child]))
+        pid = node.whereis("stuck")
+        assert pid is not None
+        await wait_all_tasks_blocked()
+        if killed_by == "two kills":
+            node.kill(pid)
+            await wait_all_tasks_blocked()
+            node.kill(pid)
+        else:
+            node.send_exit(supervisor)
+        reason = await node.wait_ended(pid)
+
+        assert steps[:2] == ["task ended", reason]
 
 
 async def test_the_tasks_of_a_process_that_is_left_behind_are_cut_off_with_it(autojump_clock: MockClock) -> None:
