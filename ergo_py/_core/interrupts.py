@@ -46,6 +46,10 @@ class _Handler:
             pass
         self.before(number, frame if strikes else None)
 
+    def is_of_this_run(self) -> bool:
+        """Say whether the node that asks belongs to the run whose main task gets the signals."""
+        return self._token is trio.lowlevel.current_trio_token()
+
     def _hear(self) -> None:
         self._is_heard = True
 
@@ -60,18 +64,21 @@ class Interrupts:
 
     def hold(self) -> None:
         """Have the main task get the next ones."""
-        present = signal.getsignal(signal.SIGINT)
-        if not isinstance(present, _Handler):
-            if not getattr(present, "__module__", "").startswith("trio."):
+        handler = signal.getsignal(signal.SIGINT)
+        if isinstance(handler, _Handler):
+            if not handler.is_of_this_run():
+                # A node of the main thread has it, and this one is in another thread.
                 return
-            handler = _Handler(present)
+        else:
+            if not getattr(handler, "__module__", "").startswith("trio."):
+                return
+            handler = _Handler(handler)
             try:
                 signal.signal(signal.SIGINT, handler)
             except ValueError:  # not the main thread
                 return
-            present = handler
-        present.users += 1
-        self._handler = present
+        handler.users += 1
+        self._handler = handler
 
     def release(self) -> None:
         """Leave them to trio again, once no node of this run is up. May be called twice."""

@@ -390,6 +390,38 @@ def test_a_node_in_another_thread_has_nothing_to_do_with_it() -> None:
     assert errors == []
 
 
+def test_a_node_in_another_thread_leaves_the_handler_of_the_main_thread_alone() -> None:
+    opened, close = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    async def beside() -> None:
+        async with open_node("beside", log_output="none"):
+            opened.set()
+            await trio.to_thread.run_sync(close.wait)
+
+    def run() -> None:
+        try:
+            trio.run(beside)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+
+    async def main() -> None:
+        async with open_node(log_output="none"):
+            thread.start()
+            await trio.to_thread.run_sync(opened.wait)
+
+    trio.run(main)
+    # The node of the main thread is down, the other one is up.
+    handler = signal.getsignal(signal.SIGINT)
+    close.set()
+    thread.join()
+
+    assert handler is signal.default_int_handler
+    assert errors == []
+
+
 def test_a_few_random_ones_under_load() -> None:
     command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False)
