@@ -54,6 +54,7 @@
 from collections.abc import Sequence
 
 from .reasons import Crashed, Reason, error_of
+from .text import text_of
 
 __all__ = [
     "ApplicationError",
@@ -138,7 +139,7 @@ class InitError(SpawnError):
     """``init`` raised. The original exception is the ``__cause__``."""
 
     def __init__(self, behaviour: str, error: BaseException, reason: Reason | None = None) -> None:
-        super().__init__(f"init of {behaviour} raised {type(error).__name__}: {error}")
+        super().__init__(f"init of {behaviour} raised {type(error).__name__}: {text_of(error)}")
         self.behaviour = behaviour
         self.error = error
         if isinstance(reason, Crashed):

@@ -161,6 +161,27 @@ async def test_an_init_that_raises_leaves_nothing_behind(autojump_clock: MockClo
         assert ends == ["grandchild", "second child", "first child"]
 
 
+@pytest.mark.parametrize("raised", [RuntimeError, GeneratorExit])
+async def test_an_init_that_raises_what_cannot_be_printed_fails_as_any_other(
+    autojump_clock: MockClock, raised: type[BaseException]
+) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise raised
+
+    class Starts(Actor):
+        def init(self) -> None:
+            raise Unprintable
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Starts)
+
+        assert str(caught.value).endswith("Starts raised Unprintable: <its __str__ raised>")
+        assert isinstance(caught.value.error, Unprintable)
+        assert node.processes() == []
+
+
 async def _rejecting(coming: Any) -> Any:
     try:
         return await coming
