@@ -322,7 +322,11 @@ class Kernel:
 
     def fail(self, what: str, error: BaseException) -> None:
         """The kernel itself has failed: the node ends in order as far as it can, and its block raises the error."""
-        self.logger.critical(what, exception=Crashed(error).traceback)
+        try:
+            self.logger.critical(what, exception=Crashed(error).traceback)
+        except BaseException:
+            # Code of the error or of the log output has raised. The node ends in any case, and its block raises the error.
+            pass
         self.panic(error)
 
     def panic(self, error: BaseException) -> None:

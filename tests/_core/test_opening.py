@@ -1,12 +1,15 @@
 """A node comes up, and goes down: in order, in bounded time, whatever its processes do and however the body ends."""
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -37,6 +40,7 @@ from ergo_py._core import ending, opening
 from ergo_py._core.clock import Clock
 from ergo_py._core.process import Process
 from ergo_py._core.watchdog import Watchdog
+from ergo_py.testing.threads import children
 from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, open_descriptors, running_node
 
 
@@ -382,6 +386,12 @@ async def in_a_nursery_with_a_thread() -> None:
 HELD = threading.Event()
 
 
+def end_programs(programs: set[int]) -> None:
+    for program in programs:
+        os.kill(program, signal.SIGKILL)
+        os.waitpid(program, 0)
+
+
 STUCK = [in_a_nursery_with_a_stubborn_task, in_a_program_that_runs_on, in_a_thread, in_a_nursery_with_a_thread]
 
 
@@ -389,6 +399,7 @@ STUCK = [in_a_nursery_with_a_stubborn_task, in_a_program_that_runs_on, in_a_thre
 async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_run(stuck: Any) -> None:
     HELD.clear()
     before = trio.lowlevel.current_statistics().tasks_living
+    programs = children().keys()
 
     class Stuck(Actor):
         async def handle_message(self, message: Any, sender: Any) -> None:
@@ -406,6 +417,7 @@ async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_ru
         assert trio.lowlevel.current_statistics().tasks_living <= before
     finally:
         HELD.set()
+        end_programs(children().keys() - programs)
 
 
 async def test_the_report_names_those_that_were_killed_and_not_their_parent(autojump_clock: MockClock) -> None:
@@ -931,6 +943,27 @@ async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_left_behind(autoj
     assert node.exit_report is not None
     assert [one.name for one in node.exit_report.abandoned] == ["waits"]
     assert trio.lowlevel.current_statistics().tasks_living <= before
+
+
+async def test_a_log_output_that_raises_no_exception_ends_the_node_in_order(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(name: str) -> Any:
+        raise GeneratorExit(name)
+
+    class Crashes(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed(message)
+
+    ends: list[Any] = []
+    monkeypatch.setattr(structlog, "get_logger", leave)
+    with pytest.raises(GeneratorExit), trio.fail_after(20):
+        async with running_node(log_output="structlog") as node:
+            await node.spawn(Witness, ends)
+            node.send(await node.spawn(Crashes), 1)
+            await trio.sleep_forever()
+
+    assert ends == [Shutdown()]
 
 
 @pytest.mark.parametrize("behaviour", [Puppet, Shielded], ids=["willing", "stuck"])
