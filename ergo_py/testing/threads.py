@@ -23,6 +23,8 @@ from .._core.crews import Job
 __all__ = ["Look", "children", "is_idle_worker", "look", "other_threads", "stirring"]
 
 _ASLEEP: Final = frozenset("SITtZXx")
+_ENDED: Final = frozenset("ZXx")
+"""The states of a program that has ended and that this program has not waited for."""
 _TASKS: Final = "/proc/self/task"
 _JOB: Final = Job.run.__code__
 
@@ -34,7 +36,8 @@ class _Seen:
     """Differs between two looks if it has done anything."""
     awake: bool
     serves: bool = False
-    """It does nothing of its own accord: an idle worker of trio's, or a helper that is no thread of Python's."""
+    """It does nothing of its own accord: an idle worker of trio's, a helper that is no thread of Python's, or a program that has
+    ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def look(ignore: Collection[str] = ()) -> Look:
             seen["task", task] = _Seen(f"thread {task}, not one of Python's", cpu, state not in _ASLEEP, serves=True)
     for pid, name in children().items():
         state, cpu = _state(f"/proc/{pid}/stat"), _cpu(~pid << 3 | 2)
-        seen[pid] = _Seen(f"program {name} ({pid})", cpu, state not in _ASLEEP)
+        seen[pid] = _Seen(f"program {name} ({pid})", cpu, state not in _ASLEEP, serves=state in _ENDED)
     return Look(seen, working)
 
 

@@ -144,6 +144,18 @@ def test_a_child_program_is_seen_at_work_and_asleep() -> None:
 
 
 @needs_proc
+def test_a_child_program_that_has_ended_does_nothing_more_of_its_own_accord() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        living = threads.look().seen[child.pid]
+        child.kill()
+        # Until it has ended, but without taking it away: a program stays in the list until it is waited for.
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        ended = threads.look().seen[child.pid]
+
+    assert (living.serves, ended.serves) == (False, True)
+
+
+@needs_proc
 def test_children_are_found_by_their_parent_where_the_kernel_has_no_list_of_them() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         found = threads._children_by_parent()
