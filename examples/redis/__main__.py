@@ -12,14 +12,15 @@ from typing import Literal
 
 import trio
 
-from ergo_py import PID, Actor, Alias, ChildSpec, Node, run
-from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, WhenSlow
+from ergo_py import PID, Actor, Alias, ChildSpec, Down, Node, run
+from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, TCPSet, WhenSlow
 
 from .database import CommandError, Database
 from .resp import OK, RESP, Command, array, bulk, error, integer
 from .store import Channels, Execute, Pop, Publish, Store, Subscribe, Unsubscribe
 
 PORT = 6380
+LINGER = 5.0
 
 
 class Session(Actor):
@@ -27,6 +28,7 @@ class Session(Actor):
 
     def __init__(self) -> None:
         self.listening = 0
+        self.watches_channels = False
 
     def init(self) -> None:
         self.store, self.channels = self.service("store"), self.service("channels")
@@ -37,6 +39,8 @@ class Session(Actor):
                 await self.serve(commands)
             case TCPProtocolError(connection, detail):
                 self.send(connection, TCPSend(error(f"ERR Protocol error: {detail}")))
+            case Down():
+                self.stop()  # the channels have failed, and know no listener any more: the client has to subscribe again
 
     async def serve(self, commands: Sequence[Command]) -> None:
         """Execute the commands of one read in order; as many as the store knows go to it in one call."""
@@ -54,6 +58,9 @@ class Session(Actor):
     async def obey(self, name: bytes, words: list[bytes]) -> bytes:
         match name, words:
             case b"SUBSCRIBE", [_, *_]:
+                if not self.watches_channels:
+                    self.monitor("channels")
+                    self.watches_channels = True
                 self.listening = await self.channels.call(Subscribe(self.connection, words))
                 return b""
             case b"UNSUBSCRIBE", _:
@@ -92,10 +99,14 @@ class Session(Actor):
                 raise ValueError(seconds)
         except ValueError:
             return error("ERR timeout is not a float or out of range")
+        # A client that closes its side while it waits has left. After other commands it may still read their replies.
+        self.send(self.connection, TCPSet(linger=0.0))
         try:
             popped = await self.store.call(Pop(keys, left, seconds or None), timeout=None)
         except CommandError as refusal:
             return error(str(refusal))
+        finally:
+            self.send(self.connection, TCPSet(linger=LINGER))
         return array(map(bulk, popped)) if popped else b"*-1\r\n"
 
 
@@ -112,6 +123,7 @@ class Door(Actor):
             last_word=True,
             reader=reader,
             when_slow=WhenSlow.DROP,
+            linger=LINGER,
         )
 
     async def init(self) -> None:

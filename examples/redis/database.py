@@ -17,13 +17,21 @@ class CommandError(Exception):
 
 
 _NOT_AN_INTEGER = "ERR value is not an integer or out of range"
+_LARGEST = 2**63 - 1
 _WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 
 def _number(text: bytes) -> int:
     if len(text) > 20 or not text.removeprefix(b"-").isdigit():
         raise CommandError(_NOT_AN_INTEGER)
-    return int(text)
+    return _checked(int(text), _NOT_AN_INTEGER)
+
+
+def _checked(number: int, refusal: str) -> int:
+    """The number, if 64 bits can hold it."""
+    if not -_LARGEST - 1 <= number <= _LARGEST:
+        raise CommandError(refusal)
+    return number
 
 
 class Database:
@@ -135,6 +143,7 @@ class Database:
 
     def increase(self, key: bytes, amount: bytes = b"1", sign: int = 1) -> bytes:
         total = _number(self.string(key) or b"0") + sign * _number(amount)
+        _checked(total, "ERR increment or decrement would overflow")
         self.values[key] = b"%d" % total
         return integer(total)
 

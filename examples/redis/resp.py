@@ -9,7 +9,7 @@ __all__ = ["NIL", "OK", "RESP", "Command", "array", "bulk", "error", "integer"]
 Command = list[bytes]
 
 OK, NIL = b"+OK\r\n", b"$-1\r\n"
-MAX_LINE, MAX_WORDS, MAX_BULK = 64 * 1024, 1024, 512 * 1024
+MAX_LINE, MAX_WORDS, MAX_BULK, MAX_COMMAND = 64 * 1024, 1024, 512 * 1024, 1024 * 1024
 
 
 def integer(number: int) -> bytes:
@@ -52,7 +52,10 @@ class CommandDecoder(Decoder):
                 break
             if stream[used] == 0x2A:  # *
                 end, command = _cut_array(stream, used, end)
-                if end < 0:
+                if end > used + MAX_COMMAND:
+                    raise FramingError("too long a command")
+                if end > count:
+                    self.wanted = end - used  # the bytes until then need not be looked at before they are there
                     break
             else:
                 end, command = end + 1, bytes(stream[used:end]).split()
@@ -63,18 +66,18 @@ class CommandDecoder(Decoder):
 
 
 def _cut_array(stream: bytes | bytearray, begin: int, end: int) -> tuple[int, Command]:
-    """The position behind the array, or -1 while it is incomplete, and its words."""
+    """The words of an array, and the position behind it; behind all there is, if the array is incomplete."""
     command = list[bytes]()
     at = end + 1
     for _ in range(_length(stream[begin + 1 : end], MAX_WORDS, "multibulk")):
         end = stream.find(b"\n", at, at + MAX_LINE)
         if end < 0:
-            return -1, command
+            return len(stream) + 1, command
         if stream[at] != 0x24:  # $
             raise FramingError(f"expected '$', got {chr(stream[at])!r}")
         begin, at = end + 1, end + 3 + _length(stream[at + 1 : end], MAX_BULK, "bulk")
         if at > len(stream):
-            return -1, command
+            return at, command
         if stream[at - 2 : at] != b"\r\n":
             raise FramingError("a bulk string is longer than its length")
         command.append(bytes(stream[begin : at - 2]))

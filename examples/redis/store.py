@@ -1,5 +1,6 @@
 """The processes behind the sessions: the store, which owns the data, and the channels of publish and subscribe."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,7 +105,8 @@ class Store(Actor):
         """Hand new elements to the sessions that wait for them, first come, first served."""
         database = self.database
         for key in database.pushed:
-            while (queue := self.queues.get(key)) and key in database.values:
+            # A later command of the same batch may have removed the list, or set a string in its place.
+            while (queue := self.queues.get(key)) and isinstance(database.find(key), deque):
                 waiting = self.dismiss(next(iter(queue)))
                 left = waiting.request.left
                 value = database.take(key, left)

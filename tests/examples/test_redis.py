@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
-from ergo_py.meta import FramingError
+from ergo_py import ChildSpec, open_node
+from ergo_py.meta import FramingError, TCPServer
+from examples.redis.__main__ import Session
 from examples.redis.database import Database
 from examples.redis.resp import RESP, Command, array, bulk
+from examples.redis.store import Channels, Store
 from tests.examples.programs import EXAMPLES, Program, promised, running
+from tests.meta.wires import spawn_meta
+from tests.support import Puppet
 
 TIMEOUT = 60
 
@@ -91,6 +97,24 @@ def commands_of(*pieces: bytes) -> list[Command]:
 STREAM = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\nPING  hello\r\n\r\n*1\r\n$4\r\nPING\r\n*0\r\n"
 
 
+def test_a_command_that_is_long_is_looked_at_only_when_its_next_word_is_there() -> None:
+    decoder, looks = RESP().decoder(), 0
+    cut = type(decoder).cut
+
+    class Counting(type(decoder)):  # type: ignore[misc]
+        def cut(self, *args: Any) -> int:
+            nonlocal looks
+            looks += 1
+            return cut(self, *args)
+
+    decoder = Counting()
+    stream = array([bulk(b"SET"), bulk(b"a"), bulk(b"x" * 400_000)])
+    frames = [frame for begin in range(0, len(stream), 1000) for frame in decoder.feed(stream[begin : begin + 1000])]
+
+    assert frames == [[b"SET", b"a", b"x" * 400_000]]
+    assert looks == 2
+
+
 def test_commands_are_the_same_in_whatever_pieces_the_stream_arrives() -> None:
     for size in range(1, len(STREAM) + 1):
         pieces = (STREAM[begin : begin + size] for begin in range(0, len(STREAM), size))
@@ -108,6 +132,7 @@ def test_commands_are_the_same_in_whatever_pieces_the_stream_arrives() -> None:
         pytest.param(b"*1\r\n$99999999999999999999\r\n", id="a length of too many digits"),
         pytest.param(b"*1\r\n$524289\r\n", id="a word that is too long"),
         pytest.param(b"*1\r\n$1\r\nabc\r\n", id="a word that is longer than its length"),
+        pytest.param(b"*3\r\n" + bulk(b"x" * 400_000) * 2 + b"$400000\r\n", id="a command that is too long"),
         pytest.param(b"x" * 70_000, id="a line that does not end"),
     ],
 )
@@ -162,6 +187,8 @@ def test_keys_are_gone_at_their_deadline_and_a_new_value_has_none() -> None:
         ("SET z x EX ten", "-ERR value is not an integer"),
         ("INCR word", "-ERR value is not an integer"),
         ("INCR list", "-WRONGTYPE"),
+        ("INCR largest", "-ERR increment or decrement would overflow"),
+        ("INCRBY a 9223372036854775808", "-ERR value is not an integer"),
         ("LPUSH a x", "-WRONGTYPE"),
         ("GET", "-ERR wrong number of arguments"),
         ("INCRBY a -3", ":-2"),
@@ -172,7 +199,14 @@ def test_keys_are_gone_at_their_deadline_and_a_new_value_has_none() -> None:
 )
 def test_a_command_is_answered_as_redis_answers_it(command: str, reply: str) -> None:
     database = Database()
-    database.execute([b"SET a 1".split(), b"SET word x".split(), b"RPUSH list x y z".split()])
+    database.execute(
+        [
+            b"SET a 1".split(),
+            b"SET word x".split(),
+            b"SET largest 9223372036854775807".split(),
+            b"RPUSH list x y z".split(),
+        ]
+    )
 
     (answer,) = database.execute([command.encode().split()])
 
@@ -218,6 +252,17 @@ def test_an_element_is_not_lost_with_a_peer_that_left_while_it_waited(server: Se
     assert other.ask("LPOP jobs") == "a"
 
 
+def test_a_client_that_waits_is_not_harmed_by_a_string_in_the_place_of_its_list(server: Server) -> None:
+    waiting, other = server.client(), server.client()
+    waiting.send("BLPOP a b 0")
+    wait_for_waiters(other, 1)
+
+    other.send("RPUSH a x", "SET a text", "RPUSH b y")
+
+    assert [other.reply() for _ in range(3)] == [1, "+OK", 1]
+    assert waiting.reply() == ["b", "y"]
+
+
 def wait_for_waiters(client: Client, count: int) -> None:
     """Ask until as many clients as that wait for a list; the time limit of the test bounds it."""
     while f"blocked_clients:{count}" not in client.ask("INFO"):
@@ -244,6 +289,29 @@ def test_a_subscriber_gets_its_confirmation_first_and_then_every_message(server:
     assert listener.ask("UNSUBSCRIBE") == ["unsubscribe", None, 0]
     assert listener.ask("GET a") is None
     assert other.ask("PUBLISH news x") == 0
+
+
+@pytest.mark.parametrize("reader", ["task", "thread"])
+async def test_a_subscriber_is_disconnected_when_the_channels_fail(reader: Any) -> None:
+    with trio.fail_after(TIMEOUT):
+        async with open_node("redis@localhost") as node:
+            server = TCPServer(receiver=Session, framing=RESP(), batch=True, reader=reader)
+            children = [
+                ChildSpec("store", Store, Database()),
+                ChildSpec("channels", Channels),
+                ChildSpec("door", Puppet),
+            ]
+            await node.supervise(children)
+            door = node.whereis("door")
+            assert door is not None
+            await spawn_meta(node, door, server)
+            async with await trio.open_tcp_stream(*server.local) as stream:
+                await stream.send_all(b"SUBSCRIBE news\r\n")
+                assert (await stream.receive_some()).endswith(b":1\r\n")
+
+                assert node.kill("channels")
+
+                assert await stream.receive_some() == b""
 
 
 def test_quit_is_answered_and_ends_the_connection(server: Server) -> None:
