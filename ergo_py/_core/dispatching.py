@@ -5,7 +5,7 @@ and sleeps until it is done. So there is no second way in which a process is ser
 """
 
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from copy import copy
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -103,7 +103,7 @@ class DispatchedProcess(Process):
         """The callback that is in a thread, or waits for one."""
         return None if self._hop is None else self._hop.job
 
-    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Coroutine[Any, Any, None] | None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...], context: Context) -> Coroutine[Any, Any, None] | None:
         def make(*args: Any) -> _InThread:
             behaviour = factory(*args)
             behaviour._process = self
@@ -119,7 +119,7 @@ class DispatchedProcess(Process):
         if "init" in self.hopping and (ring := ring_of(self, crew.holder())):
             # Whoever waits for this init has the thread that it would run in.
             raise DeadlockError(self.id, None, ring, "give it another thread, or spawn it in an `async def` callback")
-        return super()._initialise(make, args)
+        return super()._initialise(make, args, context)
 
     def _send_on(self, verb: Callable[..., Any], *args: Any, priority: Any = None) -> Any:
         if priority or self.priority:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import Context
 from time import perf_counter
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -247,12 +248,12 @@ class Process:
 
     spawn = classmethod(spawn)
 
-    def _initialise(self, factory: Any, args: tuple[Any, ...]) -> Coroutine[Any, Any, None] | None:
+    def _initialise(self, factory: Any, args: tuple[Any, ...], context: Context) -> Coroutine[Any, Any, None] | None:
         """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
         if "init" in self.callbacks.asynchronous:
-            return self._wait_for_init()
+            return self._wait_for_init(context)
         if "init" in self.callbacks.defined:
             scopes = Scopes(self.home)
             check_plain(self, "init", behaviour.init())
@@ -261,7 +262,7 @@ class Process:
                 raise left_open(self.callbacks.behaviour, "init", scopes.nurseries())
         return None
 
-    async def _wait_for_init(self) -> None:
+    async def _wait_for_init(self, context: Context) -> None:
         timeout = self.options.init_timeout
         # It runs in the task of the spawner, which has to get out of it, whatever it does.
         self._relay = relay = Relay()
@@ -272,7 +273,7 @@ class Process:
                 self._scope = scope
                 scopes, error = Scopes(self.home), None
                 try:
-                    await relay.run_part(self.behaviour.init())
+                    await relay.run_part(self.behaviour.init(), context)
                 finally:
                     if scopes.are_left():
                         error = left_open(self.callbacks.behaviour, "init", scopes.nurseries())

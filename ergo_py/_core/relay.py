@@ -7,13 +7,13 @@ for it for ever. The relay passes each trap through, so that between two of them
 import ctypes
 import types
 from collections.abc import Awaitable, Coroutine, Generator, Iterator
+from contextvars import Context
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import trio
 from trio.lowlevel import Abort, Task, checkpoint, current_task, enable_ki_protection, reschedule
 
-from .contexts import run_in
 from .parking import NEVER
 from .scopes import Scopes, close_coroutine
 
@@ -40,12 +40,13 @@ class _Sleep:
 class Relay:
     """Runs one coroutine inside one task, until it ends or is abandoned."""
 
-    __slots__ = ("_abandoned", "_is_body", "_scopes", "_steps", "_trap", "detached", "ended", "finished")
+    __slots__ = ("_abandoned", "_context", "_is_body", "_scopes", "_steps", "_trap", "detached", "ended", "finished")
 
     def __init__(self) -> None:
         self._abandoned = False
         self._trap: Any = None
         self._is_body = True
+        self._context: Context | None = None
         self._steps = _STEPS
         self._scopes: Any = None
         self.finished = False
@@ -59,9 +60,10 @@ class Relay:
         """Run a coroutine in the present task: all of its life, or a part of it."""
         return self._pass(current_task(), coroutine, has_begun=False)
 
-    def run_part(self, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Run a coroutine in the present task, which goes on after it."""
+    def run_part(self, coroutine: Coroutine[Any, Any, None], context: Context) -> Awaitable[None]:
+        """Run a coroutine in the present task, which goes on after it, with each of its steps in another context."""
         self._is_body = False
+        self._context = context
         return self.run(coroutine)
 
     def take_over(self, task: Task) -> None:
@@ -87,6 +89,7 @@ class Relay:
     def _pass(self, task: Task, coroutine: Coroutine[Any, Any, Any], has_begun: bool) -> Generator[Any, Any, None]:
         step: Any = coroutine.send
         answer: Any = None
+        context = self._context
         if not has_begun:
             self._scopes = Scopes(task)
         try:
@@ -95,7 +98,8 @@ class Relay:
                     # Its last step was made without us.
                     has_begun = False
                 else:
-                    self._trap = step(answer)
+                    # Spelled out: a tree of supervisors takes the stack of one init inside another.
+                    self._trap = step(answer) if context is None else context.run(step, answer)
                     if self._abandoned and not _is_end_of_nursery(self._trap):
                         break
                 try:
@@ -123,7 +127,10 @@ class Relay:
 
     def _close(self, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, None]:
         parts = list(_parts(coroutine))
-        close_coroutine(coroutine)
+        if self._context is None:
+            close_coroutine(coroutine)
+        else:
+            self._context.run(close_coroutine, coroutine)
         for part in parts:
             if _frame(part) is not None:
                 _keep_for_good(part)
@@ -254,13 +261,9 @@ def frames_of(task: Task) -> list[FrameType]:
     while (frame := _frame(part)) is not None:
         frames.append(frame)
         part = _awaited(part)
-        if part is None and frame.f_code in _PASSING:
+        if part is None and frame.f_code is Relay._pass.__code__:
             part = frame.f_locals["coroutine"]
     return frames
-
-
-_PASSING: Final = frozenset({Relay._pass.__code__, run_in.__code__})
-"""What drives a coroutine by hand, and has it in a variable of this name."""
 
 
 def _keep_for_good(remains: Any) -> None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .contexts import run_in
 from .ending import undo
 from .errors import InitError, NodeStoppedError, SpawnError, TooManyProcessesError
 from .kernel import Kernel
@@ -65,9 +64,9 @@ async def spawn(
     if spawner is not None:
         spawner.waiting = process
     try:
-        waiting = context.run(process._initialise, factory, args)
+        waiting = context.run(process._initialise, factory, args, context)
         if waiting is not None:
-            await run_in(context, waiting)
+            await waiting
         if isinstance(process.reason, Killed) or process.state is TERMINATED:
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)

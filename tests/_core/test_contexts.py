@@ -9,9 +9,20 @@ import pytest
 import trio
 import trio.lowlevel
 
-from ergo_py import Actor, Caller, ChildSpec, Dispatcher, InitError, Reason, Supervisor, SupervisorSpec
-from ergo_py._core.contexts import adopt, run_in
-from ergo_py._core.relay import frames_of
+from ergo_py import (
+    Actor,
+    Caller,
+    ChildSpec,
+    Dispatcher,
+    InitError,
+    InitTimeoutError,
+    Reason,
+    Supervisor,
+    SupervisorSpec,
+)
+from ergo_py._core import process
+from ergo_py._core.contexts import adopt
+from ergo_py._core.relay import Relay, frames_of
 from tests.dispatched import EVERYWHERE, Gate, in_threads
 from tests.support import Failed, running_node
 
@@ -287,41 +298,39 @@ def ask(question: str) -> Generator[str, Any, Any]:
     return (yield question)
 
 
-async def converse(log: list[Any]) -> str:
+async def converse(log: list[Any]) -> None:
     for number in range(2):
         try:
             log.append((TENANT.get(), await ask(f"question {number}")))
         except Failed as error:
             log.append((TENANT.get(), repr(error)))
         TENANT.set(f"answered {number}")
-    return "the end"
 
 
-def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
+async def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
     TENANT.set("outside")
     context = copy_context()
     log: list[Any] = []
-    running: Any = run_in(context, converse(log))
+    running: Any = Relay().run_part(converse(log), context)
 
     assert running.send(None) == "question 0"
     TENANT.set("changed outside")
     assert running.throw(Failed("no answer")) == "question 1"
-    with pytest.raises(StopIteration) as end:
+    with pytest.raises(StopIteration):
         running.send("answer")
 
-    assert end.value.value == "the end"
     assert log == [("outside", "Failed('no answer')"), ("answered 0", "answer")]
     assert TENANT.get() == "changed outside"
     assert context[TENANT] == "answered 1"
 
 
-def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
+async def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
     async def fail() -> None:
         TENANT.set("failed")
         raise Failed
 
     TENANT.set("outside")
-    running: Any = run_in(copy_context(), fail())
+    running: Any = Relay().run_part(fail(), copy_context())
     with pytest.raises(Failed):
         running.send(None)
 
@@ -341,6 +350,31 @@ def test_only_what_has_changed_is_adopted() -> None:
     assert (TENANT.get(), OTHER.get()) == ("changed there", "changed here")
 
 
+async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Stuck(Actor):
+        async def init(self) -> None:
+            TENANT.set("its own")
+            try:
+                while True:
+                    try:
+                        await trio.sleep_forever()
+                    except trio.Cancelled:
+                        pass
+            finally:
+                seen.append(TENANT.get())
+
+    # It takes every cancellation for nothing, so that time that jumps when all tasks sleep would stand still.
+    monkeypatch.setattr(process, "GRACE", 0.01)
+    TENANT.set("the spawner's")
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Stuck, init_timeout=0.01)
+
+    assert seen == ["its own"]
+
+
 async def test_where_an_init_waits_can_be_seen() -> None:
     class Waits(Actor):
         async def init(self) -> None:
@@ -355,5 +389,5 @@ async def test_where_an_init_waits_can_be_seen() -> None:
 
         names = [frame.f_code.co_name for frame in frames_of(task)]
 
-        assert {"spawn", "run_in", "init", "sleep_forever"} <= set(names)
+        assert {"spawn", "_pass", "init", "sleep_forever"} <= set(names)
         nursery.cancel_scope.cancel()

@@ -4,6 +4,7 @@ import gc
 import threading
 import warnings
 from collections.abc import Coroutine, Generator
+from contextvars import copy_context
 from typing import Any
 
 import outcome
@@ -742,7 +743,7 @@ async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: 
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as own:
                 own.start_soon(trio.sleep, 1)
-                await relay.run_part(stuck())
+                await relay.run_part(stuck(), copy_context())
                 steps.append(len(current_task().child_nurseries))
             steps.append(trio.current_time())
             scope.cancel()

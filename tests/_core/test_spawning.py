@@ -853,6 +853,22 @@ def nested(depth: int) -> SupervisorSpec:
     return spec
 
 
+def test_a_tree_of_a_hundred_levels_starts() -> None:
+    found: list[int] = []
+
+    async def main() -> None:
+        async with running_node(limit=60) as node:
+            await node.spawn(Supervisor, nested(100))
+            found.append(len(node.processes()))
+
+    # In a thread of its own, so that nothing but the tree is on its stack.
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    thread.join()
+
+    assert found == [102]
+
+
 async def test_a_tree_that_is_too_deep_to_start_leaves_nothing_behind() -> None:
     async with running_node(limit=60) as node:
         with pytest.raises((SpawnError, RecursionError)):
