@@ -125,6 +125,8 @@ class Listener(EitherReader):
         sock.listen(self._queue)
         self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
         self._local = self._address(sock)
+        if self.poller is not None:
+            self.poller.open()
 
     async def _listen(self) -> socket.socket:
         raise NotImplementedError

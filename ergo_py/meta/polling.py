@@ -16,7 +16,7 @@ from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_r
 
 from .._core.parking import park_as, wake_with
 
-__all__ = ["Poller", "watch"]
+__all__ = ["Poller", "watch_alone"]
 
 _AT_ONCE: Final = 64
 """How many sockets are asked for at once."""
@@ -46,10 +46,20 @@ class Poller:
         self._watches: dict[int, _Watch] = {}
         self._scope: trio.CancelScope | None = None
 
+    def open(self) -> None:
+        """Take the descriptor, before there are connections that would fail if there were none left.
+
+        Raises:
+            OSError: there is none.
+        """
+        self._epoll = select.epoll()
+
     async def watch(self, sock: socket.socket, readable: Readable) -> None:
         """Have ``readable`` called whenever there is something to read, until it says False."""
         if self._epoll is None:
-            self._epoll = select.epoll()
+            # The server has been closed without waiting for its connections.
+            await watch_alone(sock, readable)
+            return
         fd, watch = sock.fileno(), _Watch(readable, current_task())
         self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
@@ -104,7 +114,7 @@ class Poller:
                         wake_with(watch.task, watch)
 
 
-async def watch(sock: socket.socket, readable: Readable) -> None:
+async def watch_alone(sock: socket.socket, readable: Readable) -> None:
     """The same for a reader that is alone."""
     while True:
         await wait_readable(sock)

@@ -16,7 +16,7 @@ from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
 from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TCPProtocolError, TCPSecured, TLSFacts
 from .options import StreamOptions
-from .polling import Poller, watch
+from .polling import Poller, watch_alone
 from .readers import EitherReader, ReaderKind
 from .sockets import describe
 from .tls import Secure
@@ -214,7 +214,7 @@ class StreamReader(EitherReader):
                     if not self._read_once():
                         continue
                 if poller is None:
-                    await watch(sock, self._read_once)
+                    await watch_alone(sock, self._read_once)
                 else:
                     await poller.watch(sock, self._read_once)
         except OSError as error:

@@ -1,5 +1,7 @@
 """Waiting for many sockets in one task."""
 
+import errno
+import select
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -8,6 +10,8 @@ import trio
 
 from ergo_py.meta import polling
 from ergo_py.meta.polling import Poller
+from ergo_py.meta.tcp import TCPServer
+from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
@@ -45,6 +49,7 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
             others.start_soon(work)
 
         poller = Poller(start)
+        poller.open()
         with trio.fail_after(30):
             async with trio.open_nursery() as readers:
                 for ours, _ in pairs:
@@ -61,6 +66,32 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
     together = [third == first + 2 for first, third in zip(served, served[2:], strict=False)]
     assert len(served) == 5
     assert together == [not is_slow] * 3
+
+
+async def test_a_server_without_descriptors_to_spare_serves_the_connections_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with wired_node() as node:
+        server = TCPServer(reader="task")
+        await spawn_meta(node, await node.spawn(Ear, Mail(), echo), server)
+        monkeypatch.setattr(select, "epoll", refuse)
+        async with await trio.open_tcp_stream(*server.local) as stream:
+            for _ in range(2):
+                await stream.send_all(b"hello")
+                assert await stream.receive_some() == b"hello"
+
+
+async def test_a_reader_waits_for_itself_once_the_poller_is_closed() -> None:
+    poller = Poller(lambda work: None)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs, trio.fail_after(30):
+        theirs.send(b"x")
+
+        await poller.watch(ours, lambda: ours.recv(1) != b"x")
 
 
 async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:
