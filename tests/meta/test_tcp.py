@@ -465,7 +465,7 @@ def test_a_wrong_keyword_is_refused_with_all_that_are_allowed() -> None:
 
 
 def test_every_option_of_a_server_is_explained_where_it_is_looked_for() -> None:
-    explained = set(re.findall(r"^        (\w+): ", str(TCPServer.__doc__), re.MULTILINE))
+    explained = set(re.findall(r"^    (\w+): ", str(inspect.getdoc(TCPServer)), re.MULTILINE))
 
     own = {name for name in inspect.signature(TCPServer).parameters if name != "options"}
     assert explained == own | {field.name for field in fields(StreamOptions)}
