@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Meta"]
 
 _HISTORY: Final = 16
+_SLEEP: Final = MetaState.SLEEP
 _HASTE: Final = 0.05
 """Seconds that each step of an ending may still take after a second kill."""
 _LAST_CHANCE: Final = 2.0
@@ -355,7 +356,7 @@ class Meta:
         passing, box = self.passing, self.mailbox
         if (
             passing is None
-            or self.state is not MetaState.SLEEP
+            or self.state is not _SLEEP
             or box.main
             or box.ahead
             or get_ident() != self.router.loop_thread

@@ -70,7 +70,8 @@ class Decoder(ABC):
         """
         if self._broken is not None:
             raise FramingError(str(self._broken))
-        buffer, frames = self._buffer, list[Any]()
+        buffer = self._buffer
+        frames: list[Any] = []
         # What is left over from before goes in front; most often there is nothing, and nothing is copied.
         stream: bytes | bytearray = data
         if buffer:

@@ -111,7 +111,7 @@ class TCPData:
 _set_connection, _set_data = setters(TCPData)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TCPFrames:
     """All frames that one read has completed, in their order; instead of ``TCPData`` where ``batch=True`` was asked for.
 
@@ -120,6 +120,13 @@ class TCPFrames:
 
     connection: Alias
     frames: Sequence[Any]
+
+    def __init__(self, connection: Alias, frames: Sequence[Any]) -> None:
+        _set_origin(self, connection)
+        _set_frames(self, frames)
+
+
+_set_origin, _set_frames = setters(TCPFrames)
 
 
 @dataclass(frozen=True, slots=True)

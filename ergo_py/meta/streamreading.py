@@ -238,8 +238,9 @@ class StreamReader(EitherReader):
     def _read_once(self) -> bool:
         """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
         self._held = ()
+        size = self._size
         try:
-            data = self._socket.recv(self._size)
+            data = self._socket.recv(size)
         except BlockingIOError:
             return True
         except OSError as error:
@@ -248,8 +249,8 @@ class StreamReader(EitherReader):
         if not data:
             self._at_end = True
             return False
-        if self._size != _LEAST or len(data) == _LEAST:
-            self._size = _next_size(self._size, len(data))
+        if size != _LEAST or len(data) == _LEAST:
+            self._size = _next_size(size, len(data))
         messages, meta = self._messages(data), self._meta
         if self._lockstep:
             self._held = messages
@@ -314,68 +315,73 @@ class StreamReader(EitherReader):
         if self._mistake is not None:
             self.bytes_in += len(data)
             return ()
-        secure, decoder = self._secure, self._decoder
         is_unfinished = False
         if data:
             self.bytes_in += len(data)
-            if secure is not None:
+            if self._secure is not None:
                 data = self._decrypted(data)
-                is_unfinished = secure.unfinished
+                is_unfinished = self._secure.unfinished
             if data or not is_unfinished:
                 # A record of TLS that is not complete is nothing yet: its bytes could come one by one, for hours.
                 self.last_in = self._now()
-        elif not decoder.has_more:
+        elif not self._decoder.has_more:
             return ()
-        before = decoder.unfinished + len(data)
-        if self._is_raw:
-            frames: Sequence[Any] = (data,) if data else ()
-        else:
-            frames = self._cut(data)
-            is_unfinished = is_unfinished or decoder.unfinished > 0
+        if not self._is_raw:
+            return self._framed(data, is_unfinished)
+        if not is_unfinished:
+            self.frame_since = None
+        elif data or self.frame_since is None:
+            self.frame_since = self._now()
+        if not data:
+            return ()
+        self.messages_in += 1
+        if len(data) >> 12 != self._weight:
+            self._weigh(len(data))
+        return (TCPData(self._meta.id, data),)
+
+    def _framed(self, data: bytes, is_unfinished: bool) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
+        """The same for frames. ``is_unfinished`` says that TLS keeps bytes that may belong to another one."""
+        decoder, alias = self._decoder, self._meta.id
+        size = decoder.unfinished + len(data)
+        try:
+            # At most as many as one turn may have.
+            frames = decoder.feed(data, _TURN)
+        except Exception as error:
+            frames = self._cannot_cut(error)
+        if decoder.has_more:
+            self._size = max(_LEAST, self._size // 4)
+        if kept := decoder.unfinished:
+            is_unfinished = True
         if not is_unfinished:
             self.frame_since = None
         elif frames or self.frame_since is None:
             self.frame_since = self._now()
         if not frames:
-            return () if self._mistake is None else (TCPProtocolError(self._meta.id, self._mistake),)
-        alias = self._meta.id
-        if self._is_raw:
-            self.messages_in += 1
-            if len(data) >> 12 != self._weight:
-                self._weigh(len(data))
-            return (TCPData(alias, data),)
+            return () if self._mistake is None else (TCPProtocolError(alias, self._mistake),)
+        size -= kept
         self.messages_in += len(frames)
-        size = before - decoder.unfinished
-        messages: list[TCPData | TCPFrames | TCPProtocolError]
+        messages: Sequence[TCPData | TCPFrames | TCPProtocolError]
         if self._options.batch:
-            self._weigh(size)
-            messages = [TCPFrames(alias, frames)]
+            messages = (TCPFrames(alias, frames),)
         else:
-            self._weigh(size // len(frames))
+            size //= len(frames)
             messages = [TCPData(alias, frame) for frame in frames]
-        if self._mistake is not None:
-            messages.append(TCPProtocolError(alias, self._mistake))
-        return messages
+        if size >> 12 != self._weight:
+            self._weigh(size)
+        return messages if self._mistake is None else (*messages, TCPProtocolError(alias, self._mistake))
 
-    def _cut(self, data: bytes) -> Sequence[Any]:
-        """The next frames, at most as many as one turn may have."""
-        decoder = self._decoder
-        try:
-            frames = decoder.feed(data, _TURN)
-        except FramingError as error:
-            if self._options.last_word:
-                self._mistake, self._owes_last_word = str(error), True
-            else:
-                self._end(Cause.PROTOCOL_ERROR, str(error))
-            return error.frames
-        except Exception as error:
+    def _cannot_cut(self, error: Exception) -> Sequence[Any]:
+        """Note that the rest cannot be cut. Returns the frames before the mistake; a mistake of the framing itself is raised."""
+        if not isinstance(error, FramingError):
             # It ends as a crash, which is logged; the peer must not take this for an end that was meant.
             self._aborting = True
             self._set_cause(Cause.FAILED, f"the framing raised {error!r}")
-            raise
-        if decoder.has_more:
-            self._size = max(_LEAST, self._size // 4)
-        return frames
+            raise error
+        if self._options.last_word:
+            self._mistake, self._owes_last_word = str(error), True
+        else:
+            self._end(Cause.PROTOCOL_ERROR, str(error))
+        return error.frames
 
     def _decrypted(self, data: bytes) -> bytes:
         secure = self._secure

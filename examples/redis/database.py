@@ -48,7 +48,7 @@ class Database:
 
     def execute(self, commands: Sequence[Command]) -> list[bytes]:
         """Execute commands in order, up to the first that is not known here; return a reply for each."""
-        replies = list[bytes]()
+        replies: list[bytes] = []
         for name, *words in commands:
             known = COMMANDS.get(name.upper())
             if known is None:

@@ -67,7 +67,7 @@ class CommandDecoder(Decoder):
 
 def _cut_array(stream: bytes | bytearray, begin: int, end: int) -> tuple[int, Command]:
     """The words of an array, and the position behind it; behind all there is, if the array is incomplete."""
-    command = list[bytes]()
+    command: Command = []
     at = end + 1
     for _ in range(_length(stream[begin + 1 : end], MAX_WORDS, "multibulk")):
         end = stream.find(b"\n", at, at + MAX_LINE)
