@@ -203,17 +203,18 @@ async def _wait_until_gone(these: list[Any]) -> None:
 async def shut(process: "Process") -> None:
     """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of its time limits."""
     options = process.options
+    # First what nearly all are: asleep.
+    if options.shutdown > 0 and _can_end_asleep(process):
+        _end_asleep(process, Shutdown())
+        if process.router.pause_is_due():
+            await process.router.turn()
+        return
     if process.is_unborn_in(current_task()):
         # Its init was left behind in this very task by an error for which there was no room to undo it.
         await undo(process, Shutdown())
         return
-    owner = process.kernel.pid if process.parent is None else process.parent.id
     if options.shutdown > 0:
-        if _can_end_asleep(process):
-            _end_asleep(process, Shutdown())
-            if process.router.pause_is_due():
-                await process.router.turn()
-            return
+        owner = process.kernel.pid if process.parent is None else process.parent.id
         process.ask_to_exit(owner, Shutdown())
         # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
         for _ in range(2):
@@ -237,19 +238,23 @@ async def shut(process: "Process") -> None:
 
 def _can_end_asleep(process: "Process") -> bool:
     """Say whether a process sleeps in its mailbox, and nothing that belongs to its end could wait."""
-    callbacks = process.callbacks
+    callbacks, kernel = process.callbacks, process.kernel
     return (
         process.task.custom_sleep_data is PARKED
         and not process.owned
         and not process.tasks
         and process.seats is None
         and not process.events
-        and len(process.deferred or ()) + len(process.timers or ()) <= _MANY
-        and process.id not in process.kernel.watches
-        and process.kernel.relations.watchers(process.id) <= _MANY
+        and (not (process.deferred or process.timers) or _has_few(process))
+        and process.id not in kernel.watches
+        and (not kernel.relations or kernel.relations.watchers(process.id) <= _MANY)
         and not callbacks.parts
         and "terminate" not in callbacks.asynchronous
     )
+
+
+def _has_few(process: "Process") -> bool:
+    return len(process.deferred or ()) + len(process.timers or ()) <= _MANY
 
 
 def _end_asleep(process: "Process", reason: Reason) -> None:
@@ -509,6 +514,7 @@ def _release(process: "Process") -> Iterator[None] | None:
     if process.state is TERMINATED:
         return None
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
+    is_related = bool(kernel.relations)
     lived = process.behaviour is not None and process.task is process.home
     # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it came too late.
     process.task = _GONE
@@ -527,7 +533,7 @@ def _release(process: "Process") -> Iterator[None] | None:
         at_once(_cancel_timers(process.timers))
     if kernel.log.watched:
         kernel.remove_logger(process.id)
-    if kernel.relations:
+    if is_related:
         at_once(kernel.forget_watcher(process.id))
     router.processes.pop(process.id, None)
     if kernel.watches:
@@ -545,11 +551,12 @@ def _release(process: "Process") -> Iterator[None] | None:
     if router.peer is process:
         router.peer = NOBODY
     # Only now are the others told.
-    watching = _watching(process, aliases) if kernel.relations or process.events else []
-    if len(watching) > _MANY:
-        return _tell_many(process, watching, reason, lived)
-    for relation in watching:
-        kernel.tell(relation, reason)
+    if is_related or process.events:
+        watching = _watching(process, aliases)
+        if len(watching) > _MANY:
+            return _tell_many(process, watching, reason, lived)
+        for relation in watching:
+            kernel.tell(relation, reason)
     _tell(process, reason, lived)
     return None
 

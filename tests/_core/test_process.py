@@ -89,6 +89,14 @@ async def test_inside_a_call_a_process_waits_for_the_response_and_then_goes_on_w
         assert states == [State.WAIT_RESPONSE, State.INIT, State.WAIT_RESPONSE, State.RUNNING]
 
 
+async def test_a_process_refuses_a_change_of_state_that_the_table_does_not_know() -> None:
+    async with running_node() as node:
+        process = node._kernel.router.processes[await node.spawn(Actor)]
+        with pytest.raises(AssertionError, match="no transition from SLEEP to TERMINATED"):
+            process.enter(State.TERMINATED)
+        assert process.state is State.SLEEP
+
+
 async def test_the_last_changes_of_state_are_kept_with_their_times(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
