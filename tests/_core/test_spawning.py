@@ -853,6 +853,8 @@ def nested(depth: int) -> SupervisorSpec:
     return spec
 
 
+# Counting lines takes a part of the interpreter's stack for each frame.
+@pytest.mark.no_cover
 def test_a_tree_of_a_hundred_levels_starts() -> None:
     found: list[int] = []
 
