@@ -1,20 +1,26 @@
 """The commands of ``examples/redis`` behind the streams of asyncio and of trio.
 
-``python -m benchmarks.peers.redis_servers asyncio`` or ``… trio``. No actors, no supervision, no limits; the decoder and the
-database are the same objects.
+``python -m benchmarks.peers.redis_servers asyncio``, ``… trio`` or ``… hand``. No actors, no supervision, no limits; the decoder
+and the database are the same objects. ``hand`` is the least that a server with a trio task for each connection can do: plain
+sockets, one poller for all of them, and a task that sleeps and is woken as a process does.
 """
 
 import asyncio
+import socket
 import sys
+from collections import deque
 from functools import partial
 
 import trio
+from trio.lowlevel import current_task, wait_readable
 
+from ergo_py._core.parking import park_unless, wake
 from ergo_py.meta import Decoder
+from ergo_py.meta.polling import Poller
 from examples.redis.database import Database
 from examples.redis.resp import RESP, array
 
-__all__ = ["serve_on_asyncio", "serve_on_trio"]
+__all__ = ["serve_by_hand", "serve_on_asyncio", "serve_on_trio"]
 
 
 def _replies(database: Database, decoder: Decoder, data: bytes) -> bytes:
@@ -61,8 +67,51 @@ async def serve_on_trio() -> None:
         print(f"listening at 127.0.0.1:{listeners[0].socket.getsockname()[1]}", flush=True)
 
 
+async def serve_by_hand() -> None:
+    database = Database()
+
+    async def serve(sock: socket.socket) -> None:
+        """Wait for data that the poller's turn has read; answer in a turn of its own."""
+        task, decoder, queue = current_task(), RESP().decoder(), deque[bytes]()
+
+        def read() -> bool:
+            try:
+                data = sock.recv(65536)
+            except BlockingIOError:
+                return True
+            except OSError:  # the client has left
+                data = b""
+            queue.append(data)
+            wake(task)
+            return bool(data)
+
+        with sock:
+            nursery.start_soon(poller.watch, sock, read)
+            while True:
+                await park_unless(task, queue)
+                while queue:
+                    if not (data := queue.popleft()):
+                        return
+                    sock.send(_replies(database, decoder, data))
+
+    async with trio.open_nursery() as nursery:
+        poller = Poller(nursery.start_soon)
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+            listener.setblocking(False)
+            print(f"listening at 127.0.0.1:{listener.getsockname()[1]}", flush=True)
+            while True:
+                await wait_readable(listener)
+                sock, _ = listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                nursery.start_soon(serve, sock)
+
+
+SERVERS = {
+    "asyncio": lambda: asyncio.run(serve_on_asyncio()),
+    "trio": lambda: trio.run(serve_on_trio),
+    "hand": lambda: trio.run(serve_by_hand),
+}
+
 if __name__ == "__main__":
-    if sys.argv[1] == "asyncio":
-        asyncio.run(serve_on_asyncio())
-    else:
-        trio.run(serve_on_trio)
+    SERVERS[sys.argv[1]]()

@@ -66,6 +66,7 @@ def _variants(pipeline: int) -> dict[str, Variant]:
         "ergo thread": (ours, ("0", "thread")),
         "asyncio": (theirs, ("asyncio",)),
         "trio": (theirs, ("trio",)),
+        "by hand": (theirs, ("hand",)),
     }
     return {name: partial(_serve, module, arguments, pipeline) for name, (module, arguments) in servers.items()}
 
@@ -82,6 +83,7 @@ def _case(pipeline: int, size: int) -> Case:
         lines=[
             Line(f"{pipeline} at a time, reader tasks", "ergo task", goals=[goal]),
             Line(f"{pipeline} at a time, reader threads", "ergo thread"),
+            Line(f"{pipeline} at a time, a trio task by hand", "by hand"),
         ],
         rounds=3,
         reference="asyncio",
