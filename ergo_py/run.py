@@ -16,6 +16,7 @@ import trio
 from ._core.behaviour import Behaviour, behaviour_of
 from ._core.bridge import get_ident, thread_names
 from ._core.errors import BadInputError, NodeStoppedError, NotAllowedError
+from ._core.interrupts import REPEAT
 from ._core.options import DEFAULTS
 from ._core.process import Process
 from ._core.programs import kill_groups
@@ -67,10 +68,6 @@ def run(
 
     # Ctrl-C never strikes inside a callback, where it would look like a crash of that process.
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
-
-
-_SAME_REQUEST: Final = 0.5
-"""Seconds after the first signal in which others count as the same request to stop. A person needs longer for the second Ctrl-C."""
 
 
 _importing: Final[list[str]] = []
@@ -125,7 +122,7 @@ class _Signals:
                 except NodeStoppedError:  # it is down already; only the handlers have not been given back yet
                     pass
             return
-        if now - self._asked < _SAME_REQUEST:
+        if now - self._asked < REPEAT:
             return
         try:
             kill_groups()

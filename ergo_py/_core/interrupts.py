@@ -16,7 +16,8 @@ import trio
 __all__ = ["Interrupts"]
 
 REPEAT: Final = 0.5
-"""Seconds in which a second signal counts as the same: wrappers signal a program and then its group."""
+"""Seconds in which a second signal counts as the same request to stop: wrappers signal a program and then its group. A person
+needs longer for the second Ctrl-C."""
 
 
 class _Handler:
