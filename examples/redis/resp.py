@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ergo_py.meta import Decoder, Framing, FramingError
 
-__all__ = ["NIL", "OK", "RESP", "Command", "array", "bulk", "error", "integer"]
+__all__ = ["NIL", "OK", "RESP", "Command", "CommandDecoder", "array", "bulk", "error", "integer"]
 
 Command = list[bytes]
 
