@@ -245,7 +245,11 @@ class Run:
         if down and last:
             assert down == last
         assert len(self.answered) == sum(event in ("inspect", "call arrives") for event in self.done)
-        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-")]
+        # The node waits until a reader thread has said its last word, and not for the few steps that are left to it then.
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("ergo-")]
+        for thread in threads:
+            thread.join(30)
+        assert not [thread.name for thread in threads if thread.is_alive()]
 
 
 @contextmanager
