@@ -9,7 +9,7 @@ import trio
 
 from ergo_py import Actor, BadInputError, MetaProcess, NotAllowedError
 from ergo_py.testing import Deaf, LeakError, checked_node, expect_crash
-from tests.support import Failed, Puppet, Stubborn
+from tests.support import Failed, Puppet, Stubborn, needs_proc
 
 
 class Broken(Actor):
@@ -81,6 +81,7 @@ async def test_a_reader_thread_that_ignores_the_stop_is_named() -> None:
     assert "thread 'ergo-deaf-" in str(failure.value)
 
 
+@needs_proc
 async def test_a_descriptor_that_a_meta_process_forgot_is_named() -> None:
     ends: list[int] = []
 

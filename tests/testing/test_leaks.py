@@ -16,6 +16,7 @@ import trio
 
 from ergo_py.testing import LeakError, no_leaks
 from ergo_py.testing.leaks import take_inventory
+from tests.support import needs_proc
 
 
 async def work_in_a_worker() -> None:
@@ -47,6 +48,7 @@ def test_a_thread_that_is_left_is_named() -> None:
     assert len(failure.value.left) == 1
 
 
+@needs_proc
 def test_a_socket_a_pipe_and_a_file_that_are_left_are_named(tmp_path: Path) -> None:
     left = ExitStack()
 
@@ -75,6 +77,7 @@ def test_a_descriptor_whose_number_is_used_again_is_another_one() -> None:
     assert f"descriptor {number} is left" in str(failure.value)
 
 
+@needs_proc
 def test_a_child_program_that_is_left_is_named() -> None:
     left = ExitStack()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import needs_proc
+
 SAMPLES = Path(__file__).parent / "samples"
 # What the samples do not need takes longer to import than they take to run.
 LIGHT = [
@@ -41,6 +43,7 @@ def names(sample: str) -> list[str]:
     return re.findall(r"^async def (test_\w+)", (SAMPLES / f"{sample}.py").read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@needs_proc
 def test_with_pytest_trio_tests_that_leave_something_fail_and_say_what(printed: str) -> None:
     found = outcomes(printed, "with_trio")
 
