@@ -200,11 +200,10 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "redis",
-        "trio is not the limit: a server by hand, with a trio task for each connection and the same poller, takes 0.8 to 1.1 times "
-        "what asyncio's streams take. The rest is Python code of the framework for each read, whatever the number of commands in "
-        "it. Without system calls a read with one command takes three equal parts: to cut and execute the command, which all "
-        "servers do; the message from the connection to the session and the one back, with mailbox, turn, counters and time "
-        "limits; and the session's callback with its call to the store.",
+        "trio is not the limit: a server by hand, with a trio task for each connection and the same poller, takes about as much "
+        "as asyncio's streams. The rest is Python code of the framework for each read, whatever the number of commands in it: the "
+        "message from the connection to the session and the one back, with mailbox, turn, counters and time limits, and the "
+        "session's call to the store.",
     ),
     Reason(
         "short connections",
