@@ -16,11 +16,7 @@ __all__ = ["account_for", "account_for_task"]
 
 def account_for(process: "Process", error: BaseException) -> Reason | None:
     """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
-    resumes = False
-    if not isinstance(error, Exception | GeneratorExit):
-        process.kernel.panic(error)
-    elif isinstance(error, Exception) and process.seat is not None and process.seat.decide is not None:
-        resumes = _decide(process, process.seat, error) is Decision.RESUME
+    resumes = _resumes(process, error)
     reason = Crashed(error)
     kind, _, ref, payload = process.handling or (STOP, None, None, None)
     if process.kernel.log.wants("error"):
@@ -46,11 +42,7 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
 
 def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
     """Account for an exception that left a background task. Returns the reason to end with, or None to go on without it."""
-    resumes = False
-    if not isinstance(error, Exception | GeneratorExit):
-        process.kernel.panic(error)
-    elif isinstance(error, Exception) and process.seat is not None and process.seat.decide is not None:
-        resumes = _decide(process, process.seat, error) is Decision.RESUME
+    resumes = _resumes(process, error)
     reason = Crashed(error)
     process.log.error(
         "a background task failed, and the process goes on" if resumes else "a background task crashed its process",
@@ -63,6 +55,17 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
     process.kernel.note_crash(process, reason)
     process.kernel.obituaries.note_crash(process, f"task {name}", None)
     return reason
+
+
+def _resumes(process: "Process", error: BaseException) -> bool:
+    """Say whether the process goes on after an error; one that is meant for the whole program ends the node, too."""
+    if not isinstance(error, Exception | GeneratorExit):
+        process.kernel.panic(error)
+        return False
+    seat = process.seat
+    if not isinstance(error, Exception) or seat is None or seat.decide is None:
+        return False
+    return _decide(process, seat, error) is Decision.RESUME
 
 
 def _decide(process: "Process", seat: Seat, error: Exception) -> Decision:
