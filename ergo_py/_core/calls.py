@@ -80,7 +80,9 @@ class Calls:
         # Asleep in its mailbox means that all lanes are empty, but for what threads have just put there.
         if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
             # In the callee's own context: what its handler sets there is none of the caller's business.
-            asleep.task.context.run(asleep.answer_now, caller, request)
+            left = asleep.task.context.run(asleep.answer_now, caller, request)
+            if left is not None:
+                await left.close()
         elif callee.open and not callee.splits and not priority:
             # As _post_call() does for most, without the layers in between.
             caller.callee = callee

@@ -447,10 +447,17 @@ class Patience(Caller):
 
 def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
     process.handling = None
+    # Of a process that ends in its sleep, this is the task of the one who ends it.
+    task = current_task()
+    status = task._cancel_status
     try:
         check_plain(process, name, getattr(process.behaviour, name)(reason))
     except BaseException as error:
         _account_for(process, name, error)
+    if task._cancel_status is not status:
+        scopes = Scopes.since(task, status)
+        _account_for(process, name, left_open(process.callbacks.behaviour, name, scopes.nurseries()))
+        scopes.close_plain()
 
 
 def _account_for(process: "Process", name: str, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 from trio.lowlevel import current_task, enable_ki_protection
@@ -371,7 +371,7 @@ class Meta:
         self.handled += served
         return served
 
-    def answer_now(self, caller: Caller, request: object) -> None:
+    def answer_now(self, caller: Caller, request: object) -> NoReturn:
         """Never asked for."""
         raise AssertionError("a meta-process does not answer on the spot")
 

@@ -333,6 +333,7 @@ class Process:
             # Before its first step.
             return
         self.task = self.home = task = current_task()
+        status = task._cancel_status
         # What it ends with if a kill is all that leaves the scope.
         reason: Reason | None = _KILLED
         try:
@@ -362,6 +363,9 @@ class Process:
                 if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
                     self.kernel.panic(error)
                 self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
+            if task._cancel_status is not status:
+                # Left open by a plain callback.
+                await Scopes.since(task, status).close()
             if reason is not None:
                 await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
         except BaseException as error:

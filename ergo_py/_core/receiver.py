@@ -8,6 +8,8 @@ from .reasons import Reason
 
 if TYPE_CHECKING:
     from .requests import Caller
+    from .scopes import Scopes
+    from .waiters import TaskCaller
 
 __all__ = ["NOBODY", "Nobody", "Receiver"]
 
@@ -56,8 +58,9 @@ class Receiver(Protocol):
         """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""
         ...
 
-    def answer_now(self, caller: "Caller", request: object) -> None:
-        """Serve a call on the spot, as if it had been queued and taken."""
+    def answer_now(self, caller: "TaskCaller", request: object) -> "Scopes | None":
+        """Serve a call on the spot, as if it had been queued and taken. Returns the scopes that it has left open, if any."""
+        ...
 
 
 class Nobody:

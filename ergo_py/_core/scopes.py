@@ -30,6 +30,15 @@ class Scopes:
         self._depth = len(task._child_nurseries)
 
     @classmethod
+    def since(cls, task: Any, status: Any) -> "Scopes":
+        """As if it was made when the task had this cancel status."""
+        scopes = cls(task)
+        scopes._status = status
+        # Those that were open already enclose it.
+        scopes._depth = sum(nursery._cancel_status.encloses(status) for nursery in task._child_nurseries)
+        return scopes
+
+    @classmethod
     def all_of(cls, task: Any) -> "Scopes":
         """As if it was made at the beginning of the task: all that it has open was opened since."""
         scopes = cls(task)

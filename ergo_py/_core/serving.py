@@ -35,8 +35,9 @@ from .observing import Delivered
 from .parking import park_unless
 from .reasons import Crashed, Killed, Normal, Reason
 from .requests import Caller
-from .scopes import is_being_closed, left_open
+from .scopes import Scopes, is_being_closed, left_open
 from .states import RUNNING, SLEEP, TERMINATED
+from .waiters import TaskCaller
 
 if TYPE_CHECKING:
     from .metalife import Meta
@@ -68,7 +69,7 @@ async def serve(process: "Process") -> Reason | None:
     observer = process.kernel.observer
     if observer is not None:
         handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
-    waits, status = process.callbacks.any_async, task._cancel_status
+    status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
     # The count of all that was handled is the count of the burst, too: it is looked at every eighth time.
@@ -92,8 +93,8 @@ async def serve(process: "Process") -> Reason | None:
                 if box.waiters and box.admit_waiters():
                     continue
                 # To sleep. No await lies between the look at the lanes and the mark that this sets.
-                if waits and (task._child_nurseries or task._cancel_status is not status):
-                    return _account_for_open(process, task)
+                if task._cancel_status is not status:  # a nursery has a cancel scope, too
+                    return _account_for_open(process, task.child_nurseries)
                 now = clock()
                 process.running_time += now - process.woken
                 process.woken = 0.0
@@ -170,10 +171,10 @@ async def serve(process: "Process") -> Reason | None:
         await checkpoint()
 
 
-def _account_for_open(process: "Process", task: Task) -> Reason:
+def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
     """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep in it, and end in it."""
     kind = STARTED if process.handling is None else process.handling[0]
-    error = left_open(process.callbacks.behaviour, kind_name(kind), task.child_nurseries)
+    error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
     return process.failed(error) or Crashed(error)
 
 
@@ -312,10 +313,14 @@ def check_waiting(given: object) -> None:
 
 
 @enable_ki_protection
-def answer_now(process: "Process", caller: Caller, request: object) -> None:
+def answer_now(process: "Process", caller: TaskCaller, request: object) -> Scopes | None:
     """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the
     process sleeps and a plain function cannot be interrupted.
+
+    Returns the scopes that the task of the caller is to close, if ``handle_call`` has left one open in it.
     """
+    task: Any = caller.task
+    status, left = task._cancel_status, None
     caller.callee = process
     process.woken = begun = perf_counter()
     process.state = RUNNING
@@ -330,9 +335,7 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
     except BaseException as error:
         reason = process.failed(error)
         if reason is not None:
-            # At once, as if it had failed in its own turn: whoever asks next must not wait for one that is ending.
-            process.refuse()
-            process.end(FAILED, reason)
+            _end_in_sleep(process, reason)
     else:
         if reply is NO_REPLY:
             caller.defer(process)
@@ -342,7 +345,19 @@ def answer_now(process: "Process", caller: Caller, request: object) -> None:
             # As settle() does, for a caller that is not asleep yet and does not have to be woken.
             caller.settled = True
             caller.value = reply
+    if task._cancel_status is not status:
+        left = Scopes.since(task, status)
+        if process.accepting:
+            # As in its own turn: the answer counts, and then the process crashes.
+            _end_in_sleep(process, _account_for_open(process, left.nurseries()))
     process.handling = None
     process.state = SLEEP
     process.running_time += perf_counter() - begun
     process.woken = 0.0
+    return left
+
+
+def _end_in_sleep(process: "Process", reason: Reason) -> None:
+    """Have a process end that has failed in its caller's turn: at once, so that no other caller waits for one that is ending."""
+    process.refuse()
+    process.end(FAILED, reason)

@@ -161,6 +161,151 @@ async def test_a_last_callback_that_leaves_one_open_ends_all_the_same(
     assert "terminate has left a" in capsys.readouterr().err
 
 
+def enter_scope(me: Any) -> None:
+    me.manager = trio.CancelScope()
+    me.manager.__enter__()
+
+
+def enter_several(me: Any) -> None:
+    for _ in range(3):
+        enter_scope(me)
+
+
+def enter_nursery(me: Any) -> None:
+    me.manager = trio.open_nursery()
+    with pytest.raises(StopIteration) as caught:
+        me.manager.__aenter__().send(None)
+    caught.value.value.start_soon(trio.sleep_forever)
+
+
+class Plain(Actor):
+    """Has no async callback, and does what it is told."""
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        message(self)
+
+    def handle_call(self, request: Any, caller: Any) -> object:
+        return request(self)
+
+
+entering = pytest.mark.parametrize(
+    "enter", [enter_scope, enter_several, enter_nursery], ids=lambda function: function.__name__
+)
+
+
+@entering
+async def test_a_call_that_is_answered_on_the_spot_leaves_nothing_open_in_the_task_of_its_caller(
+    autojump_clock: MockClock, enter: Any
+) -> None:
+    task = trio.lowlevel.current_task()
+    async with running_node() as node:
+        pid, other = await node.spawn(Plain), await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep, 1)
+            with trio.CancelScope() as scope:
+                status = task._cancel_status
+
+                # The answer counts, as it does in its own turn.
+                assert await node.call(pid, lambda me: enter(me) or "answer") == "answer"
+
+                assert task._cancel_status is status
+                assert task.child_nurseries[-1] is nursery
+                scope.cancel()
+                await trio.sleep_forever()
+        reason = await node.wait_ended(pid)
+
+        assert await node.call(other, lambda me: "alive") == "alive"
+
+    assert isinstance(reason, Crashed)
+    assert "Plain.handle_call has left a" in str(reason)
+    assert ("nursery" in str(reason)) == (enter is enter_nursery)
+
+
+@entering
+async def test_a_process_that_calls_is_whole_after_a_callee_has_left_one_open(
+    autojump_clock: MockClock, enter: Any
+) -> None:
+    async with running_node() as node:
+        pid, calling = await node.spawn(Plain), await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+
+        async def call(me: Any) -> object:
+            return await me.call(pid, lambda callee: enter(callee) or "answer")
+
+        assert await node.call(calling, call) == "answer"
+        assert isinstance(await node.wait_ended(pid), Crashed)
+        assert await node.call(calling, lambda me: "alive") == "alive"
+
+
+async def test_a_call_that_raises_with_one_open_fails_with_what_was_raised(autojump_clock: MockClock) -> None:
+    task = trio.lowlevel.current_task()
+
+    def fail(me: Any) -> None:
+        enter_scope(me)
+        raise Failed("in the middle")
+
+    async with running_node() as node:
+        pid = await node.spawn(Plain)
+        await wait_all_tasks_blocked()
+        status = task._cancel_status
+        with pytest.raises(TargetDownError) as caught:
+            await node.call(pid, fail)
+
+        assert task._cancel_status is status
+        assert caught.value.reason == await node.wait_ended(pid) == Crashed(Failed("in the middle"))
+
+
+async def test_nobody_resumes_a_callee_that_has_left_one_open(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("child", Plain, decide=lambda _: Decision.RESUME)])
+        first = node.whereis("child")
+        await wait_all_tasks_blocked()
+        await node.call("child", enter_scope)
+        await wait_all_tasks_blocked()
+
+        assert node.whereis("child") not in (None, first)
+
+
+@entering
+async def test_a_plain_callback_that_leaves_one_open_crashes_its_process_only(
+    autojump_clock: MockClock, enter: Any
+) -> None:
+    async with running_node() as node:
+        pid, other = await node.spawn(Plain), await node.spawn(Plain)
+        node.send(pid, enter)
+        reason = await node.wait_ended(pid)
+
+        assert await node.call(other, lambda me: "alive") == "alive"
+
+    assert "Plain.handle_message has left a" in str(reason)
+
+
+@pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "in its own turn"])
+async def test_a_plain_terminate_that_leaves_one_open_does_no_harm(
+    autojump_clock: MockClock, asleep: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = trio.lowlevel.current_task()
+
+    class Leaves(Plain):
+        def terminate(self, reason: Reason) -> None:
+            enter_scope(self)
+
+    async with running_node(log_output="json") as node:
+        pid = await node.spawn(Leaves)
+        await wait_all_tasks_blocked()
+        status = task._cancel_status
+        if not asleep:
+            node.send(pid, lambda me: None)
+        node.send_exit(pid, "enough")
+
+        assert task._cancel_status is status
+        await node.wait_ended(pid)
+        assert node.processes() == []
+
+    assert "terminate has left a cancel scope open" in capsys.readouterr().err
+
+
 async def test_a_call_in_progress_is_told_why(autojump_clock: MockClock) -> None:
     class Leaves(Puppet):
         async def handle_call(self, request: Any, caller: Any) -> object:

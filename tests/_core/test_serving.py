@@ -527,6 +527,18 @@ async def test_the_answer_to_a_call_may_be_a_generator() -> None:
             assert list(await node.call(await node.spawn(Streams), 3)) == [0, 1, 4]
 
 
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "queued"])
+async def test_the_answer_to_a_call_may_be_an_awaitable_object(inline: bool) -> None:
+    client = AsyncioLike()
+
+    class LendsClient(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> Any:
+            return client
+
+    async with running_node(inline_calls=inline) as node:
+        assert await node.call(await node.spawn(LendsClient), "client") is client
+
+
 @pytest.mark.parametrize("caught", [False, True], ids=["once", "again after it was caught"])
 async def test_an_awaitable_of_another_library_crashes_only_the_process_that_awaits_it(
     autojump_clock: MockClock, caught: bool
