@@ -96,8 +96,7 @@ class Stream(StreamReader):
         if self._actor is not None:
             # What it has set itself, it keeps.
             vars(self._actor.behaviour).setdefault("connection", self.id)
-        # Only the half that is read is shut, so that the last answers can still be written.
-        self.opened(sock, unblock=lambda: sock.shutdown(socket.SHUT_RD))
+        self.opened(sock, unblock=self._free_reader)
         prepare(sock, self._options, blocking=self.reader == "thread")
         self.local, self.peer = self._ends(sock)
         self._writer.use(sock, self._now)
@@ -421,6 +420,31 @@ class Stream(StreamReader):
         self._end_actor()
         return True
 
+    def _free_reader(self) -> None:
+        """Free a reader that is blocked in the socket: shut the half that is read, so that the last answers can still be written.
+
+        With both halves shut, Linux answers whatever else the peer says with a reset, which costs the peer what is on its way.
+        So a reader thread of a connection that has closed its half already goes on until the peer's system has everything. A
+        task needs no freeing: it is cancelled.
+        """
+        sock = self._socket
+        if not self._half_closed or self._is_cut_short() or not count_unacknowledged(sock):
+            sock.shutdown(socket.SHUT_RD)
+        elif self.reader == "thread" and not self._is_last_read:
+            self._is_last_read = True
+            self._start_on_loop(self._free_reader_when_taken)
+
+    async def _free_reader_when_taken(self) -> None:
+        await self._wait_until_taken()
+        try:
+            self._socket.shutdown(socket.SHUT_RD)
+        except OSError:  # the reader has ended by itself, and the socket is closed
+            pass
+
+    def _is_cut_short(self) -> bool:
+        """Whether the peer is not to have the time to take what is on its way."""
+        return self._aborting or bool(self._meta.kills)
+
     def _write_last(self, reason: Reason) -> bool:
         """Write what is still to be written, as far as the peer takes it. Returns whether the peer is to have the time to take it.
 
@@ -438,7 +462,10 @@ class Stream(StreamReader):
                 return False
         except OSError:  # the peer is gone, and that is what is wanted
             return False
-        return orderly and self.cause is Cause.ASKED and not self._half_closed and not self._meta.abandoned
+        if self._peer_is_done or self._is_cut_short() or self._meta.abandoned:
+            # A peer that has closed its half says nothing more that could be answered with a reset.
+            return False
+        return self._half_closed or self.cause in (Cause.ASKED, Cause.NO_RECEIVER)
 
     async def _wait_until_taken(self) -> None:
         """Wait until the peer's system has everything, and throw away what the peer says meanwhile.
@@ -447,12 +474,16 @@ class Stream(StreamReader):
         is on its way. It is closed all the same if the peer takes nothing for a while, or the time for this end runs out.
         """
         sock, meta = self._socket, self._meta
-        end = self._now() + min(self._options.linger, meta.options.stop_timeout / 2)
-        patience, pause = self._now() + _TAKES_NOTHING, _LOOK_FIRST
+        now = self._now()
+        end = now + min(self._options.linger, meta.options.stop_timeout / 2)
+        if self._close_waits is not None:
+            since, linger = self._close_waits
+            end = min(max(since, self._writer.last) + linger, now + meta.options.stop_timeout / 2)
+        patience, pause = now + _TAKES_NOTHING, _LOOK_FIRST
         try:
             discard_input(sock)
             left = count_unacknowledged(sock)
-            while left and not meta.kills and self._now() < min(end, patience):
+            while left and not self._is_cut_short() and self._now() < min(end, patience):
                 await trio.sleep(pause)
                 pause = min(2 * pause, _LOOK_LAST)
                 discard_input(sock)

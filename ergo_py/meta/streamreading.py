@@ -83,6 +83,10 @@ class StreamReader(EitherReader):
         self._closing = False
         self._at_end = False
         """The peer has said its last."""
+        self._peer_is_done = False
+        """It has closed its half, and that was heard before the connection was told to end."""
+        self._is_last_read = False
+        """The connection is told to end, and the reader thread is not freed yet: what it reads is thrown away, and it ends."""
         self._said_goodbye = False
         """It has done so as TLS demands."""
         self._mistake: str | None = None
@@ -144,7 +148,7 @@ class StreamReader(EitherReader):
                 if self._secure is not None and (data := self._secure.take_rest()):
                     continue
                 data = sock.recv(self._size)
-                if not data:
+                if not data or self._is_last_read:
                     break
                 self._size = _next_size(self._size, len(data))
         except OSError as error:
@@ -419,6 +423,7 @@ class StreamReader(EitherReader):
         """Note that the peer has said its last. Returns whether there may be something to write yet."""
         if self.stopping:
             return False
+        self._peer_is_done = True
         # From now on it may take its time to take the rest.
         self.last_in = self._now()
         if self._closing:

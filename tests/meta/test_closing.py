@@ -1,20 +1,26 @@
 """The last bytes of a connection: a peer gets all of them, or sees that it did not."""
 
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from ergo_py import Node, ProcessUnknownError, Shutdown
+from ergo_py import PID, Alias, Node, ProcessUnknownError, Shutdown
 from ergo_py.meta import stream
 from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.tcp import TCPServer
-from tests.meta.wires import Ear, Mail, spawn_meta, until, wired_node
+from ergo_py.meta.tls import TLSFiles
+from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
 
 MANY = 150_000
+CERTIFICATES = Path(__file__).parent / "certificates"
 
 
 @pytest.fixture(params=["thread", "task"])
@@ -111,6 +117,121 @@ async def test_a_peer_that_says_one_more_thing_gets_what_was_acknowledged(reader
             count = await trio.to_thread.run_sync(read_all, peer)
 
         assert count == MANY
+
+
+@dataclass
+class HalfClosed:
+    """A connection that has closed its half after many bytes, of which its peer has read none."""
+
+    owner: PID
+    connection: Alias
+    peer: socket.socket
+
+    def say(self, data: bytes) -> None:
+        try:
+            self.peer.sendall(data)
+        except BrokenPipeError:
+            # The peer of a Unix socket is told that its half is not read any more.
+            assert self.peer.family == socket.AF_UNIX
+
+
+@asynccontextmanager
+async def half_closed(
+    node: Node, wire: Wire, tls: TLSFiles | None = None, stop_timeout: float = 5.0, **options: Any
+) -> AsyncIterator[HalfClosed]:
+    mail = Mail()
+    owner = await node.spawn(Ear, mail)
+    if tls is not None:
+        options["tls"] = tls
+    server = wire.server(send_buffer=2 * MANY, **options)
+    await spawn_meta(node, owner, server, stop_timeout=stop_timeout)
+    peer = socket.socket(socket.AF_INET if wire.kind == "tcp" else socket.AF_UNIX)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect(server.local)
+    if tls is not None:
+        context = ssl.create_default_context(cafile=CERTIFICATES / "authority.pem")
+        plain = peer
+        peer = await trio.to_thread.run_sync(lambda: context.wrap_socket(plain, server_hostname="localhost"))
+    with peer:
+        connection = (await mail.first(TCPConnected)).connection
+        assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
+        stream: Any = find(node, connection).behaviour
+        node.send(connection, TCPClose())
+        await until(lambda: stream._half_closed)
+        yield HalfClosed(owner, connection, peer)
+
+
+def find(node: Node, alias: Alias) -> Any:
+    return node._kernel.router.resolve(alias)
+
+
+async def read_after_end(node: Node, it: HalfClosed, how: str) -> int:
+    """End the connection, let its peer say one more thing, and count what the peer gets."""
+    meta = find(node, it.connection)
+    ENDS[how](node, it.owner, it.connection)
+    # By then the reader was told to end.
+    await until(lambda: meta.resources.stopping)
+    it.say(b"GET /next")
+    return await trio.to_thread.run_sync(read_all, it.peer)
+
+
+@pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
+async def test_a_peer_that_talks_on_after_a_half_close_gets_what_was_acknowledged(wire: Wire, how: str) -> None:
+    async with wired_node() as node, half_closed(node, wire) as it:
+        assert await read_after_end(node, it, how) == MANY
+
+
+@pytest.mark.parametrize("wire", ["tcp-thread", "tcp-task"], indirect=True)
+@pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
+async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tls(wire: Wire, how: str) -> None:
+    tls = TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    async with wired_node() as node, half_closed(node, wire, tls) as it:
+        assert await read_after_end(node, it, how) == MANY
+
+
+@pytest.mark.parametrize("how", ["takes nothing", "is killed"])
+async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the_end(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(stream, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0)
+    async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=1000.0) as it:
+        meta = find(node, it.connection)
+        node.send_exit(it.connection, Shutdown())
+        await until(lambda: meta.resources.stopping)
+        if how == "is killed":
+            node.kill(it.connection)
+        await meta.gone.wait()
+
+
+async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_TAKES_NOTHING", 1000.0)
+    async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=0.1) as it:
+        await find(node, it.connection).gone.wait()
+
+
+async def test_a_peer_without_a_receiver_gets_what_was_acknowledged(reader: ReaderKind) -> None:
+    mail = Mail()
+    async with wired_node() as node:
+        receiver, owner = await node.spawn(Ear, mail), await node.spawn(Ear, Mail())
+        server = TCPServer(receiver=receiver, reader=reader, send_buffer=2 * MANY)
+        await spawn_meta(node, owner, server)
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.connect(server.local)
+            connection = (await mail.first(TCPConnected)).connection
+            meta = find(node, connection)
+            assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
+            node.kill(receiver)
+            await node.wait_ended(receiver)
+
+            peer.sendall(b"hello?")
+            await until(lambda: meta.resources.stopping)
+            peer.sendall(b"hello?")
+
+            assert await trio.to_thread.run_sync(read_all, peer) == MANY
+            assert meta.behaviour.cause is Cause.NO_RECEIVER
 
 
 async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
