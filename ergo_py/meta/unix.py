@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 import trio
 
@@ -22,6 +22,10 @@ from .sockets import check_stream, describe
 from .stream import Stream
 
 __all__ = ["UnixConnection", "UnixServer"]
+
+_DESCRIPTORS: Final = "/proc/self/fd"
+"""Where Linux shows the open descriptors as links to their very files."""
+_REPLACED: Final = "something else has been put in the place of the socket"
 
 
 class UnixConnection(Stream):
@@ -218,17 +222,48 @@ def _bind(sock: socket.socket, path: str, mode: int) -> tuple[int, int]:
     try:
         status = os.lstat(path) if held is None else os.fstat(held)
         if not stat.S_ISSOCK(status.st_mode) or status.st_nlink > 1:
-            raise FileExistsError(errno.EEXIST, "something else has been put in the place of the socket")
+            raise FileExistsError(errno.EEXIST, _REPLACED)
         if stat.S_IMODE(status.st_mode) != mode:
             if held is None:
                 os.chmod(path, mode, follow_symlinks=False)
             else:
-                # The very file that was looked at, wherever its path leads by now.
-                os.chmod(f"/proc/self/fd/{held}", mode)
+                _chmod_held(held, path, mode)
         return status.st_dev, status.st_ino
     finally:
         if held is not None:
             os.close(held)
+
+
+def _chmod_held(held: int, path: str, mode: int) -> None:
+    """Give the socket that ``held`` refers to its permissions, and no other file, wherever ``path`` leads by now.
+
+    Raises:
+        OSError: ``path`` leads to another file, or may be made to while this function runs.
+    """
+    try:
+        os.chmod(f"{_DESCRIPTORS}/{held}", mode)
+        return
+    except FileNotFoundError:  # /proc is not mounted
+        pass
+    parent = os.path.dirname(path) or "."
+    directory = os.open(parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        name = os.path.basename(path)
+        status, made = os.fstat(directory), os.fstat(held)
+        if not os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), made):
+            raise FileExistsError(errno.EEXIST, _REPLACED)
+        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        if writable or status.st_uid not in (0, os.geteuid()):
+            os.unlink(name, dir_fd=directory)
+            raise PermissionError(
+                errno.EPERM,
+                f"the socket cannot be given mode {mode:#o}: the umask leaves {stat.S_IMODE(made.st_mode):#o} of it, "
+                f"/proc is not mounted, and other users may replace files in {parent}. Mount /proc, use a directory "
+                f"that only this user may write to, or set a umask that allows the mode",
+            )
+        os.chmod(name, mode, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import termios
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -107,19 +106,14 @@ class TerminalProgramRig(ProgramRig):
     options = {"terminal": Terminal(), "stop": StopTimes(0.3, 0.3, 1.0)}
 
     def make(self, receiver: PID) -> MetaProcess:
-        return Port(["sh", "-c", "stty -echo; cat"], receiver=receiver, env={MARK: "yes"}, **self.options)
+        self.silent = self.place / "silent"
+        command = ["sh", "-c", 'stty -echo && : > "$0"; cat', str(self.silent)]
+        return Port(command, receiver=receiver, env={MARK: "yes"}, **self.options)
 
     async def stir(self, count: int) -> int:
-        # Nothing is echoed before the terminal was told so; until then each line might come twice.
-        await eventually(lambda: not self.echoes())
+        # Until the terminal is told not to echo, each line might come twice.
+        await eventually(self.silent.exists)
         return await super().stir(count)
-
-    def echoes(self) -> bool:
-        fd = os.open(f"/proc/{self.os_pid}/fd/0", os.O_RDONLY | os.O_NOCTTY)
-        try:
-            return bool(termios.tcgetattr(fd)[3] & termios.ECHO)
-        finally:
-            os.close(fd)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

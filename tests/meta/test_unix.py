@@ -13,7 +13,7 @@ import trio
 from ergo_py import BadInputError, InitError
 from ergo_py.meta.messages import TCPConnected, TCPSend
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.unix import UnixConnection, UnixServer
+from ergo_py.meta.unix import UnixConnection, UnixServer, _chmod_held
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
 from tests.support import Puppet
 
@@ -70,6 +70,87 @@ async def test_the_permissions_are_those_that_were_asked_for_whatever_the_umask(
             os.umask(before)
 
         assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="this system has another way to change permissions")
+class TestWithoutProc:
+    @pytest.fixture(autouse=True)
+    def no_proc(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ergo_py.meta.unix._DESCRIPTORS", str(tmp_path / "missing"))
+
+    @pytest.mark.parametrize("permissions", [0o700, 0o755, 0o1777])
+    @pytest.mark.parametrize("is_relative", [False, True], ids=["absolute", "relative"])
+    async def test_the_permissions_are_given_where_no_other_user_may_replace_the_socket(
+        self, reader: ReaderKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permissions: int, is_relative: bool
+    ) -> None:
+        os.chmod(tmp_path, permissions)
+        monkeypatch.chdir(tmp_path)
+        path = tmp_path / "here.sock"
+        async with wired_node() as node:
+            owner = await node.spawn(Puppet)
+            before = os.umask(0o077)
+            try:
+                await spawn_meta(node, owner, UnixServer(path.name if is_relative else path, reader=reader, mode=0o666))
+            finally:
+                os.umask(before)
+
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+    @pytest.mark.parametrize("permissions", [0o770, 0o777, 0o707])
+    async def test_a_directory_in_which_others_may_replace_the_socket_is_refused(
+        self, reader: ReaderKind, tmp_path: Path, permissions: int
+    ) -> None:
+        os.chmod(tmp_path, permissions)
+        path = tmp_path / "here.sock"
+        async with wired_node() as node:
+            owner = await node.spawn(Puppet)
+            before = os.umask(0o077)
+            try:
+                with pytest.raises(InitError, match=r"mode 0o666: the umask leaves 0o600 of it, /proc is not mounted"):
+                    await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o666))
+                # The umask takes nothing away from this mode.
+                await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o600))
+            finally:
+                os.umask(before)
+
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    async def test_a_directory_of_another_user_is_refused(
+        self, reader: ReaderKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.chmod(tmp_path, 0o1777)
+        if os.geteuid() == 0:
+            os.chown(tmp_path, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        path = tmp_path / "here.sock"
+        async with wired_node() as node:
+            owner = await node.spawn(Puppet)
+            before = os.umask(0o077)
+            try:
+                with pytest.raises(InitError, match="other users may replace files"):
+                    await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o666))
+            finally:
+                os.umask(before)
+
+            assert not path.exists()
+
+    def test_a_file_that_has_replaced_the_socket_keeps_its_permissions(self, tmp_path: Path) -> None:
+        path = tmp_path / "here.sock"
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(path))
+            held = os.open(path, os.O_PATH)
+        try:
+            path.unlink()
+            path.write_text("for my eyes only")
+            path.chmod(0o640)
+
+            with pytest.raises(FileExistsError):
+                _chmod_held(held, str(path), 0o666)
+
+            assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        finally:
+            os.close(held)
 
 
 class Ambushed(socket.socket):
