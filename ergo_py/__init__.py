@@ -1,6 +1,7 @@
 """Actors that never block, over I/O that does."""
 
 from ._core.dispatchers import LOOP, PINNED, POOL, Dispatcher, Pinned, Pod, ThreadPool
+from ._core.envelopes import Divert, Overflow, Priority
 from ._core.errors import (
     ApplicationError,
     ApplicationNeededError,
@@ -66,7 +67,6 @@ from ._core.info import (
     SupervisorInfo,
 )
 from ._core.looking import Queued
-from ._core.mailbox import Divert, Overflow, Priority
 from ._core.messages import (
     NO_REPLY,
     DeadLetter,
@@ -99,11 +99,7 @@ from ._core.reasons import (
     Unregistered,
 )
 from ._core.requests import Caller
-from ._core.seats import (
-    Decision,
-    Fate,
-    Redirect,
-)
+from ._core.seats import Decision, Fate, Redirect
 from ._core.shared import Counter, Flag
 from ._core.states import MetaState, State
 from ._core.tasks import BackgroundTask
@@ -111,34 +107,12 @@ from ._core.timers import Timer
 from ._core.tracing import CallbackStatistics, Statistics, Trace, TraceEntry
 from .actor import Actor
 from .application import Application, Needs
-from .handles import (
-    SupervisorHandle,
-)
-from .machine_states import (
-    EventTimeout,
-    MachineState,
-    NamedTimeout,
-    StateMethod,
-    StateTimeout,
-    state,
-)
-from .node import (
-    Node,
-    open_node,
-)
-from .pool import (
-    BY_KEY,
-    LEAST_LOADED,
-    ROUND_ROBIN,
-    Pool,
-    PoolHandle,
-    PoolSpec,
-    Routing,
-)
+from .handles import SupervisorHandle
+from .machine_states import EventTimeout, MachineState, NamedTimeout, StateMethod, StateTimeout, state
+from .node import Node, open_node
+from .pool import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Pool, PoolHandle, PoolSpec, Routing
 from .run import run
-from .service import (
-    Service,
-)
+from .service import Service
 from .specs import (
     ALL_FOR_ONE,
     ALWAYS,
@@ -167,13 +141,8 @@ from .specs import (
     SupervisorSpec,
 )
 from .state_machine import StateMachine
-from .supervisor import (
-    ChildCount,
-    Supervisor,
-)
-from .tree import (
-    TreeNode,
-)
+from .supervisor import ChildCount, Supervisor
+from .tree import TreeNode
 
 __all__ = [
     "ALL_FOR_ONE",

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar, overload
 
+from ._core.envelopes import Priority
 from ._core.ids import PID
 from ._core.info import ChildInfo
-from ._core.mailbox import Priority
 from ._core.messages import Request
 from .handles import SupervisorHandle
 from .service import Service

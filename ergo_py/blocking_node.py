@@ -10,11 +10,11 @@ import trio
 
 from ._core.behaviour import Behaviour
 from ._core.bridge import Parker
+from ._core.envelopes import Priority
 from ._core.errors import NodeStoppedError
 from ._core.ids import PID, Alias, Target
 from ._core.info import ApplicationInfo, MetaInfo, NodeInfo, ProcessInfo
 from ._core.looking import Queued
-from ._core.mailbox import Priority
 from ._core.messages import DeadLetter, Request
 from ._core.obituaries import Obituary
 from ._core.options import SpawnKeywords

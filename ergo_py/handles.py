@@ -8,16 +8,7 @@ from ._core.info import ChildInfo
 from ._core.kernel import Kernel
 from ._core.process import Process
 from ._core.verbs import check_timeout
-from .actions import (
-    AddChild,
-    DisableChild,
-    EnableChild,
-    Operation,
-    RemoveChild,
-    RestartChild,
-    StartChild,
-    StopChild,
-)
+from .actions import AddChild, DisableChild, EnableChild, Operation, RemoveChild, RestartChild, StartChild, StopChild
 from .service import Service
 from .specs import ChildSpec
 from .supervisor import ChildCount, Supervisor

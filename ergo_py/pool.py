@@ -7,12 +7,9 @@ from typing import Any, TypeVarTuple, Unpack
 import trio
 
 from ._core.behaviour import Behaviour
+from ._core.envelopes import Divert, Overflow
 from ._core.errors import BadInputError, SupervisionError
 from ._core.ids import PID
-from ._core.mailbox import (
-    Divert,
-    Overflow,
-)
 from ._core.options import check_number
 from ._core.reasons import Reason
 from ._core.seats import Decision, Fate, Redirect

@@ -7,6 +7,7 @@ import trio
 from trio.lowlevel import current_task
 
 from ._core.bridge import ThreadCaller, get_ident
+from ._core.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.errors import (
     CallTimeoutError,
     ChildUnknownError,
@@ -20,7 +21,6 @@ from ._core.errors import (
 )
 from ._core.ids import PID
 from ._core.kernel import Kernel
-from ._core.mailbox import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.messages import Request, Why
 from ._core.process import Process
 from ._core.reasons import Reason, Shutdown

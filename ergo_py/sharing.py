@@ -4,9 +4,10 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
 from typing import Any, Final
 
+from ._core.envelopes import CALL, MESSAGE, Divert, Envelope, Lane, Overflow
 from ._core.errors import DeadlockError, TargetDownError
 from ._core.ids import PID
-from ._core.mailbox import CALL, MESSAGE, Divert, Envelope, Lane, Mailbox, Overflow, Verdict, Waiter
+from ._core.mailbox import Mailbox, Verdict, Waiter
 from ._core.messages import Why
 from ._core.process import Process
 from ._core.reasons import Reason

@@ -9,8 +9,8 @@ from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
 
 from ._core.behaviour import Behaviour, behaviour_of
 from ._core.dispatchers import Dispatcher
+from ._core.envelopes import Divert, Overflow, Priority
 from ._core.errors import BadInputError, BehaviourError
-from ._core.mailbox import Divert, Overflow, Priority
 from ._core.options import Options, check_name, check_number
 from ._core.reasons import Reason, is_failure
 from ._core.seats import Decision, Fate, Redirect

@@ -8,9 +8,9 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, ClassVar, Final, cast
 
+from ._core.envelopes import EVENT, MESSAGE, Priority
 from ._core.errors import BadInputError, BehaviourError, CallbackError, NotAllowedError, Reject
 from ._core.ids import PID
-from ._core.mailbox import EVENT, MESSAGE, Priority
 from ._core.messages import NO_REPLY, Why
 from ._core.options import check_name, check_number
 from ._core.requests import Caller

@@ -8,12 +8,12 @@ import trio
 from trio.lowlevel import checkpoint, current_task
 
 from ._core.dispatching import process_type
+from ._core.envelopes import CONTROL, STOP, Lane
 from ._core.errors import BadInputError, InitError, NameTakenError, NotAllowedError
 from ._core.ids import PID
 from ._core.info import Phase, Restarted
 from ._core.kernel import Kernel
 from ._core.leftovers import close_seat, drop_seat
-from ._core.mailbox import CONTROL, STOP, Lane
 from ._core.process import Process
 from ._core.publishing import RESTARTED
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown

@@ -10,10 +10,10 @@ from trio.lowlevel import enable_ki_protection
 
 from .bridge import get_ident
 from .dispatching import process_type
+from .envelopes import MESSAGE, STOP, Priority
 from .errors import BadInputError, BehaviourError, NotAllowedError
 from .ids import PID, Alias, Target
 from .info import MetaInfo
-from .mailbox import MESSAGE, STOP, Priority
 from .messages import NO_REPLY, NoReply, Request
 from .meta import MetaProcess, spawn_meta
 from .options import MetaKeywords, SpawnKeywords, check_number, read_options
@@ -25,15 +25,7 @@ from .requests import Caller
 from .states import CALLS_ALLOWED, Operation
 from .tasks import BackgroundTask
 from .timers import Timer
-from .verbs import (
-    arm_timer,
-    check_caller,
-    check_error,
-    check_priority,
-    check_timeout,
-    exit_target,
-    kill_target,
-)
+from .verbs import arm_timer, check_caller, check_error, check_priority, check_timeout, exit_target, kill_target
 
 if TYPE_CHECKING:
     from ..node import Node

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from trio.lowlevel import checkpoint, current_task
 
 from .bridge import ThreadCaller, get_ident
+from .envelopes import ADDRESSED_CALL, CALL, CONTROL, INSPECT, SYSTEM_LANE, URGENT_LANE, Overflow, Priority
 from .errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
 from .ids import PID, Alias, Target
-from .mailbox import ADDRESSED_CALL, CALL, CONTROL, INSPECT, SYSTEM_LANE, URGENT_LANE, Overflow, Priority
 from .parking import PARKED, park_as
 from .reasons import NoProcess
 from .receiver import Receiver

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+from .envelopes import Envelope
 from .ids import PID, Alias
-from .mailbox import Envelope
 from .messages import DeadLetter, MayBeLate, Why
 
 __all__ = ["DeadLetters"]

@@ -19,9 +19,10 @@ from .callbacks import Callbacks
 from .contexts import adopt
 from .crews import Crew, Job
 from .dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
+from .envelopes import EVENT, INSPECT, MAIN_LANE, MESSAGE, SYSTEM_LANE, URGENT_LANE, Envelope, Lane
 from .errors import BadInputError, DeadlockError, NotAllowedError
 from .kernel import Kernel
-from .mailbox import EVENT, INSPECT, MAIN_LANE, MESSAGE, SYSTEM_LANE, URGENT_LANE, Envelope, Lane, Mailbox
+from .mailbox import Mailbox
 from .options import Options
 from .process import Process
 from .publishing import THREAD_ABANDONED

@@ -7,10 +7,10 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
 from .clock import Clock
+from .envelopes import CHILD_EXIT, CONTROL, SYSTEM_LANE
 from .ids import Alias, Name
 from .info import Ended
 from .leftovers import answer, close_seats, drop_seats, hand_over
-from .mailbox import CHILD_EXIT, CONTROL, SYSTEM_LANE
 from .observing import Stopped
 from .parking import ENDED, PARKED, Standin, wake
 from .publishing import PROCESS_ENDED

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from .envelopes import STOP, kind_name
 from .errors import CallFailedError, TargetDownError
-from .mailbox import STOP, kind_name
 from .reasons import Crashed, Reason
 from .requests import Caller
 from .seats import Decision, Seat

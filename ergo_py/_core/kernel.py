@@ -16,12 +16,12 @@ from .clock import Clock
 from .crews import Crews
 from .deadletters import DeadLetters
 from .dispatchers import Dispatcher
+from .envelopes import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
 from .errors import MailboxFullError, NodeStoppedError, TargetTypeError
 from .ids import PID, Alias, EventName, Name, NodeName, Ref, Target
 from .info import Ended
 from .lingering import Lingering
 from .log import Log
-from .mailbox import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
 from .messages import DeadLetter, LogRecord
 from .obituaries import Obituaries
 from .observing import ObservedCalls, ObservedRouter, Observer, Sight

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from .envelopes import EVENT, MAIN_LANE, Envelope, Lane, Priority
 from .errors import MailboxFullError, TargetDownError
 from .kernel import Kernel
-from .mailbox import EVENT, MAIN_LANE, Envelope, Lane, Priority
 from .messages import Why
 from .reasons import Reason
 from .requests import Caller

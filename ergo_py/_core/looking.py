@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from .callbacks import CALLBACKS
+from .envelopes import EVENT, INSPECT, Lane, kind_name
 from .errors import BadInputError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Target
 from .kernel import Kernel
-from .mailbox import EVENT, INSPECT, Lane, kind_name
 from .metalife import Meta
 from .obituaries import Obituary
 from .options import check_flag, check_number

@@ -7,9 +7,9 @@ from typing import Any, NoReturn, TypeVar, Unpack, cast
 
 from .bridge import get_ident
 from .callbacks import default
+from .envelopes import Priority
 from .errors import BehaviourError, NotAllowedError, Reject, UnhandledCallError
 from .ids import PID, Alias, Ref, Target
-from .mailbox import Priority
 from .messages import Response
 from .metalife import Meta
 from .metasending import send

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from .mailbox import EVENT, RESPONSE, Envelope, Lane, Mailbox, Verdict, Waiter
+from .envelopes import EVENT, RESPONSE, Envelope, Lane
+from .mailbox import Mailbox, Verdict, Waiter
 from .messages import Response
 from .requests import Caller
 

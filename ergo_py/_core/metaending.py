@@ -12,9 +12,9 @@ from trio.lowlevel import enable_ki_protection
 
 from .bridge import stack_of
 from .ending import stop_all
+from .envelopes import CHILD_EXIT, Lane
 from .errands import Errand
 from .leftovers import bury, refuse
-from .mailbox import CHILD_EXIT, Lane
 from .observing import Stopped
 from .parking import PARKED
 from .publishing import THREAD_ABANDONED

@@ -10,16 +10,13 @@ from trio.lowlevel import current_task, enable_ki_protection
 from .bridge import ReaderThread, get_ident
 from .callbacks import META_CALLBACKS
 from .ending import kill_all
+from .envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from .errands import Errand, without_cancellation
-from .errors import (
-    NodeStoppedError,
-    NotAllowedError,
-    TargetDownError,
-)
+from .errors import NodeStoppedError, NotAllowedError, TargetDownError
 from .ids import PID, Alias, Ref, Target
 from .info import Ended
 from .kernel import Kernel
-from .mailbox import MESSAGE, Envelope, Lane, Mailbox, Priority, kind_name
+from .mailbox import Mailbox
 from .metabox import RequestCaller, TwoLanes
 from .metaending import close, release
 from .metasending import send_wait, wait_for_room

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from trio.lowlevel import current_task
 
 from .bridge import get_ident
+from .envelopes import Lane, Priority
 from .errors import NotAllowedError
 from .ids import Target
-from .mailbox import Lane, Priority
 from .messages import Why
 from .metareading import in_reader
 from .options import Behind

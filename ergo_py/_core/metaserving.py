@@ -8,8 +8,8 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
 from .bridge import get_ident
+from .envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .errors import Reject
-from .mailbox import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .messages import NO_REPLY
 from .observing import Delivered
 from .parking import park

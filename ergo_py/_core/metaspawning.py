@@ -10,14 +10,7 @@ import trio
 from .bridge import Parker
 from .ending import stop_all
 from .errands import Errand, is_cut_off
-from .errors import (
-    BehaviourError,
-    InitError,
-    InitTimeoutError,
-    NodeStoppedError,
-    SpawnError,
-    TooManyReadersError,
-)
+from .errors import BehaviourError, InitError, InitTimeoutError, NodeStoppedError, SpawnError, TooManyReadersError
 from .ids import Alias
 from .kernel import Kernel
 from .metaending import release

@@ -12,12 +12,12 @@ from trio.lowlevel import current_task
 from .behaviour import Behaviour, behaviour_of
 from .bridge import get_ident, task_waiting_for_thread
 from .dispatching import process_type
+from .envelopes import Priority
 from .errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
 from .ids import PID, Alias, EventName, Target
 from .info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from .kernel import Kernel
 from .looking import Looking
-from .mailbox import Priority
 from .messages import DeadLetter, Request
 from .metalife import Meta
 from .options import SpawnKeywords, check_level, check_name, check_number, read_options

@@ -7,8 +7,9 @@ from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
+from .envelopes import EXIT, FAILED, KILL, STOP
 from .ids import PID, Alias
-from .mailbox import EXIT, FAILED, KILL, STOP, Mailbox
+from .mailbox import Mailbox
 from .reasons import Normal, Reason, Shutdown, error_of, is_failure
 
 __all__ = ["Obituaries", "Obituary"]

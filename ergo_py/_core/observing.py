@@ -10,8 +10,8 @@ from trio.lowlevel import enable_ki_protection
 
 from .bridge import get_ident
 from .calls import Calls
+from .envelopes import Priority
 from .ids import PID, Alias, EventName, Target
-from .mailbox import Priority
 from .reasons import Reason
 from .receiver import Receiver
 from .requests import Caller

@@ -7,8 +7,8 @@ from math import inf
 from typing import Any, Final, TypedDict
 
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
+from .envelopes import Divert, Overflow, Priority
 from .errors import BadInputError
-from .mailbox import Divert, Overflow, Priority
 
 __all__ = [
     "Behind",

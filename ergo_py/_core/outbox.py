@@ -7,9 +7,9 @@ from typing import Any
 from trio.lowlevel import current_task, enable_ki_protection
 
 from .bridge import Parker
+from .envelopes import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
 from .errors import MailboxFullError
 from .ids import PID, Alias, Target
-from .mailbox import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
 from .messages import Why
 from .options import Behind
 from .parking import park_as

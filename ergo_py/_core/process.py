@@ -12,25 +12,14 @@ from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 from .bridge import get_ident
 from .callbacks import Callbacks
 from .ending import GRACE, Patience, abandon, fail_to_end, finish, shut
+from .envelopes import EXIT, FAILED, KILL, URGENT_LANE, Envelope, Overflow, kind_name
 from .errands import without_cancellation
-from .errors import (
-    InitTimeoutError,
-    NotAllowedError,
-)
+from .errors import InitTimeoutError, NotAllowedError
 from .failing import account_for, account_for_task
 from .ids import PID, Alias, EventName
 from .kernel import Kernel
 from .leftovers import skip_given_up, sweep
-from .mailbox import (
-    EXIT,
-    FAILED,
-    KILL,
-    URGENT_LANE,
-    Envelope,
-    Mailbox,
-    Overflow,
-    kind_name,
-)
+from .mailbox import Mailbox
 from .options import Options
 from .parking import ENDED, PARKED, Standin, park_unless, wake
 from .reasons import Crashed, Killed, Reason

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from .bridge import get_ident
+from .envelopes import EVENT, NOTICE, Lane
 from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
-from .mailbox import EVENT, NOTICE, Lane
 from .messages import DeadLetter, EventStarted, EventStopped, Published
 from .router import Router
 

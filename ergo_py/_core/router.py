@@ -13,16 +13,7 @@ from trio.lowlevel import checkpoint, current_task, enable_ki_protection
 from .bridge import Bridge, Parker, get_ident
 from .clock import Clock
 from .deadletters import DeadLetters
-from .errors import (
-    BadInputError,
-    DeadlockError,
-    MailboxFullError,
-    NodeStoppedError,
-    TargetDownError,
-    TargetTypeError,
-)
-from .ids import PID, Alias, EventName, Name, Target
-from .mailbox import (
+from .envelopes import (
     ADDRESSED,
     CALL,
     EVENT,
@@ -35,8 +26,10 @@ from .mailbox import (
     Lane,
     Overflow,
     Priority,
-    Verdict,
 )
+from .errors import BadInputError, DeadlockError, MailboxFullError, NodeStoppedError, TargetDownError, TargetTypeError
+from .ids import PID, Alias, EventName, Name, Target
+from .mailbox import Verdict
 from .messages import Diverted, Why
 from .parking import park_as
 from .reasons import NoNode, NoProcess, Reason

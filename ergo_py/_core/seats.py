@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from .envelopes import Envelope, Lane
 from .errors import BadInputError
 from .ids import PID
-from .mailbox import Envelope, Lane
 from .reasons import Reason, is_failure
 
 __all__ = ["Claim", "Decision", "Fate", "Redirect", "Seat"]

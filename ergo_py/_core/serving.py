@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint, enable_ki_protection
 
-from .errors import BadInputError, CallbackError, Reject
-from .ids import Alias, Name
-from .mailbox import (
+from .envelopes import (
     ADDRESSED,
     ADDRESSED_CALL,
     CALL,
@@ -30,6 +28,8 @@ from .mailbox import (
     Envelope,
     kind_name,
 )
+from .errors import BadInputError, CallbackError, Reject
+from .ids import Alias, Name
 from .messages import NO_REPLY, Down, Exit
 from .observing import Delivered
 from .parking import park_unless

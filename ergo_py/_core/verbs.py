@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
+from .envelopes import Priority
 from .errors import BadInputError, NameUnknownError
 from .ids import PID, Name, Target
-from .mailbox import Priority
 from .options import check_number
 from .process import Process
 from .reasons import Unregistered, as_reason

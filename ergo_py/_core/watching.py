@@ -13,10 +13,10 @@ from trio.lowlevel import Task, current_task
 
 from . import serving
 from .dispatchers import LOOP_VERBS, SENDING_VERBS
+from .envelopes import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope, Lane
 from .errors import BadInputError, DeadlockError
 from .ids import PID, Target
 from .kernel import Kernel
-from .mailbox import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope, Lane
 from .parking import park
 from .reasons import Reason
 from .requests import Caller

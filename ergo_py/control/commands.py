@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .._core.bridge import stack_of
+from .._core.envelopes import Priority
 from .._core.errors import (
     BadInputError,
     CallTimeoutError,
@@ -20,7 +21,6 @@ from .._core.errors import (
     TargetDownError,
 )
 from .._core.ids import PID, Alias
-from .._core.mailbox import Priority
 from .._core.metalife import Meta
 from .._core.reasons import Custom, Shutdown
 from .._core.watching import show

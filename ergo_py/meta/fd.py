@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 import trio
 from trio.lowlevel import current_task, wait_readable, wait_writable
 
+from .._core.envelopes import FENCE, Lane
 from .._core.errors import BadInputError, Reject
 from .._core.ids import Alias, Target
-from .._core.mailbox import FENCE, Lane
 from .._core.messages import Request
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room

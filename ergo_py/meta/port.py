@@ -14,9 +14,9 @@ from typing import Final
 
 import trio
 
+from .._core.envelopes import Lane
 from .._core.errors import BadInputError, MailboxFullError, Reject
 from .._core.ids import Alias, Target
-from .._core.mailbox import Lane
 from .._core.messages import MayBeLate, Request
 from .._core.meta import MetaProcess
 from .._core.metasending import wait_for_room

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import trio
 
 from .._core.bridge import Parker
+from .._core.envelopes import FENCE, Lane
 from .._core.errands import Errand
 from .._core.errors import BadInputError
 from .._core.ids import Target
-from .._core.mailbox import FENCE, Lane
 from .._core.meta import MetaProcess
 from .._core.metalife import Meta
 from .._core.process import Process

@@ -1,8 +1,8 @@
 """The end of a session: the actor that a server made for one connection ends with that connection."""
 
+from .._core.envelopes import STOP, Lane
 from .._core.ids import Alias
 from .._core.kernel import Kernel
-from .._core.mailbox import STOP, Lane
 from .._core.process import Process
 from .._core.reasons import Normal
 from .._core.requests import Caller

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import trio
 
+from .._core.envelopes import CALL, MESSAGE, Envelope, Lane, Priority
 from .._core.errors import NotAllowedError, Reject, UnhandledCallError
 from .._core.ids import PID, Alias, Target
-from .._core.mailbox import CALL, MESSAGE, Envelope, Lane, Priority
 from .._core.messages import NO_REPLY, Why
 from .._core.metaserving import wait_in_callback
 from .._core.process import Process

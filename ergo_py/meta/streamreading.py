@@ -10,11 +10,21 @@ from typing import Any, Final
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
+from .._core.envelopes import Lane
 from .._core.ids import Target
-from .._core.mailbox import Lane
 from .._core.reasons import Custom, Normal
 from .framing import FramingError, Raw
-from .messages import ORDERLY, Address, Cause, TCPConnected, TCPData, TCPFrames, TCPProtocolError, TCPSecured, TLSFacts
+from .messages import (
+    ORDERLY,
+    Address,
+    Cause,
+    TCPConnected,
+    TCPData,
+    TCPFrames,
+    TCPProtocolError,
+    TCPSecured,
+    TLSFacts,
+)
 from .options import StreamOptions
 from .polling import Poller, watch_alone
 from .readers import EitherReader, ReaderKind

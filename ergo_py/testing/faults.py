@@ -10,9 +10,9 @@ import trio
 
 from .._core.behaviour import Behaviour
 from .._core.bridge import Parker
+from .._core.envelopes import FENCE, MAIN_LANE
 from .._core.errors import BadInputError, ProcessUnknownError
 from .._core.ids import Target
-from .._core.mailbox import FENCE, MAIN_LANE
 from .._core.messages import NO_REPLY
 from .._core.meta import MetaProcess
 from .._core.node import Node

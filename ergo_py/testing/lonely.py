@@ -9,9 +9,9 @@ from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 import structlog
 
 from .._core.behaviour import Behaviour, behaviour_of, check_task
+from .._core.envelopes import Priority
 from .._core.errors import NameUnknownError, NotAllowedError, RelationExistsError, RelationUnknownError
 from .._core.ids import PID, Alias, EventName, Ref, Target
-from .._core.mailbox import Priority
 from .._core.messages import NO_REPLY
 from .._core.meta import MetaProcess, check_meta_behaviour
 from .._core.options import MetaKeywords, SpawnKeywords, check_name, check_number, read_meta_options, read_options

@@ -8,9 +8,9 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import trio
 
+from .._core.envelopes import Priority
 from .._core.errors import NotAllowedError
 from .._core.ids import PID, Alias, EventName, NodeName, Target
-from .._core.mailbox import Priority
 from .._core.messages import NO_REPLY, Request
 from .._core.node import Node
 from .._core.options import SpawnKeywords, check_number

@@ -10,7 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 from ergo_py import PID, Actor, Priority
 from ergo_py._core import backlogs
 from ergo_py._core.backlogs import Backlogs
-from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox
+from ergo_py._core.envelopes import MESSAGE, Lane
+from ergo_py._core.mailbox import Mailbox
 from tests.support import running_node
 
 LIMIT = 10

@@ -48,7 +48,8 @@ from ergo_py import (
 )
 from ergo_py._core import bridge as bridge_module
 from ergo_py._core.bridge import Bridge, Parker, ReaderThread, bells, stack_of, thread_names, wait_in_slices
-from ergo_py._core.mailbox import MESSAGE, Lane, Mailbox, Verdict
+from ergo_py._core.envelopes import MESSAGE, Lane
+from ergo_py._core.mailbox import Mailbox, Verdict
 from tests.support import Puppet, Recorder, needs_proc, open_descriptors, running_node
 
 T = TypeVar("T")

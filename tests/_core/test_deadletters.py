@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ergo_py._core.deadletters import DeadLetters
+from ergo_py._core.envelopes import MESSAGE
 from ergo_py._core.ids import PID, Alias
-from ergo_py._core.mailbox import MESSAGE
 from ergo_py._core.messages import DeadLetter, MayBeLate, Why
 
 NODE = "demo@localhost"

@@ -28,7 +28,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core import slices
-from ergo_py._core.mailbox import FENCE, MAIN_LANE, MESSAGE
+from ergo_py._core.envelopes import FENCE, MAIN_LANE, MESSAGE
 from ergo_py._core.process import Process
 from tests.support import Failed, Puppet, Recorder, running_node
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
 from ergo_py._core import mailbox
-from ergo_py._core.errors import BadInputError
-from ergo_py._core.mailbox import (
+from ergo_py._core.envelopes import (
     ADDRESSED,
     ADDRESSED_CALL,
     CALL,
@@ -20,17 +19,16 @@ from ergo_py._core.mailbox import (
     INSPECT,
     KILL,
     LOG,
-    LOG_LIMIT,
     MESSAGE,
     STOP,
     Divert,
     Envelope,
     Lane,
-    Mailbox,
     Overflow,
-    Verdict,
     kind_name,
 )
+from ergo_py._core.errors import BadInputError
+from ergo_py._core.mailbox import LOG_LIMIT, Mailbox, Verdict
 
 USER_KINDS = [MESSAGE, CALL, ADDRESSED, ADDRESSED_CALL, EVENT]
 USER_LANES = [Lane.URGENT, Lane.SYSTEM, Lane.MAIN]

@@ -6,7 +6,8 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Overflow
-from ergo_py._core.mailbox import EVENT, INSPECT, MESSAGE, RESPONSE, Envelope, Lane, Verdict
+from ergo_py._core.envelopes import EVENT, INSPECT, MESSAGE, RESPONSE, Envelope, Lane
+from ergo_py._core.mailbox import Verdict
 from ergo_py._core.metabox import TwoLanes
 from tests._core.metas import InTask, owning
 from tests.support import Recorder

@@ -31,7 +31,7 @@ from ergo_py import (
     UnhandledCallError,
     Why,
 )
-from ergo_py._core.mailbox import FENCE, Lane
+from ergo_py._core.envelopes import FENCE, Lane
 from ergo_py._core.metaserving import wait_in_callback
 from ergo_py._core.observing import Delivered
 from tests._core.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning

@@ -25,7 +25,7 @@ from ergo_py import (
     Shutdown,
     TargetDownError,
 )
-from ergo_py._core.mailbox import MESSAGE
+from ergo_py._core.envelopes import MESSAGE
 from ergo_py._core.obituaries import Obituaries
 from tests.support import Failed, Puppet, Recorder, running_node
 

@@ -5,8 +5,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from ergo_py import LOOP, PINNED, POOL, Pinned
+from ergo_py._core.envelopes import Divert, Overflow, Priority
 from ergo_py._core.errors import BadInputError
-from ergo_py._core.mailbox import Divert, Overflow, Priority
 from ergo_py._core.options import (
     DEFAULTS,
     LEVELS,

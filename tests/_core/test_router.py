@@ -38,7 +38,8 @@ from ergo_py import (
     TargetTypeError,
     Why,
 )
-from ergo_py._core.mailbox import CALL, EXIT, MESSAGE, Envelope, Lane, Mailbox, Verdict
+from ergo_py._core.envelopes import CALL, EXIT, MESSAGE, Envelope, Lane
+from ergo_py._core.mailbox import Mailbox, Verdict
 from ergo_py._core.process import Process
 from ergo_py._core.router import _ThreadWaiter
 from ergo_py._core.waiters import TaskCaller
