@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import trio
 from trio.lowlevel import current_task
 
-from ._core.bridge import ThreadCaller, get_ident
+from ._core.bridge import get_ident
 from ._core.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
 from ._core.errors import (
     CallTimeoutError,
@@ -29,7 +29,7 @@ from ._core.requests import Caller, ring_of
 from ._core.router import LANES
 from ._core.seats import Claim, Seat
 from ._core.verbs import check_priority, check_timeout
-from ._core.waiters import TaskCaller
+from ._core.waiters import TaskCaller, ThreadCaller
 
 __all__ = ["Service"]
 

@@ -23,15 +23,12 @@ from trio._threads import PARENT_TASK_DATA
 from trio.lowlevel import Task, TrioToken, enable_ki_protection, wait_readable
 
 from .errors import NodeStoppedError, NotAllowedError
-from .ids import PID, Alias
-from .requests import Caller
 
 __all__ = [
     "Bridge",
     "Lock",
     "Parker",
     "ReaderThread",
-    "ThreadCaller",
     "bells",
     "get_ident",
     "stack_of",
@@ -87,19 +84,6 @@ def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool
         if monotonic() >= end:
             return False
     return True
-
-
-class ThreadCaller(Caller):
-    """A call whose caller is an OS thread."""
-
-    __slots__ = ("parker",)
-
-    def __init__(self, pid: PID | Alias, number: int, to: object, request: object) -> None:
-        super().__init__(pid, number, to, request)
-        self.parker: Parker[None] = Parker()
-
-    def awaken(self) -> None:
-        self.parker.settle(None)
 
 
 class Bridge:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from trio.lowlevel import checkpoint, current_task
 
-from .bridge import ThreadCaller, get_ident
+from .bridge import get_ident
 from .envelopes import ADDRESSED_CALL, CALL, CONTROL, INSPECT, SYSTEM_LANE, URGENT_LANE, Overflow, Priority
 from .errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
 from .ids import PID, Alias, Target
@@ -14,7 +14,7 @@ from .reasons import NoProcess
 from .receiver import Receiver
 from .requests import Caller, ring_of, waiting_process
 from .router import LANES, Router, check_priority
-from .waiters import CallWaiter, TaskCaller
+from .waiters import CallWaiter, TaskCaller, ThreadCaller
 
 if TYPE_CHECKING:
     from .process import Process

@@ -2,14 +2,20 @@
 
 import contextvars
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
-from .kernel import Kernel
 from .relay import Relay
 
 __all__ = ["Errand", "is_cut_off", "without_cancellation"]
+
+
+class Starter(Protocol):
+    """Starts tasks in the nursery of a node: the kernel."""
+
+    def start(self, body: Callable[..., Awaitable[object]], *args: object, name: str) -> None: ...
 
 
 class Errand:
@@ -25,7 +31,7 @@ class Errand:
         """Its task, once it has taken its first step and until its last."""
         self.gone = trio.Event()
 
-    def start(self, kernel: Kernel, body: Callable[[], Awaitable[None]], name: str) -> None:
+    def start(self, kernel: Starter, body: Callable[[], Awaitable[None]], name: str) -> None:
         """Run ``body``. It must not raise anything but a cancellation."""
         contextvars.Context().run(lambda: kernel.start(self._run, body, name=name))
 

@@ -67,7 +67,6 @@ class Kernel:
         log_level: str,
         log_output: Any,
         obituaries: int,
-        recent_messages: int,
         redact: Callable[[str, object], object] | None,
     ) -> None:
         self.pid = PID(name, creation, 0)
@@ -110,7 +109,8 @@ class Kernel:
         self.spawned = 0
         self.crashed = 0
         self.obituaries = Obituaries(obituaries)
-        self.recent_messages = recent_messages
+        self.on_spawned: Callable[[Process], None] | None = None
+        """Called with each new process before it serves its first message; set while the node opens."""
         self.redact = redact
         self.watches: dict[PID, Any] = {}
         """What is being watched or held, by whoever looks inside; mostly nothing."""

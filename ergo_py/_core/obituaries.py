@@ -1,15 +1,14 @@
 """Why did it die: the last processes and meta-processes that ended, and what is known of their last moments."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import perf_counter, time
 from typing import Any, Final
 
-from .envelopes import EXIT, FAILED, KILL, STOP
+from .envelopes import EXIT, FAILED, KILL, STOP, Envelope
 from .ids import PID, Alias
-from .mailbox import Mailbox
 from .reasons import Normal, Reason, Shutdown, error_of, is_failure
 
 __all__ = ["Obituaries", "Obituary"]
@@ -97,7 +96,7 @@ class Obituaries:
         ring = self._outside if crashed_at is None and one.blameless else self._failed
         site = crashed_at or _site(one)
         left = len(one.mailbox)
-        waiting = _waiting(one.mailbox) if left else ()
+        waiting = _waiting(one.mailbox.urgent, one.mailbox.system, one.mailbox.main) if left else ()
         recent = _recent(one) if one.kernel.watches else ()
         ring.append((*facts, *site, waiting, left, recent, _restarts(one)))
 
@@ -135,12 +134,12 @@ def _restarts(one: Any) -> int:
     return 0 if supervisor is None else supervisor.restarts_of(seat.name)
 
 
-def _waiting(box: Mailbox) -> tuple[str, ...]:
-    return tuple(type(payload).__qualname__ for payload in islice(_payloads(box), _WAITING))
+def _waiting(*lanes: Sequence[Envelope]) -> tuple[str, ...]:
+    return tuple(type(payload).__qualname__ for payload in islice(_payloads(lanes), _WAITING))
 
 
-def _payloads(box: Mailbox) -> Iterator[object]:
-    for lane in (box.urgent, box.system, box.main):
+def _payloads(lanes: Iterable[Sequence[Envelope]]) -> Iterator[object]:
+    for lane in lanes:
         # By index, and without a copy of what may be a long lane: other threads may append to it or take from it meanwhile.
         for index in range(min(_WAITING, len(lane))):
             try:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
@@ -23,6 +24,7 @@ from .options import check_flag, check_level, check_name, check_number
 from .reasons import Shutdown
 from .relay import Relay
 from .watchdog import Watchdog
+from .watching import remember_messages
 
 __all__ = ["NodeContext", "open_node", "read_permissions"]
 
@@ -185,9 +187,10 @@ class NodeContext(Generic[N]):
                     log_level=options["log_level"],
                     log_output=options["log_output"],
                     obituaries=options["obituaries"],
-                    recent_messages=options["recent_messages"],
                     redact=options["redact"],
                 )
+                if options["recent_messages"]:
+                    kernel.on_spawned = partial(remember_messages, count=options["recent_messages"])
                 self._node = self.node_type(kernel, options["expose_env"])
                 kernel.start(kernel.clock.run, name="clock")
                 # Now and not in the task: once a node is open, it has all the descriptors that it needs for itself.

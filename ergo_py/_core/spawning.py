@@ -14,7 +14,6 @@ from .publishing import PROCESS_STARTED
 from .reasons import Crashed, Killed
 from .seats import Seat
 from .states import SLEEP, TERMINATED
-from .watching import remember_messages
 
 if TYPE_CHECKING:
     from .process import Process
@@ -81,8 +80,8 @@ async def spawn(
     finally:
         if spawner is not None:
             spawner.waiting = None
-    if kernel.recent_messages:
-        remember_messages(process)
+    if kernel.on_spawned is not None:
+        kernel.on_spawned(process)
     if options.link and parent is not None:
         # Before it takes its first step, so that an end that follows at once is not missed.
         kernel.relate_both(parent, process)

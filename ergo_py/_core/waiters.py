@@ -4,13 +4,14 @@ from typing import Any
 
 from trio.lowlevel import Task
 
+from .bridge import Parker
 from .errors import TargetDownError
 from .ids import PID, Alias
 from .parking import wake_with
 from .reasons import NoProcess
 from .requests import Caller
 
-__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter"]
+__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller"]
 
 
 class TaskCaller(Caller):
@@ -51,6 +52,19 @@ class TaskCaller(Caller):
         # By identity of the call: the task may already sleep for another one.
         wake_with(self.task, self)
         return True
+
+
+class ThreadCaller(Caller):
+    """A call whose caller is an OS thread."""
+
+    __slots__ = ("parker",)
+
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: object) -> None:
+        super().__init__(pid, number, to, request)
+        self.parker: Parker[None] = Parker()
+
+    def awaken(self) -> None:
+        self.parker.settle(None)
 
 
 class TaskWaiter:

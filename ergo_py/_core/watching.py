@@ -239,10 +239,10 @@ def observe(observer: Observer) -> Any:
     return begin
 
 
-def remember_messages(process: "Process") -> None:
-    """Have the types of a new process's last messages kept for its obituary."""
+def remember_messages(process: "Process", count: int) -> None:
+    """Keep the types of the last ``count`` messages of a new process for its obituary."""
     watch = _watch(process)
-    watch.recent = deque(maxlen=process.kernel.recent_messages)
+    watch.recent = deque(maxlen=count)
     watch.real = process.behaviour
     process.behaviour = Standin(process, watch)
 
