@@ -3,11 +3,12 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
 from typing import Any, Final, TypeVar
 
 from .errors import BehaviourError
 
-__all__ = ["CALLBACKS", "META_CALLBACKS", "Callbacks", "default"]
+__all__ = ["CALLBACKS", "META_CALLBACKS", "Callbacks", "default", "process_of", "runs_callbacks"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +51,25 @@ META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "unblock": (),
 }
 """The callbacks of a meta-process and what each is called with."""
+
+
+_RUNS_CALLBACKS: Final[set[CodeType]] = set()
+
+
+def runs_callbacks(function: F) -> F:
+    """Mark a kernel function that calls callbacks; its first argument is the process or meta-process they belong to.
+
+    The watchdog looks for these functions on the loop's stack. The outermost decorator: others may replace the code.
+    """
+    code: CodeType = function.__code__
+    _RUNS_CALLBACKS.add(code)
+    return function
+
+
+def process_of(frame: FrameType) -> Any:
+    """The process or meta-process whose callback a marked function calls in this frame; None for any other function."""
+    code = frame.f_code
+    return frame.f_locals[code.co_varnames[0]] if code in _RUNS_CALLBACKS else None
 
 
 def default(function: F) -> F:

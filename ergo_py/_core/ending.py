@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
+from .callbacks import runs_callbacks
 from .clock import Clock
 from .envelopes import CHILD_EXIT, CONTROL, SYSTEM_LANE
 from .ids import Alias, Name
@@ -50,6 +51,7 @@ _MANY: Final = 256
 """More watchers than that are told of an end in slices."""
 
 
+@runs_callbacks
 async def finish(process: "Process", reason: Reason) -> None:
     """Refuse messages; stop what it owns; ``terminate``; answer; release; tell."""
     process.reason = reason
@@ -257,6 +259,7 @@ def _has_few(process: "Process") -> bool:
     return len(process.deferred or ()) + len(process.timers or ()) <= _MANY
 
 
+@runs_callbacks
 def _end_asleep(process: "Process", reason: Reason) -> None:
     """End a process in the turn of its owner: to wake it and wait costs three times as much as all that its end does.
 

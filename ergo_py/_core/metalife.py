@@ -8,7 +8,7 @@ import trio
 from trio.lowlevel import current_task, enable_ki_protection
 
 from .bridge import ReaderThread, get_ident
-from .callbacks import META_CALLBACKS
+from .callbacks import META_CALLBACKS, runs_callbacks
 from .ending import kill_all
 from .envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from .errands import Errand, without_cancellation
@@ -282,6 +282,7 @@ class Meta:
             # Something came between the decision to go and this line.
             self.wake()
 
+    @runs_callbacks
     async def callback(self, name: str, *args: Any) -> None:
         """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain ``def`` on a worker thread."""
         function = getattr(self.behaviour, name)

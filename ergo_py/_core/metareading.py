@@ -6,6 +6,7 @@ import outcome
 from trio.lowlevel import Task, current_task
 
 from .bridge import ReaderThread, get_ident
+from .callbacks import runs_callbacks
 from .errands import Errand, without_cancellation
 from .errors import NodeStoppedError, SpawnError
 from .reasons import Normal
@@ -76,6 +77,7 @@ def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
     meta.straggler_ended("reader")
 
 
+@runs_callbacks
 async def read(meta: "Meta") -> None:
     """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since nobody else needs this one."""
     try:

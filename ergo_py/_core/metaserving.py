@@ -8,6 +8,7 @@ import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
 from .bridge import get_ident
+from .callbacks import runs_callbacks
 from .envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
 from .errors import Reject
 from .messages import NO_REPLY
@@ -63,6 +64,7 @@ async def serve(meta: "Meta", task: Task) -> None:
             left, end = _BURST, perf_counter() + _SLICE
 
 
+@runs_callbacks
 async def _handle(meta: "Meta", envelope: Envelope) -> None:
     kind, sender, ref, payload = envelope
     if kind == INSPECT:
@@ -176,6 +178,7 @@ def _answer_from_thread(meta: "Meta", caller: Caller, reply: object) -> None:
         meta.promised.append(caller)
 
 
+@runs_callbacks
 def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
     try:
         answer = dict(meta.behaviour.handle_inspect(*items))

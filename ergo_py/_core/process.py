@@ -10,7 +10,7 @@ import trio
 from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 
 from .bridge import get_ident
-from .callbacks import Callbacks
+from .callbacks import Callbacks, runs_callbacks
 from .ending import GRACE, Patience, abandon, fail_to_end, finish, shut
 from .envelopes import EXIT, FAILED, KILL, URGENT_LANE, Envelope, Overflow, kind_name
 from .errands import without_cancellation
@@ -240,6 +240,7 @@ class Process:
 
     spawn = classmethod(spawn)
 
+    @runs_callbacks
     def _initialise(self, factory: Any, args: tuple[Any, ...], context: Context) -> Coroutine[Any, Any, None] | None:
         """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
         self.behaviour = behaviour = factory(*args)
@@ -254,6 +255,7 @@ class Process:
                 raise left_open(self.callbacks.behaviour, "init", scopes.nurseries())
         return None
 
+    @runs_callbacks
     async def _wait_for_init(self, context: Context) -> None:
         timeout = self.options.init_timeout
         # It runs in the task of the spawner, which has to get out of it, whatever it does.

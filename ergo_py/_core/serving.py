@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from trio.lowlevel import Task, checkpoint, enable_ki_protection
 
+from .callbacks import runs_callbacks
 from .envelopes import (
     ADDRESSED,
     ADDRESSED_CALL,
@@ -52,6 +53,7 @@ AGAIN: Final = Normal()
 """Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew."""
 
 
+@runs_callbacks
 async def serve(process: "Process") -> Reason | None:
     """Serve the mailbox until something ends the process; None if its owner has ended it in its sleep.
 
@@ -178,6 +180,7 @@ def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
     return process.failed(error) or Crashed(error)
 
 
+@runs_callbacks
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
     """Serve everything that is rarer than a message or a call. Returns why the process must end, if it must."""
     kind, sender, ref, payload = envelope
@@ -312,6 +315,7 @@ def check_waiting(given: object) -> None:
         )
 
 
+@runs_callbacks
 @enable_ki_protection
 def answer_now(process: "Process", caller: TaskCaller, request: object) -> Scopes | None:
     """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the

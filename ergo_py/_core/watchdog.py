@@ -11,21 +11,22 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, process_time
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Final, NamedTuple
 
-from . import ending, metareading, metaserving, serving
 from .bridge import Bridge
+from .callbacks import process_of
 from .errors import NodeStoppedError
 from .info import BlockedReport
 from .metalife import Meta
+from .metareading import read
 from .process import Process
 from .text import shown
 
 __all__ = ["RunTimes", "Watchdog", "look_at_loop", "run_times", "was_starved"]
 
 _STACK_LIMIT: Final = 50
-_ON_THE_WAY: Final = (__name__.rpartition(".")[0] + ".", "trio.", "outcome.")
+_ON_THE_WAY: Final = ("ergo_py._core.", "trio.", "outcome.")
 _KERNEL_USES: Final = frozenset({"structlog", "traceback", "linecache"})
 
 
@@ -167,22 +168,6 @@ def was_starved(before: RunTimes | None, after: RunTimes | None) -> bool:
 
 # -- the process on the stack -------------------------------------------------------------------------------------------
 
-_IN_CALLBACK: Final[frozenset[CodeType]] = frozenset(
-    {
-        serving.serve.__code__,
-        serving._handle_other.__code__,
-        serving.answer_now.__code__,
-        ending.finish.__code__,
-        ending._end_asleep.__code__,
-        Process._initialise.__code__,
-        Process._wait_for_init.__code__,
-        metaserving._handle.__code__,
-        metaserving._inspect.__code__,
-        metareading.read.__code__,
-        Meta.callback.__code__,
-    }
-)
-
 
 def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     process, served_in = _process_in(frame)
@@ -190,7 +175,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
     callback = handling = None
-    if served_in.f_code is metareading.read.__code__:
+    if served_in.f_code is read.__code__:
         # The reader of a meta-process, which runs beside the callback that is in progress.
         callback = "start"
     elif _is_in_behaviour(frame, served_in):
@@ -212,9 +197,8 @@ def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, FrameTy
     The innermost: one may be answering another's call on the spot.
     """
     while frame is not None:
-        if frame.f_code in _IN_CALLBACK:
-            names = frame.f_locals
-            found: Process | Meta = names.get("process") or names.get("meta") or names["self"]
+        found: Process | Meta | None = process_of(frame)
+        if found is not None:
             return found, frame
         frame = frame.f_back
     return None, None

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 from .._core.ids import PID, Alias, EventName, Name, NodeName, Ref
+from .._core.reasons import Reason
 
 __all__ = [
     "MAX_ANSWER",
@@ -141,7 +142,7 @@ def as_json(value: object) -> Any:
         case list() | tuple() | set() | frozenset():
             return [as_json(one) for one in value]
     if is_dataclass(value) and not isinstance(value, type):
-        if type(value).__module__.endswith("reasons"):
+        if isinstance(value, Reason):
             return str(value)
         return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
     return str(value)
