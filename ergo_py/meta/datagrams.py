@@ -9,7 +9,8 @@ from typing import Any, Final
 from .._core.errors import BadInputError
 from .._core.ids import Alias
 from .._core.messages import Request
-from .messages import Endpoint, check_bytes, setters
+from .checks import check_bytes, setters
+from .messages import Endpoint
 
 __all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "check_group", "fault_of", "udp_data"]
 

@@ -15,11 +15,11 @@ from .._core.messages import MayBeLate, Request
 from .._core.meta import MetaProcess
 from .._core.options import check_number
 from .._core.requests import Caller
+from .checks import check_text
 from .cutting import MessageCutter, check_mode
 from .following import Files, Followed
 from .framing import Framing
 from .lines import Text
-from .messages import check_text
 from .receivers import check_receiver
 
 __all__ = [

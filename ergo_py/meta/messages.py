@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from .._core.errors import BadInputError
 from .._core.ids import Alias
 from .._core.messages import MayBeLate, Request
 from .._core.options import check_number
+from .checks import check_bytes, setters
 
 __all__ = [
     "Address",
@@ -26,8 +26,6 @@ __all__ = [
     "TCPSet",
     "TCPStartTLS",
     "TLSFacts",
-    "check_bytes",
-    "setters",
 ]
 
 
@@ -89,11 +87,6 @@ class TCPConnected:
     tls: TLSFacts | None = None
     server: Alias | None = None
     """The server that accepted it; None for a client."""
-
-
-def setters(message: type) -> Any:
-    """The functions that fill the fields of a frozen message: two thirds of what it costs to go through ``object.__setattr__``."""
-    return tuple(getattr(message, one.name).__set__ for one in fields(message))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -162,18 +155,6 @@ class TCPDisconnected(MayBeLate):
     """Seconds since it was connected."""
     detail: str = ""
     """More about the reason, for people."""
-
-
-def check_bytes(what: str, data: object) -> None:
-    """Refuse what cannot be sent."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise BadInputError(what, data, "bytes; encode text first, such as 'hello\\n'.encode()")
-
-
-def check_text(what: str, data: object) -> None:
-    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to ``bytes``."""
-    if not isinstance(data, bytes | bytearray | memoryview | str):
-        raise BadInputError(what, data, "bytes or a str")
 
 
 @dataclass(frozen=True, slots=True, init=False)

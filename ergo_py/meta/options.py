@@ -10,8 +10,8 @@ from typing import Any, Final, TypedDict
 
 from .._core.errors import BadInputError
 from .._core.options import check_flag, check_number
+from .checks import check_bytes
 from .framing import Framing, Raw
-from .messages import check_bytes
 from .tls import TLSFiles
 
 __all__ = ["LARGEST", "KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]

@@ -25,10 +25,10 @@ from .._core.options import check_flag
 from .._core.reasons import Killed, Reason
 from .._core.requests import Caller
 from .._core.text import shown
+from .checks import check_text
 from .cutting import MessageCutter, check_mode
 from .framing import Framing, FramingError, Raw
 from .lines import Text
-from .messages import check_text
 from .outlet import Outlet
 from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
 from .receivers import check_receiver

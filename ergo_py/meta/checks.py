@@ -1,0 +1,25 @@
+"""Checks of the data in messages to bridges, and fast setters for the fields of frozen messages."""
+
+from dataclasses import fields
+from typing import Any
+
+from .._core.errors import BadInputError
+
+__all__ = ["check_bytes", "check_text", "setters"]
+
+
+def setters(message: type) -> Any:
+    """The functions that fill the fields of a frozen message: two thirds of what it costs to go through ``object.__setattr__``."""
+    return tuple(getattr(message, one.name).__set__ for one in fields(message))
+
+
+def check_bytes(what: str, data: object) -> None:
+    """Refuse what cannot be sent."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise BadInputError(what, data, "bytes; encode text first, such as 'hello\\n'.encode()")
+
+
+def check_text(what: str, data: object) -> None:
+    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to ``bytes``."""
+    if not isinstance(data, bytes | bytearray | memoryview | str):
+        raise BadInputError(what, data, "bytes or a str")
