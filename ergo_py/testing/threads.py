@@ -2,8 +2,8 @@
 
 Two looks with a short real pause between them tell the one from the other. On Linux a thread is taken as quiet if it sleeps at both
 looks and has used no processor time between them, to the nanosecond; one that was woken and has not had its turn yet is not asleep.
-Elsewhere it is quiet if it stands at the same instruction at both looks. What no look can see: bytes that are on their way inside
-the operating system or the network, and what another machine is about to send.
+Elsewhere, and where /proc is not mounted, it is quiet if it stands at the same instruction at both looks. What no look can see:
+bytes that are on their way inside the operating system or the network, and what another machine is about to send.
 """
 
 import os
@@ -153,14 +153,15 @@ def _pulse(thread: threading.Thread) -> tuple[object, bool]:
     """Something that changes whenever the thread runs, and whether it is awake."""
     number = thread.native_id or 0
     cpu = _cpu(~number << 3 | 6) if number else None
-    if cpu is not None:
-        return cpu, _state(f"{_TASKS}/{number}/stat") not in _ASLEEP
+    if cpu is not None and (fields := _stat(f"{_TASKS}/{number}/stat")):
+        return cpu, fields[0] not in _ASLEEP
+    # No processor clock, or no /proc: then the clock alone does not tell a thread that waits for its turn from one that sleeps.
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return None, False
     # Only there does the interpreter take the turn from a thread that would go on, except after a call, which tells nothing.
     stands_at = opname[frame.f_code.co_code[frame.f_lasti]]
-    return (id(frame), frame.f_lasti), stands_at.startswith(("JUMP_BACKWARD", "RESUME"))
+    return (cpu, id(frame), frame.f_lasti), stands_at.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME"))
 
 
 def _cpu(clock: int) -> int | None:

@@ -28,6 +28,24 @@ def thread(body: Callable[[], object], name: str = "body") -> Iterator[threading
         running.join(10)
 
 
+@contextmanager
+def computing(name: str) -> Iterator[threading.Thread]:
+    """A thread that does not sleep, and that calls nothing: at a call, its frame does not tell that it goes on."""
+    goes_on, turns = [True], [0]
+
+    def compute() -> None:
+        while goes_on:
+            turns[0] += 1
+
+    with thread(compute, name) as computer:
+        while not turns[0]:
+            time.sleep(0.001)
+        try:
+            yield computer
+        finally:
+            goes_on.clear()
+
+
 def looks(pause: float = 0.02) -> list[str]:
     before = look()
     time.sleep(pause)
@@ -52,16 +70,9 @@ def test_a_thread_that_waits_for_a_lock_is_quiet() -> None:
 
 
 def test_a_thread_that_computes_is_not_and_may_be_ignored() -> None:
-    end = threading.Event()
-
-    def compute() -> None:
-        while not end.is_set():
-            sum(range(1000))
-
-    with thread(compute, "computer"):
+    with computing("computer"):
         stirred = looks()
         ignored = look(ignore=("computer",))
-        end.set()
 
     assert "thread computer" in stirred
     assert all(one.name != "thread computer" for one in ignored.seen.values())
@@ -101,24 +112,23 @@ def test_an_idle_worker_of_trios_that_is_let_go_has_done_nothing() -> None:
     assert stirred == []
 
 
-def test_without_processor_clocks_a_thread_is_quiet_if_it_stands_where_it_stood(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("clock", [None, 7], ids=["no processor clock", "no processor time"])
+def test_without_proc_a_thread_is_quiet_if_it_stands_where_it_stood(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: int | None
 ) -> None:
-    monkeypatch.setattr(threads, "_cpu", lambda clock: None)
+    monkeypatch.setattr(threads, "_cpu", lambda _: clock)
+    monkeypatch.setattr(threads, "_TASKS", str(tmp_path / "missing"))
     end = threading.Event()
 
-    def compute() -> None:
-        while not end.is_set():
-            for _ in range(1000):
-                pass
+    with thread(end.wait, "waiter") as waiter, computing("computer"):
+        try:
+            wait_until_asleep(waiter)
+            stirred = [looks() for _ in range(5)]
+        finally:
+            end.set()
 
-    with thread(end.wait, "waiter") as waiter, thread(compute, "computer"):
-        wait_until_asleep(waiter)
-        stirred = {name for _ in range(5) for name in looks()}
-        end.set()
-
-    assert "thread computer" in stirred
-    assert "thread waiter" not in stirred
+    assert all("thread computer" in names for names in stirred)
+    assert all("thread waiter" not in names for names in stirred)
 
 
 @needs_proc
