@@ -30,6 +30,11 @@ else:
     "ascii": "import sys, locale; assert sys.stdout.encoding == 'ascii'; assert locale.getpreferredencoding() != 'UTF-8'",
     "no-proc": "import os; assert not os.path.exists('/proc/self'); assert not os.path.exists('/dev/fd/0')",
     "no-eventfd": "import os; assert not hasattr(os, 'eventfd')",
+    "ignored-signals": """
+import signal
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    assert signal.getsignal(number) is signal.SIG_IGN
+""",
 }
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ from tests.support import Failed, running_node
 
 PATIENCE = 60.0
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored() -> Iterator[None]:
+    """``nohup`` and a shell that starts a program in the background have it ignore signals, and its children with it."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def handlers() -> list[object]:
