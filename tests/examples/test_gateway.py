@@ -20,7 +20,7 @@ from examples.gateway.__main__ import start, where
 from examples.gateway.gateway import FRAMES
 from examples.gateway.load import Device, fire, reading, value_of
 from tests.examples.programs import ROOT, running
-from tests.support import running_node
+from tests.support import needs_proc, running_node
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def children(program: int) -> list[int]:
     return [int(number) for numbers in lists for number in numbers.split()]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it looks for programs in /proc")
+@needs_proc
 async def test_a_kill_of_the_whole_program_loses_nothing_that_was_acknowledged_and_leaves_no_decoder(
     database: Path,
 ) -> None:
