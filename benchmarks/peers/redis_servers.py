@@ -17,8 +17,9 @@ from trio.lowlevel import current_task, wait_readable
 from ergo_py._core.parking import park_unless, wake
 from ergo_py.meta import Decoder
 from ergo_py.meta.polling import Poller
+from examples.guide.framing import Resp
 from examples.redis.database import Database
-from examples.redis.resp import RESP, array
+from examples.redis.resp import array
 
 __all__ = ["serve_by_hand", "serve_on_asyncio", "serve_on_trio"]
 
@@ -35,7 +36,7 @@ async def serve_on_asyncio() -> None:
     database = Database()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = RESP().decoder()
+        decoder = Resp().decoder()
         try:
             while data := await reader.read(65536):
                 writer.write(_replies(database, decoder, data))
@@ -54,7 +55,7 @@ async def serve_on_trio() -> None:
     database = Database()
 
     async def serve(stream: trio.SocketStream) -> None:
-        decoder = RESP().decoder()
+        decoder = Resp().decoder()
         try:
             while data := await stream.receive_some(65536):
                 await stream.send_all(_replies(database, decoder, bytes(data)))
@@ -72,7 +73,7 @@ async def serve_by_hand() -> None:
 
     async def serve(sock: socket.socket) -> None:
         """Wait for data that the poller's turn has read; answer in a turn of its own."""
-        task, decoder, queue = current_task(), RESP().decoder(), deque[bytes]()
+        task, decoder, queue = current_task(), Resp().decoder(), deque[bytes]()
 
         def read() -> bool:
             try:
@@ -96,6 +97,7 @@ async def serve_by_hand() -> None:
 
     async with trio.open_nursery() as nursery:
         poller = Poller(nursery.start_soon)
+        poller.open()
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             listener.setblocking(False)
             print(f"listening at 127.0.0.1:{listener.getsockname()[1]}", flush=True)

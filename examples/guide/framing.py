@@ -1,4 +1,3 @@
-from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -8,59 +7,57 @@ from ergo_py.meta import Decoder, Framing, FramingError, TCPFrames, TCPSend, TCP
 
 # -- the framing: requests of Redis, such as *2\r\n$3\r\nGET\r\n$1\r\na\r\n, as lists of their words ----------------------
 
+MAX_LINE, MAX_WORDS, MAX_WORD, MAX_COMMAND = 64 * 1024, 1024, 512 * 1024, 1024 * 1024
+
 
 class RespDecoder(Decoder):
-    def __init__(self, max_words: int, max_word: int) -> None:
-        super().__init__()
-        self.max_words = max_words
-        self.max_word = max_word
+    """Each frame is a command, the list of its words: an array of bulk strings, or a line as a person types it."""
 
     def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
-        begin = 0
-        while len(frames) < most and (found := self.request(stream, begin)) is not None:
-            words, begin = found
-            frames.append(words)
-        return begin
-
-    def request(self, stream: bytes | bytearray, begin: int) -> tuple[list[bytes], int] | None:
-        """The words of the request that begins here, and where it ends; None if it is not complete."""
-        if (header := self.number(stream, begin, b"*", self.max_words)) is None:
-            return None
-        count, at = header
-        words = []
-        for _ in range(count):
-            if (header := self.number(stream, at, b"$", self.max_word)) is None:
-                return None
-            length, at = header
-            if at + length + 2 > len(stream):
-                self.wanted = at + length + 2 - begin  # the rest need not be looked at before it is there
-                return None
-            words.append(bytes(stream[at : at + length]))
-            at += length + 2
-        return words, at
-
-    def number(self, stream: bytes | bytearray, at: int, kind: bytes, most: int) -> tuple[int, int] | None:
-        """A number after its kind, and where its line ends. What cannot be right is refused as early as that is known."""
-        line, end = bytes(stream[at : at + 12]), stream.find(b"\r\n", at, at + 12)
-        if line[:1] not in (kind, b""):
-            raise FramingError(f"{kind.decode()} and a number were expected, not {line!r}")
-        if end < 0:
-            if len(line) == 12:
-                raise FramingError("a number of more than nine digits")
-            return None
-        digits = bytes(stream[at + 1 : end])
-        if not digits.isdigit() or int(digits) > most:
-            raise FramingError(f"{digits!r} is no number from 0 to {most}")
-        return int(digits), end + 2
+        used = 0
+        while len(frames) < most and (at := end_of_line(stream, used)):
+            if stream[used] == ord("*"):
+                command = []
+                for _ in range(number(stream[used + 1 : at], MAX_WORDS)):
+                    if not (begin := end_of_line(stream, at)):
+                        return used
+                    if stream[at] != ord("$"):
+                        raise FramingError(f"expected '$', got {chr(stream[at])!r}")
+                    at = begin + number(stream[at + 1 : begin], MAX_WORD) + 2
+                    if at > used + MAX_COMMAND:
+                        raise FramingError("too long a command")
+                    if at > len(stream):
+                        self.wanted = at - used  # cut() is not called again before as many bytes are there
+                        return used
+                    if stream[at - 2 : at] != b"\r\n":
+                        raise FramingError("a word is longer than its length")
+                    command.append(bytes(stream[begin : at - 2]))
+            else:
+                command = bytes(stream[used:at]).split()
+            used = at
+            if command:
+                frames.append(command)
+        return used
 
 
-@dataclass(frozen=True)
+def end_of_line(stream: bytes | bytearray, begin: int) -> int:
+    """The position behind the line that begins here; 0 if the line is not complete."""
+    end = stream.find(b"\n", begin, begin + MAX_LINE) + 1
+    if not end and len(stream) - begin >= MAX_LINE:
+        raise FramingError("too long a line")
+    return end
+
+
+def number(line: bytes | bytearray, most: int) -> int:
+    digits = line.removesuffix(b"\r\n")
+    if len(digits) > 9 or not digits.isdigit() or int(digits) > most:
+        raise FramingError(f"{bytes(digits[:20])!r} is no number from 0 to {most}")
+    return int(digits)
+
+
 class Resp(Framing):
-    max_words: int = 1000
-    max_word: int = 64 * 1024
-
     def decoder(self) -> Decoder:
-        return RespDecoder(self.max_words, self.max_word)
+        return RespDecoder()
 
     def encode(self, frame: bytes) -> bytes:
         return b"$%d\r\n%b\r\n" % (len(frame), frame)

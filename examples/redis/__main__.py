@@ -12,23 +12,26 @@ from typing import Literal
 
 import trio
 
-from ergo_py import PID, Actor, Alias, ChildSpec, Down, Node, run
+from ergo_py import PID, Actor, Alias, ChildSpec, Down, EventUnknownError, Node, Published, run
 from ergo_py.meta import TCPFrames, TCPProtocolError, TCPSend, TCPServer, TCPSet, WhenSlow
 
+from ..guide.framing import Resp
 from .database import CommandError, Database
-from .resp import OK, RESP, Command, array, bulk, error, integer
-from .store import Channels, Execute, Pop, Publish, Store, Subscribe, Unsubscribe
+from .resp import OK, Command, array, bulk, error, integer
+from .store import Channels, Execute, Pop, Store
 
-PORT = 6380
 LINGER = 5.0
+
+
+def event_of(channel: bytes) -> str:
+    return f"channel {channel.hex()}"
 
 
 class Session(Actor):
     """Serves one connection: the store executes commands, the session does those that wait or listen."""
 
     def __init__(self) -> None:
-        self.listening = 0
-        self.watches_channels = False
+        self.listening: dict[bytes, None] = {}
 
     def init(self) -> None:
         self.store, self.channels = self.service("store"), self.service("channels")
@@ -37,53 +40,54 @@ class Session(Actor):
         match message:
             case TCPFrames(_, commands):
                 await self.serve(commands)
-            case TCPProtocolError(connection, detail):
-                self.send(connection, TCPSend(error(f"ERR Protocol error: {detail}")))
+            case TCPProtocolError(_, detail):
+                self.write(error(f"ERR Protocol error: {detail}"))
             case Down():
-                self.stop()  # the channels have failed, and know no listener any more: the client has to subscribe again
+                self.stop()  # the channels have failed: the client has to subscribe again
+
+    def handle_event(self, event: Published) -> None:
+        self.write(array(map(bulk, (b"message", *event.message))))
+
+    def write(self, reply: bytes) -> None:
+        self.send(self.connection, TCPSend(reply))
 
     async def serve(self, commands: Sequence[Command]) -> None:
         """Execute the commands of one read in order; as many as the store knows go to it in one call."""
         while commands:
             replies = [] if self.listening else await self.store.call(Execute(commands))
             if replies:
-                self.send(self.connection, TCPSend(b"".join(replies)))
+                self.write(b"".join(replies))
             if len(replies) == len(commands):
                 return
             name, *words = commands[len(replies)]
+            self.write(await self.obey(name.upper(), words))
             commands = commands[len(replies) + 1 :]
-            if reply := await self.obey(name.upper(), words):
-                self.send(self.connection, TCPSend(reply))
 
     async def obey(self, name: bytes, words: list[bytes]) -> bytes:
         match name, words:
             case b"SUBSCRIBE", [_, *_]:
-                if not self.watches_channels:
-                    self.monitor("channels")
-                    self.watches_channels = True
-                self.listening = await self.channels.call(Subscribe(self.connection, words))
-                return b""
+                return b"".join([await self.listen(channel) for channel in words])
             case b"UNSUBSCRIBE", _:
-                self.listening = await self.channels.call(Unsubscribe(self.connection, words))
-                return b""
-            case b"PING", [*payload] if len(payload) < 2:
+                return b"".join([self.leave(channel) for channel in words or self.listening.copy() or (None,)])
+            case b"PING", [] | [_]:
                 if self.listening:
-                    return array([bulk(b"pong"), bulk(payload[0] if payload else b"")])
-                return bulk(payload[0]) if payload else b"+PONG\r\n"
+                    return array([bulk(b"pong"), bulk(words[0] if words else b"")])
+                return bulk(words[0]) if words else b"+PONG\r\n"
             case b"QUIT", _:
                 self.stop()
                 return OK
             case _ if self.listening:
                 return error("ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while the connection listens")
-            case ((b"BLPOP" | b"BRPOP"), [*keys, limit]) if keys:
-                return await self.pop(keys, limit, left=name == b"BLPOP")
+            case b"BLPOP", [_, *_, limit]:
+                return await self.pop(words[:-1], limit)
             case b"PUBLISH", [channel, payload]:
-                return integer(await self.channels.call(Publish(channel, payload)))
+                try:
+                    return integer(self.publish(event_of(channel), (channel, payload)))
+                except EventUnknownError:
+                    return integer(0)
             case b"INFO", _:
                 facts = await self.node.inspect("store")
                 return bulk("\r\n".join(f"{name}:{value}" for name, value in facts.items()).encode())
-            case b"HELLO", _:
-                return error("NOPROTO this server speaks RESP2 only")
             case b"ECHO", [text]:
                 return bulk(text)
             case ((b"SELECT" | b"CLIENT"), _):
@@ -92,7 +96,20 @@ class Session(Actor):
                 return array([])
         return error(f"ERR unknown command '{name.decode(errors='replace')}', or wrong arguments")
 
-    async def pop(self, keys: list[bytes], limit: bytes, left: bool) -> bytes:
+    async def listen(self, channel: bytes) -> bytes:
+        if channel not in self.listening:
+            await self.channels.call(event_of(channel))
+            self.subscribe(event_of(channel))
+            self.listening[channel] = None
+        return array([bulk(b"subscribe"), bulk(channel), integer(len(self.listening))])
+
+    def leave(self, channel: bytes | None) -> bytes:
+        if channel in self.listening:
+            del self.listening[channel]
+            self.unsubscribe(event_of(channel))
+        return array([bulk(b"unsubscribe"), bulk(channel), integer(len(self.listening))])
+
+    async def pop(self, keys: list[bytes], limit: bytes) -> bytes:
         try:
             seconds = float(limit)
             if not 0 <= seconds < inf:
@@ -102,7 +119,7 @@ class Session(Actor):
         # A client that closes its side while it waits has left. After other commands it may still read their replies.
         self.send(self.connection, TCPSet(linger=0.0))
         try:
-            popped = await self.store.call(Pop(keys, left, seconds or None), timeout=None)
+            popped = await self.store.call(Pop(keys, seconds), timeout=None)
         except CommandError as refusal:
             return error(str(refusal))
         finally:
@@ -118,7 +135,7 @@ class Door(Actor):
             "127.0.0.1",
             port,
             receiver=Session,
-            framing=RESP(),
+            framing=Resp(),
             batch=True,
             last_word=True,
             reader=reader,
@@ -132,14 +149,10 @@ class Door(Actor):
 
 
 async def main(node: Node) -> None:
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else PORT
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 6380
     reader: Literal["thread", "task"] = "thread" if sys.argv[2:] == ["thread"] else "task"
-    children = [
-        ChildSpec("store", Store, Database()),
-        ChildSpec("channels", Channels),
-        ChildSpec("door", Door, port, reader),
-    ]
-    await node.supervise(children, name="root")
+    store, channels = ChildSpec("store", Store, Database()), ChildSpec("channels", Channels)
+    await node.supervise([store, channels, ChildSpec("door", Door, port, reader)], name="root")
     await trio.sleep_forever()
 
 

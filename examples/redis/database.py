@@ -4,34 +4,23 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .resp import NIL, OK, Command, array, bulk, error, integer
 
 __all__ = ["CommandError", "Database"]
 
-Value = bytes | deque[bytes]
+INTEGERS = range(-(2**63), 2**63)
 
 
 class CommandError(Exception):
     """The command is refused; the text is the reply."""
 
 
-_NOT_AN_INTEGER = "ERR value is not an integer or out of range"
-_LARGEST = 2**63 - 1
-_WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
-
-
-def _number(text: bytes) -> int:
-    if len(text) > 20 or not text.removeprefix(b"-").isdigit():
-        raise CommandError(_NOT_AN_INTEGER)
-    return _checked(int(text), _NOT_AN_INTEGER)
-
-
-def _checked(number: int, refusal: str) -> int:
-    """The number, if 64 bits can hold it."""
-    if not -_LARGEST - 1 <= number <= _LARGEST:
-        raise CommandError(refusal)
-    return number
+def number(text: bytes) -> int:
+    if len(text) > 20 or not text.removeprefix(b"-").isdigit() or int(text) not in INTEGERS:
+        raise CommandError("ERR value is not an integer or out of range")
+    return int(text)
 
 
 class Database:
@@ -39,25 +28,23 @@ class Database:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
-        self.values: dict[bytes, Value] = {}
+        self.values: dict[bytes, bytes | deque[bytes]] = {}
         self.deadlines: dict[bytes, float] = {}
         self.due: list[tuple[float, bytes]] = []
         """A heap of deadlines. An entry that differs from ``deadlines`` is void."""
         self.pushed: dict[bytes, None] = {}
-        """Lists that got elements since somebody looked here last."""
+        """Lists that got elements since the store last looked."""
 
     def execute(self, commands: Sequence[Command]) -> list[bytes]:
         """Execute commands in order, up to the first that is not known here; return a reply for each."""
         replies: list[bytes] = []
         for name, *words in commands:
-            known = COMMANDS.get(name.upper())
-            if known is None:
+            if (known := COMMANDS.get(name.upper())) is None:
                 break
             function, least, most = known
-            if not least <= len(words) <= most:
-                replies.append(error(f"ERR wrong number of arguments for '{name.decode(errors='replace')}' command"))
-                continue
             try:
+                if not least <= len(words) <= most:
+                    raise CommandError(f"ERR wrong number of arguments for '{name.decode(errors='replace')}' command")
                 replies.append(function(self, *words))
             except CommandError as refusal:
                 replies.append(error(str(refusal)))
@@ -65,10 +52,14 @@ class Database:
 
     # -- keys ----------------------------------------------------------------------------------------------------------
 
-    def find(self, key: bytes) -> Value | None:
-        if self.deadlines and (deadline := self.deadlines.get(key)) is not None and deadline <= self.now():
+    def find(self, key: bytes, kind: type[object] = object) -> Any:
+        """The value of a key, which has to be of that kind; or None."""
+        if key in self.deadlines and self.deadlines[key] <= self.now():
             self.remove(key)
-        return self.values.get(key)
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return value
 
     def remove(self, key: bytes) -> bool:
         self.deadlines.pop(key, None)
@@ -80,31 +71,17 @@ class Database:
             if self.deadlines.get(key) == deadline:
                 self.remove(key)
 
-    def set_deadline(self, key: bytes, seconds: float) -> None:
-        self.deadlines[key] = deadline = self.now() + seconds
-        heapq.heappush(self.due, (deadline, key))
-
-    def delete(self, *keys: bytes) -> bytes:
-        return integer(sum(self.find(key) is not None and self.remove(key) for key in keys))
-
-    def exists(self, *keys: bytes) -> bytes:
-        return integer(sum(self.find(key) is not None for key in keys))
-
-    def expire(self, key: bytes, amount: bytes, unit: float = 1.0) -> bytes:
+    def expire(self, key: bytes, seconds: float) -> bytes:
         if self.find(key) is None:
             return integer(0)
-        self.set_deadline(key, _number(amount) * unit)
+        self.deadlines[key] = deadline = self.now() + seconds
+        heapq.heappush(self.due, (deadline, key))
         return integer(1)
 
-    def ttl(self, key: bytes, unit: float = 1.0) -> bytes:
+    def ttl(self, key: bytes) -> bytes:
         if self.find(key) is None:
             return integer(-2)
-        deadline = self.deadlines.get(key)
-        return integer(-1 if deadline is None else round((deadline - self.now()) / unit))
-
-    def type(self, key: bytes) -> bytes:
-        value = self.find(key)
-        return b"+none\r\n" if value is None else b"+string\r\n" if isinstance(value, bytes) else b"+list\r\n"
+        return integer(round(self.deadlines[key] - self.now()) if key in self.deadlines else -1)
 
     def flush(self, *_: bytes) -> bytes:
         for table in (self.values, self.deadlines, self.due):
@@ -113,21 +90,12 @@ class Database:
 
     # -- strings -------------------------------------------------------------------------------------------------------
 
-    def string(self, key: bytes) -> bytes | None:
-        value = self.find(key)
-        if isinstance(value, deque):
-            raise CommandError(_WRONG_TYPE)
-        return value
-
-    def get(self, key: bytes) -> bytes:
-        return bulk(self.string(key))
-
     def set(self, key: bytes, value: bytes, *options: bytes) -> bytes:
         seconds, words = None, [option.upper() for option in options]
         while words:
             match words.pop(0):
                 case (b"EX" | b"PX") as unit if words and seconds is None:
-                    seconds = _number(words.pop(0)) * (1.0 if unit == b"EX" else 0.001)
+                    seconds = number(words.pop(0)) / (1 if unit == b"EX" else 1000)
                     if seconds <= 0:
                         raise CommandError("ERR invalid expire time in 'set' command")
                 case (b"NX" | b"XX") as condition:
@@ -138,34 +106,29 @@ class Database:
         self.values[key] = value
         self.deadlines.pop(key, None)
         if seconds is not None:
-            self.set_deadline(key, seconds)
+            self.expire(key, seconds)
         return OK
 
-    def increase(self, key: bytes, amount: bytes = b"1", sign: int = 1) -> bytes:
-        total = _number(self.string(key) or b"0") + sign * _number(amount)
-        _checked(total, "ERR increment or decrement would overflow")
+    def increase(self, key: bytes, amount: bytes = b"1") -> bytes:
+        total = number(self.find(key, bytes) or b"0") + number(amount)
+        if total not in INTEGERS:
+            raise CommandError("ERR increment or decrement would overflow")
         self.values[key] = b"%d" % total
         return integer(total)
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
-    def elements(self, key: bytes) -> deque[bytes] | None:
-        value = self.find(key)
-        if isinstance(value, bytes):
-            raise CommandError(_WRONG_TYPE)
-        return value
+    def elements(self, key: bytes) -> deque[bytes]:
+        return self.find(key, deque) or deque()
 
     def push(self, key: bytes, *values: bytes, left: bool) -> bytes:
-        elements = self.elements(key)
-        if elements is None:
-            elements = self.values[key] = deque()
+        self.values[key] = elements = self.elements(key)
         (elements.extendleft if left else elements.extend)(values)
         self.pushed[key] = None
         return integer(len(elements))
 
     def take(self, key: bytes, left: bool) -> bytes | None:
-        elements = self.elements(key)
-        if not elements:
+        if not (elements := self.elements(key)):
             return None
         value = elements.popleft() if left else elements.pop()
         if not elements:
@@ -173,32 +136,27 @@ class Database:
         return value
 
     def range(self, key: bytes, first: bytes, last: bytes) -> bytes:
-        values = list(self.elements(key) or ())
-        begin, end = (n + len(values) if n < 0 else n for n in (_number(first), _number(last)))
+        values = list(self.elements(key))
+        begin, end = (n + len(values) if n < 0 else n for n in (number(first), number(last)))
         return array(bulk(value) for value in values[max(begin, 0) : max(end + 1, 0)])
 
 
 ANY = 1 << 20
 COMMANDS: dict[bytes, tuple[Callable[..., bytes], int, int]] = {
-    b"GET": (Database.get, 1, 1),
+    b"GET": (lambda data, key: bulk(data.find(key, bytes)), 1, 1),
     b"SET": (Database.set, 2, ANY),
     b"INCR": (Database.increase, 1, 1),
     b"INCRBY": (Database.increase, 2, 2),
-    b"DECR": (lambda data, key: data.increase(key, sign=-1), 1, 1),
-    b"DECRBY": (lambda data, key, amount: data.increase(key, amount, sign=-1), 2, 2),
-    b"DEL": (Database.delete, 1, ANY),
-    b"EXISTS": (Database.exists, 1, ANY),
-    b"TYPE": (Database.type, 1, 1),
-    b"EXPIRE": (Database.expire, 2, 2),
-    b"PEXPIRE": (lambda data, key, amount: data.expire(key, amount, 0.001), 2, 2),
+    b"DEL": (lambda data, *keys: integer(sum(data.find(key) is not None and data.remove(key) for key in keys)), 1, ANY),
+    b"EXISTS": (lambda data, *keys: integer(sum(data.find(key) is not None for key in keys)), 1, ANY),
+    b"EXPIRE": (lambda data, key, amount: data.expire(key, number(amount)), 2, 2),
+    b"PEXPIRE": (lambda data, key, amount: data.expire(key, number(amount) / 1000), 2, 2),
     b"TTL": (Database.ttl, 1, 1),
-    b"PTTL": (lambda data, key: data.ttl(key, 0.001), 1, 1),
     b"FLUSHALL": (Database.flush, 0, 1),
-    b"DBSIZE": (lambda data: integer(len(data.values)), 0, 0),
     b"LPUSH": (lambda data, key, *values: data.push(key, *values, left=True), 2, ANY),
     b"RPUSH": (lambda data, key, *values: data.push(key, *values, left=False), 2, ANY),
     b"LPOP": (lambda data, key: bulk(data.take(key, left=True)), 1, 1),
     b"RPOP": (lambda data, key: bulk(data.take(key, left=False)), 1, 1),
-    b"LLEN": (lambda data, key: integer(len(data.elements(key) or ())), 1, 1),
+    b"LLEN": (lambda data, key: integer(len(data.elements(key))), 1, 1),
     b"LRANGE": (Database.range, 3, 3),
 }
