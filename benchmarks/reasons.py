@@ -200,10 +200,10 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "redis",
-        "trio is not the limit: a server by hand, with a trio task for each connection and the same poller, takes about four fifths "
-        "of the time of asyncio's streams. The rest is Python code of the framework for each read, whatever the number of commands in it: the "
-        "message from the connection to the session and the one back, with mailbox, turn, counters and time limits, and the "
-        "session's call to the store.",
+        "trio is not the limit: a server by hand, with a trio task for each connection and the same poller, takes about four "
+        "fifths of the time of asyncio's streams. The rest is Python code of the framework for each read, whatever the number of "
+        "commands in it: the message from the connection to the session and the one back, with mailbox, turn, counters and time "
+        "limits, and the session's call to the store.",
     ),
     Reason(
         "short connections",
