@@ -48,7 +48,11 @@ __all__ = ["Supervision"]
 
 _HISTORY: Final = 50
 
+_COMPLETED: Final = Phase.COMPLETED
+_TEMPORARY: Final = RestartPolicy.TEMPORARY
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
+_UP: Final = (RUNNING, STARTING)
+"""A set would have to compute the hash of a phase each time."""
 
 
 class Supervision:
@@ -355,16 +359,15 @@ class Supervision:
         child.phase = BACKING_OFF if delay > 0 else PENDING
         self.history.append((now, child.name, reason, delay))
         self._turns.wait(child, now + delay)
-        for sibling in self._siblings(child):
-            if sibling.phase in (RUNNING, STARTING) and not sibling.cycles:
-                sibling.wanted = sibling.spec.restart is not RestartPolicy.TEMPORARY
-                sibling.leaves_as = Phase.COMPLETED
-                self._turns.cycle(sibling)
+        if self._turns.is_group:
+            cycling = [one for one in self._siblings(child) if one.phase in _UP and not one.cycles]
+            for one in cycling:
+                one.wanted = one.spec.restart is not _TEMPORARY
+                one.leaves_as = _COMPLETED
+            self._turns.cycle(cycling)
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those that are started anew with a child, if they are up; itself may be among them, which is not."""
-        if not self._turns.is_group:
-            return ()
+        """Those of a group that are started anew with a child, if they are up; itself may be among them, which is not."""
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
             return self.children.values()
         return [one for one in self.children.values() if one.position > child.position]

@@ -1,6 +1,7 @@
 """Supervision performed: children are started, stopped and started again, as their supervisor's strategy decides."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from ._core.publishing import RESTARTED
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
 from ._core.requests import Caller
 from ._core.seats import Decision, Seat
+from ._core.slices import in_slices
 from ._core.states import Operation as Verb
 from ._core.text import shown
 from ._core.timers import Timer
@@ -31,6 +33,8 @@ from .strategies import Supervision
 __all__ = ["Supervising"]
 
 
+_MANY: Final = 256
+"""After so many children there is a look at the clock."""
 _RETRY: Final = object()
 """What a supervisor sends itself to go on with a start."""
 
@@ -135,7 +139,10 @@ class Supervising(Actor):
                 continue
             match action:
                 case Stop(name, returns, drain):
-                    self._stop(self._plan.children[name], returns, drain)
+                    child = self._plan.children[name]
+                    if child.cycles and not self._seat(child).goes_first:
+                        await in_slices(self._announce_cycle())
+                    self._stop(child, returns, drain)
                 case Gone(name, reason):
                     self._lose(self._plan.children[name], reason)
                 case Removed(name, reason):
@@ -210,10 +217,7 @@ class Supervising(Actor):
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         process, ending = self._process, self._running[child.name]
-        seat = self._seat(child)
-        seat.plan = returns
-        if child.cycles and not seat.goes_first:
-            self._announce_cycle()
+        self._seat(child).plan = returns
         if drain:
             # Behind what is in its mailbox, so that it comes to all of it.
             process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))
@@ -221,18 +225,22 @@ class Supervising(Actor):
             # In a task of its own: the supervisor goes on answering while the child takes its time.
             process.kernel.start(ending.shut, Shutdown(), name=f"stop {child.name}")
 
-    def _announce_cycle(self) -> None:
+    def _announce_cycle(self) -> Iterator[None]:
         """Note that several children are stopped together, and tell those of them that wait for a sibling that they wait in vain.
 
         Once for all of them, when the first is stopped: a look at all children for each one of them would add up.
         """
         seats = self._process.seats or {}
-        for child in self._plan.children.values():
+        for number, child in enumerate(self._plan.children.values(), 1):
             if child.cycles:
                 seats[child.name].goes_first = True
-        for seat in seats.values():
+            if not number % _MANY:
+                yield
+        for number, seat in enumerate(seats.values(), 1):
             if seat.pid is None:
                 seat.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
+            if not number % _MANY:
+                yield
 
     def _lose(self, child: Child, reason: Reason) -> None:
         self._running.pop(child.name, None)

@@ -4,7 +4,7 @@ One start is under way at a time; and in a group that restarts together, one sto
 """
 
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from .actions import Action, Start, Stop, Wake
@@ -55,11 +55,15 @@ class Turns:
         """Have a child that somebody waits for started before all others and at once."""
         self._asked.append(child)
 
-    def cycle(self, child: Child) -> None:
-        """Have a child stopped with its siblings, which come back together: nobody starts until all of them are down."""
-        child.cycles = True
-        self._cycling += 1
-        heappush(self._stops, (-child.position, next(self._tickets), child))
+    def cycle(self, children: list[Child]) -> None:
+        """Have children stopped that come back together: nobody starts until all of them are down."""
+        for child in children:
+            child.cycles = True
+        self._cycling += len(children)
+        self._stops += [
+            (-child.position, ticket, child) for child, ticket in zip(reversed(children), self._tickets, strict=False)
+        ]
+        heapify(self._stops)
 
     def leave_cycle(self, child: Child) -> None:
         """A child is down, so that its siblings need not wait for that."""

@@ -98,8 +98,7 @@ def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> N
     turns, (a, b) = Turns(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     (failed,) = family("c")
     turns.wait(failed, 0.0)
-    for child in (a, b):
-        turns.cycle(child)
+    turns.cycle([a, b])
 
     first, meanwhile = taken(turns, 0.0), taken(turns, 0.0)
     turns.leave_cycle(b)
@@ -115,8 +114,7 @@ def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> N
 def test_one_whose_start_is_under_way_is_stopped_with_its_siblings_when_it_runs() -> None:
     turns, (a, b) = Turns(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     b.phase, turns.starting = Phase.STARTING, b
-    for child in (a, b):
-        turns.cycle(child)
+    turns.cycle([a, b])
 
     before = taken(turns, 0.0)
     b.phase, turns.starting = Phase.RUNNING, None

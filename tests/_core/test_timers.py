@@ -13,8 +13,8 @@ from ergo_py._core.timers import Owned, Timer, Timers
 class FakeOwner:
     """All that a timer knows of its process: a place for the timers that end with it."""
 
-    def __init__(self) -> None:
-        self.timers: Owned | None = None
+    def __init__(self, timers: Owned | None = None) -> None:
+        self.timers = timers
 
 
 def armed(table: Timers, owner: FakeOwner, message: object, deadline: float, period: float = 0.0) -> Timer:
@@ -27,11 +27,15 @@ class TimersMachine(RuleBasedStateMachine):
     """The heap of timers against a list that is sorted each time. All times are whole, so that sums are exact."""
 
     timers = Bundle[Timer]("timers")
+    short = 1024
+    """Up to which length a table is gone through at once."""
+    most_over = 1
+    """How many timers that are over there may be for each that is not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Timers()
-        self.owners = [FakeOwner(), FakeOwner()]
+        self.table = Timers(short=self.short)
+        self.owners = [FakeOwner(Owned(self.short)), FakeOwner(Owned(self.short))]
         self.now = 0.0
         self.waiting: list[tuple[float, int, Timer]] = []
         self.periods: dict[Timer, float] = {}
@@ -91,7 +95,8 @@ class TimersMachine(RuleBasedStateMachine):
             assert timer.cancel() is was_waiting
 
         # More than half of the heap is never dead, beyond a few.
-        assert len(self.table._heap) <= len(self.table) + max(64, len(self.table))
+        over = len(self.table._heap) + len(self.table._leaving) - len(self.table)
+        assert over <= max(64, self.most_over * len(self.table))
 
     @rule(seconds=st.integers(0, 12), most=st.sampled_from([1, 3, 1000]))
     def time_passes(self, seconds: int, most: int) -> None:
@@ -133,10 +138,18 @@ class TimersMachine(RuleBasedStateMachine):
             waiting = {timer for _, _, timer in self.waiting if self.owned[timer] is owner}
             assert {timer for timer in known if timer.active} == waiting
             # More than half of them are never over, beyond a few.
-            assert len(known) <= len(waiting) + max(8, len(waiting))
+            assert len(known) - len(waiting) <= max(8, self.most_over * len(waiting))
+
+
+class LongTimersMachine(TimersMachine):
+    """Every table counts as a long one, and is gone through in steps. Meanwhile more timers may end."""
+
+    short = 0
+    most_over = 2
 
 
 TestTimers = TimersMachine.TestCase
+TestLongTimers = LongTimersMachine.TestCase
 
 
 class Order:
@@ -167,6 +180,46 @@ def test_cancelling_a_crowd_shrinks_the_heap() -> None:
 
     assert len(table) == 10
     assert len(table._heap) < 100
+
+
+def test_cancelling_a_crowd_takes_a_few_steps_each_time() -> None:
+    table, owner = Timers(short=0), FakeOwner(Owned(short=0))
+    crowd = [armed(table, owner, "message", float(number)) for number in range(4000)]
+
+    looked, before = [], 4000
+    for timer in crowd[:3990]:
+        timer.cancel()
+        left = len(table._heap) + len(table._leaving)
+        looked.append(before - left)
+        before = left
+
+    assert max(looked) <= 8
+    assert len(table) == 10
+    assert before < 200
+    assert owner.timers is not None
+    assert len(owner.timers) < 50
+    fired: list[Timer] = []
+    assert table.expire(5000.0, 100, fired.append) == 10
+    assert fired == crowd[3990:]
+
+
+def test_the_first_of_many_that_were_cancelled_are_skipped_in_steps() -> None:
+    table, owner = Timers(), FakeOwner()
+    crowd = [armed(table, owner, "message", float(number)) for number in range(4000)]
+    for timer in crowd[:1900]:
+        timer.cancel()
+
+    assert [table.next() for _ in range(4)] == [512.0, 1024.0, 1536.0, 1900.0]
+    assert len(table) == 2100
+
+
+def test_a_timer_that_is_due_behind_many_that_were_cancelled_fires_after_a_few_turns() -> None:
+    table, owner = Timers(), FakeOwner()
+    crowd = [armed(table, owner, "message", float(number)) for number in range(4000)]
+    for timer in crowd[:1900]:
+        timer.cancel()
+
+    assert [table.expire(1900.0, 10, lambda _: None) for _ in range(5)] == [0, 0, 0, 1, 0]
 
 
 def test_a_periodic_timer_that_was_late_keeps_its_rhythm_and_fires_once() -> None:
