@@ -185,7 +185,7 @@ class Supervisor(Supervising):
             spec.strategy.value,
             spec.intensity,
             spec.period,
-            tuple(self._info(child, now) for child in self._plan.children.values()),
+            tuple([self._info(child, now) for child in self._plan.children.values()]),
             tuple(RestartRecord(at + wall, child, reason, delay) for at, child, reason, delay in self._plan.history),
         )
 

@@ -1,8 +1,8 @@
 """The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._core.ids import PID, Alias
@@ -99,74 +99,78 @@ class TreeNode:
 
 
 def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> TreeNode:
-    """The tree as it is now, with the applications that do not run at its end."""
+    """The tree as it is now, with the applications that do not run at its end.
+
+    It is taken in one turn: otherwise a child that ends and comes back meanwhile would be in it twice, or not at all.
+    """
     by_pid = {one.pid: one for one in applications}
-    children = [_of_process(one, None, by_pid.get(one.id)) for one in list(kernel.roots.values())]
-    children += [_node(None, one.name, "Application", phase=one.phase) for one in applications if one.pid is None]
-    return _node(None, kernel.pid.node, "", children=tuple(children))
+    children = [_of_root(one, by_pid.get(one.id)) for one in list(kernel.roots.values())]
+    children += [
+        TreeNode(None, one.name, "Application", None, one.phase, 0, 0, None, None)
+        for one in applications
+        if one.pid is None
+    ]
+    return TreeNode(None, kernel.pid.node, "", None, None, 0, 0, None, None, tuple(children))
 
 
-def _of_process(process: Any, child: ChildInfo | None, application: ApplicationInfo | None = None) -> TreeNode:
-    if not isinstance(process, Process):
-        return _of_meta(process)
-    supervisor = process.behaviour if isinstance(process.behaviour, Supervisor) and process.seats is not None else None
-    owned = dict(process.owned or {})
-    children: list[TreeNode] = []
-    strategy = None
-    if supervisor is not None:
-        info = supervisor.supervision()
-        strategy = info.strategy
-        for one in info.children:
-            running = owned.pop(one.pid, None)
-            children.append(_of_child(one) if running is None else _of_process(running, one))
-    children.extend(_of_process(one, None) for one in owned.values())
-    return _node(
+def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
+    found = _of_process(process, process.name, None, 0)
+    return found if application is None else replace(found, behaviour="Application", phase=application.phase)
+
+
+# Flat, and with positions for names: nothing else runs until the whole tree is there.
+def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: int) -> TreeNode:
+    is_supervisor = process.seats is not None and isinstance(process.behaviour, Supervisor)
+    return TreeNode(
         process.id,
-        process.name if child is None else child.name,
-        process.callbacks.behaviour if application is None else "Application",
-        state=process.state.value,
-        phase=child.phase if child is not None else None if application is None else application.phase,
-        restarts=0 if child is None else child.restarts,
-        mailbox=len(process.mailbox),
-        strategy=strategy,
-        children=tuple(children),
+        name,
+        process.callbacks.behaviour,
+        process.state._value_,  # reading a value in the usual way is slow on CPython 3.11
+        phase,
+        restarts,
+        len(process.mailbox),
+        process.behaviour._plan.spec.strategy.value if is_supervisor else None,
+        None,
+        _of_children(process) if is_supervisor else _of_owned(process.owned) if process.owned else (),
+    )
+
+
+def _of_children(process: Process) -> tuple[TreeNode, ...]:
+    supervisor: Supervisor = process.behaviour
+    now = process.kernel.clock.now()
+    owned = dict(process.owned or {})
+    found: list[TreeNode] = []
+    for child in supervisor._plan.children.values():
+        running = owned.pop(child.pid, None)
+        if running is None:
+            found.append(_of_child(supervisor._info(child, now)))
+        else:
+            found.append(_of_process(running, child.name, child.phase, child.restarts))
+    return (*found, *_of_owned(owned))
+
+
+def _of_owned(owned: Mapping[Any, Any]) -> tuple[TreeNode, ...]:
+    return tuple(
+        [_of_process(one, one.name, None, 0) if isinstance(one, Process) else _of_meta(one) for one in owned.values()]
     )
 
 
 def _of_child(child: ChildInfo) -> TreeNode:
-    return _node(
-        None,
-        child.name,
-        child.behaviour,
-        phase=child.phase,
-        restarts=child.restarts,
-        mailbox=child.waiting,
-        starts_in=child.starts_in,
+    return TreeNode(
+        None, child.name, child.behaviour, None, child.phase, child.restarts, child.waiting, None, child.starts_in
     )
 
 
 def _of_meta(meta: Any) -> TreeNode:
-    return _node(
+    return TreeNode(
         meta.id,
         None,
         meta.callbacks.behaviour,
-        state=meta.state.value,
-        mailbox=len(meta.mailbox),
-        children=tuple(_of_process(one, None) for one in dict(meta.owned or {}).values()),
+        meta.state.value,
+        None,
+        0,
+        len(meta.mailbox),
+        None,
+        None,
+        _of_owned(meta.owned or {}),
     )
-
-
-def _node(
-    id: PID | Alias | None,
-    name: str | None,
-    behaviour: str,
-    *,
-    state: str | None = None,
-    phase: Phase | None = None,
-    restarts: int = 0,
-    mailbox: int = 0,
-    strategy: str | None = None,
-    starts_in: float | None = None,
-    children: tuple[TreeNode, ...] = (),
-) -> TreeNode:
-    return TreeNode(id, name, behaviour, state, phase, restarts, mailbox, strategy, starts_in, children)

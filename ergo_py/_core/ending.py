@@ -66,6 +66,7 @@ async def finish(process: "Process", reason: Reason) -> None:
                 await process.end_tasks()
             if process.tasks:
                 # Killed while it waited for its tasks: they end before it in any case.
+                process.forced = True
                 await process.cut_off_tasks()
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
@@ -167,9 +168,7 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
 async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
     """End what somebody owns and all below it, at once and without being asked; in the end leave it behind."""
     for _ in range(kills):
-        for level in _levels(owned):
-            for one in level:
-                one.force_end()
+        await in_slices(_force_ends(_levels(owned)))
         with trio.move_on_after(GRACE):
             await _wait_until_gone(list(owned.values()))
             owned.clear()
@@ -185,6 +184,18 @@ async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
                 nursery.start_soon(one.abandon)
         patience = GRACE
     owned.clear()
+
+
+def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
+    """Kill those above before those below, so that no supervisor among them starts another child."""
+    these = [one for level in levels for one in level]
+    # One that begins to end meanwhile has been asked to by its owner, which ends: a kill now would cut its last callbacks short.
+    are_ending = [one.reason is not None for one in these]
+    for number, (one, was_ending) in enumerate(zip(these, are_ending, strict=True), 1):
+        if was_ending or one.reason is None:
+            one.force_end()
+        if not number % _MANY:
+            yield
 
 
 def _levels(owned: dict[object, Any]) -> list[list[Any]]:

@@ -321,7 +321,7 @@ class ExitReport:
     stopped: tuple[Ended, ...]
     """Those that ended when asked."""
     killed: tuple[Ended, ...]
-    """Those that had to be killed."""
+    """Those that had to be killed, or of which a background task had to be cut off."""
     abandoned: tuple[Ended, ...]
     """Those that did not even end then, and were left behind."""
     escalated: Ended | None = None

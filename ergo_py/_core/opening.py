@@ -1,7 +1,7 @@
 """How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from types import TracebackType
@@ -14,7 +14,7 @@ from .backlogs import Backlogs
 from .bridge import Lock
 from .ending import as_ended, kill_all, stop_all
 from .errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
-from .info import ExitReport
+from .info import Ended, ExitReport
 from .interrupts import Interrupts
 from .kernel import Kernel
 from .log import Output, check_output
@@ -23,6 +23,7 @@ from .observing import Sight
 from .options import check_flag, check_level, check_name, check_number
 from .reasons import Shutdown
 from .relay import Relay
+from .slices import in_slices
 from .watchdog import Watchdog
 from .watching import remember_messages
 
@@ -232,7 +233,8 @@ class NodeContext(Generic[N]):
         kernel = node._kernel
         began = perf_counter()
         kernel.stopping = True
-        before = [as_ended(process) for process in kernel.router.processes.values()]
+        before: list[Ended] = []
+        await in_slices(_note_running(list(kernel.router.processes.values()), before))
         try:
             await self._stop_processes(kernel)
         finally:
@@ -240,7 +242,7 @@ class NodeContext(Generic[N]):
         forced = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
         node.exit_report = report = ExitReport(
             perf_counter() - began,
-            tuple(one for one in before if one.pid not in forced),
+            tuple([one for one in before if one.pid not in forced] if forced else before),
             tuple(kernel.killed),
             tuple(kernel.abandoned),
             kernel.escalated,
@@ -274,6 +276,13 @@ class NodeContext(Generic[N]):
             await relay.cut_off(task)
         with trio.move_on_after(_GRACE):
             await self._down.wait()
+
+
+def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
+    for number, process in enumerate(processes, 1):
+        noted.append(as_ended(process))
+        if not number % 256:
+            yield
 
 
 PERMISSIONS: Final = ("look", "act", "attach")

@@ -192,7 +192,7 @@ class Process:
         self.tasks: dict[BackgroundTask, None] = NO_TASKS
         """The background tasks that it has started."""
         self.forced = False
-        """Whether it had to be killed, or a last callback of it was cut short by a kill."""
+        """Whether it had to be killed, a last callback of it was cut short by a kill, or background tasks of it were cut off."""
         self.abandoned = False
         """Whether it did not even end when it was killed, and is left behind."""
 
@@ -404,6 +404,7 @@ class Process:
         if stubborn:
             names = ", ".join(one.name for one in stubborn)
             self.log.error("background tasks did not end when cancelled and were cut off", tasks=names)
+            self.forced = True
             await self.cut_off_tasks()
 
     # -- the end of a task that will not ----------------------------------------------------------------------------

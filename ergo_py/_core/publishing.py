@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .bridge import get_ident
 from .envelopes import EVENT, NOTICE, Lane
 from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
 from .messages import DeadLetter, EventStarted, EventStopped, Published
+from .parking import PARKED, wake
 from .router import Router
 
 if TYPE_CHECKING:
@@ -104,15 +105,22 @@ class Publishing:
         event.note(publication)
         self._router.note(publisher, event.name, message)
         envelope = (EVENT, event.producer, None, publication)
-        taken = 0
-        processes = self._router.processes
+        dropped = 0
+        find = self._router.processes.get
+        # Flat, because there may be thousands of subscribers, and they all get it in this turn.
         for pid, subscription in event.subscribers.items():
-            process = processes.get(pid)
-            if process is None or not self._give(process, envelope, event, subscription):
-                subscription.dropped += 1
-            else:
-                taken += 1
-        return taken
+            process: Any = find(pid)
+            if process is not None:
+                if process.open:
+                    process.main.append(envelope)
+                    if (task := process.task).custom_sleep_data is PARKED:
+                        wake(task)
+                    continue
+                if self._give(process, envelope, event, subscription):
+                    continue
+            subscription.dropped += 1
+            dropped += 1
+        return len(event.subscribers) - dropped
 
     def _give(
         self,
@@ -121,10 +129,6 @@ class Publishing:
         event: Event,
         subscription: Subscription,
     ) -> bool:
-        if process.open:
-            process.main.append(envelope)
-            process.wake()
-            return True
         if event.name.name == DEAD_LETTER and not (process.accepting and process.mailbox.has_room(Lane.MAIN)):
             # A dead letter about a dead letter would have no end.
             process.mailbox.dropped += 1

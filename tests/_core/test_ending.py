@@ -29,7 +29,8 @@ from ergo_py import (
     Why,
     open_node,
 )
-from ergo_py._core.ending import abandon
+from ergo_py._core import ending, slices
+from ergo_py._core.ending import _force_ends, abandon
 from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, running_node
 
 
@@ -1048,3 +1049,63 @@ async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
         assert trio.current_time() - began == pytest.approx(3.5)
 
     assert "terminate was cut off" in capsys.readouterr().err
+
+
+# -- many at once --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_are_killed_in_slices_and_others_run_in_between(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_SLICE", 0.0)
+    turns = 0
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with running_node() as node:
+        pids = [await node.spawn(Puppet) for _ in range(2000)]
+        await wait_all_tasks_blocked()
+        processes = node._kernel.router.processes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour)
+            await trio.lowlevel.checkpoint()
+            work, before = _force_ends([[processes[pid] for pid in pids]]), turns
+            await slices.in_slices(work)
+            nursery.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+
+        # One for each slice, but for the last: the scheduler shuffles its tasks.
+        assert turns - before >= 2000 // 256 - 1
+        assert node.processes() == []
+
+
+async def test_a_child_that_its_owner_asks_while_many_are_killed_is_not_cut_short(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_SLICE", 0.0)
+    monkeypatch.setattr(ending, "_MANY", 1)
+    steps: list[Any] = []
+
+    class Slow(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            steps.append(reason)
+            await trio.sleep(0.1)
+            steps.append("done")
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Slow))
+        # Killed after the parent, and before its child: meanwhile the parent asks that to end.
+        for _ in range(20):
+            await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+        process = node._kernel.router.processes[child]
+        await ending.kill_all(dict(node._kernel.roots))
+
+        assert steps == [Shutdown(), "done"]
+        assert not process.forced
+        assert node.processes() == []

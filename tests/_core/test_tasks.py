@@ -398,3 +398,35 @@ async def test_a_task_that_raises_an_old_cancellation_has_ended(autojump_clock: 
         await wait_all_tasks_blocked()
 
         assert await node.call(puppet, lambda me: "alive") == "alive"
+
+
+LIMITS: dict[str, dict[str, float]] = {
+    "the process cuts its tasks off": {"terminate_timeout": 1.0},
+    "its owner loses patience": {"shutdown": 1.0},
+    "the node loses patience": {"shutdown": 100.0, "terminate_timeout": 100.0},
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+async def test_the_exit_report_says_the_same_of_all_whose_tasks_had_to_be_cut_off(
+    autojump_clock: MockClock, limits: Any
+) -> None:
+    async def hold_on() -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep_forever()
+
+    class Holds(Actor):
+        async def post_start(self) -> None:
+            self.start_task(hold_on)
+            self.start_task(trio.sleep_forever)
+
+    async with running_node(stop_timeout=10) as node:
+        holding = {await node.spawn(Holds, **limits) for _ in range(3)}
+        polite = await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+
+    report = node.exit_report
+    assert report is not None
+    assert {one.pid for one in report.killed} == holding
+    assert [one.pid for one in report.stopped] == [polite]
+    assert report.abandoned == ()
