@@ -11,8 +11,9 @@ from ._core.envelopes import Divert, Overflow
 from ._core.errors import BadInputError, SupervisionError
 from ._core.ids import PID
 from ._core.options import check_number
+from ._core.process import Process
 from ._core.reasons import Reason
-from ._core.seats import Decision, Fate, Redirect
+from ._core.seats import Decision, Fate, Redirect, Seat
 from .actions import Action, AddChild, Operation, RemoveChild
 from .child import Child
 from .handles import SupervisorHandle
@@ -208,10 +209,15 @@ class Pool(Supervisor):
         for lane, envelope in box.leave():
             self._share.push(lane, envelope)
 
-    async def _start(self, child: Child, after: Reason | None) -> tuple[bool, list[Action]]:
-        result = await super()._start(child, after)
+    def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
+        actions = super()._has_started(child, started, after)
         self._share_out()
-        return result
+        return actions
+
+    def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
+        actions = super()._not_started(child, seat, error)
+        self._share_out()
+        return actions
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         if drain:

@@ -15,6 +15,7 @@ from ._core.ids import PID
 from ._core.info import Phase, Restarted
 from ._core.kernel import Kernel
 from ._core.leftovers import close_seat, drop_seat
+from ._core.options import Options
 from ._core.process import Process
 from ._core.publishing import RESTARTED
 from ._core.reasons import Crashed, Reason, RestartLimit, Shutdown
@@ -53,14 +54,12 @@ class Supervising(Actor):
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    async def _supervise(self, spec: SupervisorSpec) -> None:
-        """Take the plan, and start the children."""
+    def _take_plan(self, spec: SupervisorSpec) -> list[Action]:
+        """Take the plan. Returns what is to be done first: to start the children."""
         self._plan = Supervision(spec, random.random)
         self._running = {}
         self._take_seats(spec)
-        await self._perform(self._plan.begin(trio.current_time()))
-        if self._failure is not None:
-            raise self._failure
+        return self._plan.begin(trio.current_time())
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
         """Take what the kernel sends: the end of a child, the timer of a back-off, an operation."""
@@ -123,7 +122,9 @@ class Supervising(Actor):
     # -- what is done about it ---------------------------------------------------------------------------------------
 
     async def _perform(self, actions: list[Action]) -> None:
-        failures, router = 0, self._process.router
+        # Starts are spelled out: each level of a tree takes the stack of its init, and the recursion limit bounds its depth.
+        failures, process = 0, self._process
+        kernel, router = process.kernel, process.router
         # What comes of an action is appended to the list that is being gone through.
         for action in actions:
             if type(action) is Start:
@@ -131,9 +132,21 @@ class Supervising(Actor):
                     # One whose init fails at once, again and again, must not keep the supervisor from everything else.
                     self._postpone(action)
                     continue
-                began, more = await self._start(self._plan.children[action.child], action.after)
-                failures += not began
-                actions += more
+                child, seat = self._plan.children[action.child], None
+                spec, options = child.spec, _options_of(child)
+                try:
+                    seat = self._seat(child)
+                    seat.successor_of = action.after
+                    started = await process_type(options).spawn(
+                        kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, seat
+                    )
+                except Exception as problem:
+                    # A failed spawn may not have given anybody else a turn.
+                    await checkpoint()
+                    failures += 1
+                    actions += self._not_started(child, seat, problem)
+                else:
+                    actions += self._has_started(child, started, action.after)
                 if router.pause_is_due():
                     await router.turn()
                 continue
@@ -163,23 +176,9 @@ class Supervising(Actor):
         action, self._postponed = self._postponed, None
         return [] if action is None else [action]
 
-    async def _start(self, child: Child, after: Reason | None) -> tuple[bool, list[Action]]:
-        """Start a child. Returns whether that succeeded, and what is to be done next."""
-        process, spec = self._process, child.spec
-        options = spec.options
-        if options.name is not None and options.name != child.name:
-            options = replace(options, name=None)  # made from a template: all would have the same name
-        seat = None
-        try:
-            seat = self._seat(child)
-            seat.successor_of = after
-            started = await process_type(options).spawn(
-                process.kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, seat
-            )
-        except Exception as error:
-            # A failed spawn may not have given anybody else a turn.
-            await checkpoint()
-            return False, self._not_started(child, seat, error)
+    def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
+        """A start succeeded. Returns what is to be done next."""
+        process = self._process
         self._running[child.name] = started
         if after is not None:
             if process.kernel.log.wants("warning"):
@@ -189,9 +188,10 @@ class Supervising(Actor):
             publishing = process.kernel.publishing
             if RESTARTED in publishing.heard:
                 publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
-        return True, self._plan.started(child.name, started.id, process.kernel.clock.now())
+        return self._plan.started(child.name, started.id, process.kernel.clock.now())
 
     def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
+        """A start failed. Returns what is to be done next."""
         process = self._process
         if process.kernel.log.wants("warning"):
             process.log.warning("child cannot start", child=child.name, error=shown(error))
@@ -333,6 +333,13 @@ class Supervising(Actor):
             error.add_note("ChildSpec(…, register=False) keeps the name of a child to its supervisor.")
             raise error
         kernel.services[seat.name] = seat
+
+
+def _options_of(child: Child) -> Options:
+    options = child.spec.options
+    if options.name is not None and options.name != child.name:
+        return replace(options, name=None)  # made from a template: all would have the same name
+    return options
 
 
 class _Inside:

@@ -77,7 +77,9 @@ class Supervisor(Supervising):
             if "shutdown" not in options.said:
                 process.options = replace(options, shutdown=inf)
         given = self.children()
-        await self._supervise(read_spec(await given if inspect.isawaitable(given) else given))
+        await self._perform(self._take_plan(read_spec(await given if inspect.isawaitable(given) else given)))
+        if self._failure is not None:
+            raise self._failure
 
     # -- operations --------------------------------------------------------------------------------------------------
 

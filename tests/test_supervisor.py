@@ -1,5 +1,6 @@
 """Supervision performed on a real node: order, limits, back-off, operations."""
 
+import inspect
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -1205,3 +1206,23 @@ async def test_a_child_whose_reason_cannot_be_shown_starts_again(capsys: pytest.
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     (line,) = [line for line in lines if line["event"] == "child started again"]
     assert line["after"] == "<its __str__ raised>"
+
+
+async def test_each_level_of_a_tree_takes_few_frames_of_the_stack() -> None:
+    """The recursion limit bounds how deep a tree can be: each init runs inside that of the supervisor above."""
+    depths: list[int] = []
+
+    class Leaf(Actor):
+        def init(self) -> None:
+            depths.append(len(inspect.stack(0)))
+
+    def tree(levels: int) -> ChildSpec:
+        if levels == 0:
+            return ChildSpec("leaf", Leaf, register=False)
+        return ChildSpec("inner", Supervisor, SupervisorSpec([tree(levels - 1)]), register=False)
+
+    async with running_node() as node:
+        for levels in (1, 11):
+            await node.spawn(Supervisor, SupervisorSpec([tree(levels)]))
+
+    assert depths[1] - depths[0] == 10 * 5
