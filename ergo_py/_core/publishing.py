@@ -10,6 +10,7 @@ from .events import Event, Events, Subscription
 from .ids import PID, EventName, Ref
 from .messages import DeadLetter, EventStarted, EventStopped, Published
 from .parking import PARKED, wake
+from .receiver import NOBODY
 from .router import Router
 
 if TYPE_CHECKING:
@@ -109,17 +110,14 @@ class Publishing:
         find = self._router.processes.get
         # Flat, because there may be thousands of subscribers, and they all get it in this turn.
         for pid, subscription in event.subscribers.items():
-            process: Any = find(pid)
-            if process is not None:
-                if process.open:
-                    process.main.append(envelope)
-                    if (task := process.task).custom_sleep_data is PARKED:
-                        wake(task)
-                    continue
-                if self._give(process, envelope, event, subscription):
-                    continue
-            subscription.dropped += 1
-            dropped += 1
+            process: Any = find(pid, NOBODY)
+            if process.open:
+                process.main.append(envelope)
+                if (task := process.task).custom_sleep_data is PARKED:
+                    wake(task)
+            elif process is NOBODY or not self._give(process, envelope, event, subscription):
+                subscription.dropped += 1
+                dropped += 1
         return len(event.subscribers) - dropped
 
     def _give(

@@ -1111,3 +1111,11 @@ def test_a_node_that_nobody_closes_ends_with_the_loop() -> None:
     trio.run(forget)
 
     assert opened[0]._down.is_set()
+
+
+async def test_the_exit_report_names_all_of_very_many(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        pids = [await node.spawn(Puppet) for _ in range(300)]
+
+    assert node.exit_report is not None
+    assert [one.pid for one in node.exit_report.stopped] == pids
