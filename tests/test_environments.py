@@ -35,6 +35,12 @@ import signal
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     assert signal.getsignal(number) is signal.SIG_IGN
 """,
+    "user-settings": """
+import os, shutil
+assert os.umask(0) == 0o077
+assert shutil.get_terminal_size() == (41, 11)
+assert "NO_COLOR" in os.environ and "TERM" not in os.environ
+""",
 }
 
 

@@ -132,7 +132,9 @@ async def test_permissions_that_are_none_are_refused() -> None:
 
 
 async def test_a_node_that_cannot_have_its_socket_does_not_open(runtime_directory: Path) -> None:
-    (runtime_directory / "ergo").mkdir(mode=0o755)
+    directory = runtime_directory / "ergo"
+    directory.mkdir()
+    directory.chmod(0o755)  # whatever the umask
 
     with pytest.raises(OSError, match="mode 0700"):
         async with running_node(control="look"):

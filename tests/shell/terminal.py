@@ -98,6 +98,12 @@ def _program(arguments: tuple[object, ...], command: list[str] | None, python: s
     return [*ERGO, *map(str, arguments)] if command is None else [python, *command]
 
 
+def _surroundings() -> dict[str, str]:
+    """The environment without the wishes of the user who runs the tests: whether there are colours, and how large a window is."""
+    wishes = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES")
+    return {name: value for name, value in os.environ.items() if name not in wishes}
+
+
 @contextmanager
 def at_terminal(
     *arguments: object,
@@ -117,7 +123,7 @@ def at_terminal(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **UTF_8, **environment},
+        env={**_surroundings(), "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **UTF_8, **environment},
         start_new_session=True,
     )
     os.close(theirs)
