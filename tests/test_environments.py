@@ -41,6 +41,16 @@ assert os.umask(0) == 0o077
 assert shutil.get_terminal_size() == (41, 11)
 assert "NO_COLOR" in os.environ and "TERM" not in os.environ
 """,
+    "no-capabilities": """
+import os, tempfile
+with tempfile.NamedTemporaryFile() as file:
+    try:
+        os.chown(file.name, os.geteuid() + 1, -1)
+    except PermissionError:
+        pass
+    else:
+        raise AssertionError("the file has another owner")
+""",
 }
 
 
