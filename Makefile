@@ -86,7 +86,7 @@ test-fresh-clock:       ## Run the tests as on a machine that has just booted
 # Counting lines makes tests three times as slow. Those that do often what others do once are run without, after the others.
 coverage: $(DEV)        ## Run the tests and demand coverage
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m "not no_cover" --cov --cov-report=term $(ARGS)
-	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/child.py,ergo_py/turns.py,ergo_py/strategies.py,ergo_py/meta/framing.py' --fail-under=100
+	$(BIN)/coverage report --include='ergo_py/_core/*,ergo_py/supervision/child.py,ergo_py/supervision/start_order.py,ergo_py/supervision/strategies.py,ergo_py/meta/parsing/framing.py' --fail-under=100
 	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest $(WORKERS) -m no_cover $(ARGS) || test $$? = 5  # 5: ARGS selects none of them
 
 bench: $(DEV)   ## Measure, as ratios against peers and limits

@@ -27,8 +27,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from ergo_py.control.commands import Arguments
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
 from ergo_py.meta import Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
-from ergo_py.shell.grammar import make_parser
-from ergo_py.shell.leaving import Leave
+from ergo_py.shell.arguments import make_parser
+from ergo_py.shell.exit_codes import Leave
 
 __all__ = ["CORPUS", "TARGETS", "corpus_of", "main"]
 

@@ -37,56 +37,60 @@ PAGE = ROOT / "docs" / "design.md"
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
 _OF_META: Final = (
-    "tests/_core/test_metalife.py",
-    "tests/_core/test_metaending.py",
-    "tests/_core/test_metareading.py",
-    "tests/_core/test_metasending.py",
-    "tests/_core/test_metaserving.py",
-    "tests/_core/test_metabox.py",
-    "tests/_core/test_meta.py",
-    "tests/_core/test_outbox.py",
-    "tests/_core/test_lingering.py",
-    "tests/_core/test_shared.py",
-    "tests/_core/test_observing.py",
-    "tests/_core/test_breather.py",
+    "tests/_core/metas/test_meta.py",
+    "tests/_core/metas/test_termination.py",
+    "tests/_core/metas/test_reader.py",
+    "tests/_core/metas/test_sender.py",
+    "tests/_core/metas/test_handler.py",
+    "tests/_core/metas/test_inbox.py",
+    "tests/_core/verbs/test_meta_process.py",
+    "tests/_core/metas/test_outbox.py",
+    "tests/_core/runtime/test_idle_handlers.py",
+    "tests/_core/metas/test_shared_state.py",
+    "tests/_core/messaging/test_observer.py",
+    "tests/_core/runtime/test_thread_fairness.py",
 )
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "ergo_py/_core/mailbox.py": (
-        "tests/_core/test_mailbox.py",
-        "tests/_core/test_metabox.py",
-        "tests/_core/test_router.py",
-        "tests/_core/test_outbox.py",
-        "tests/_core/test_serving.py",
+    "ergo_py/_core/tables/mailbox.py": (
+        "tests/_core/tables/test_mailbox.py",
+        "tests/_core/metas/test_inbox.py",
+        "tests/_core/messaging/test_router.py",
+        "tests/_core/metas/test_outbox.py",
+        "tests/_core/processes/test_message_loop.py",
     ),
-    "ergo_py/strategies.py": ("tests/test_strategies.py", "tests/test_supervisor.py", "tests/test_pool.py"),
-    "ergo_py/turns.py": (
-        "tests/test_turns.py",
-        "tests/test_strategies.py",
-        "tests/test_supervisor.py",
-        "tests/test_pool.py",
+    "ergo_py/supervision/strategies.py": (
+        "tests/supervision/test_strategies.py",
+        "tests/supervision/test_supervisor.py",
+        "tests/supervision/test_pool.py",
     ),
-    "ergo_py/child.py": (
-        "tests/test_child.py",
-        "tests/test_strategies.py",
-        "tests/test_supervisor.py",
-        "tests/test_pool.py",
+    "ergo_py/supervision/start_order.py": (
+        "tests/supervision/test_start_order.py",
+        "tests/supervision/test_strategies.py",
+        "tests/supervision/test_supervisor.py",
+        "tests/supervision/test_pool.py",
     ),
-    "ergo_py/_core/bridge.py": (
-        "tests/_core/test_bridge.py",
-        "tests/_core/test_router.py",
-        "tests/_core/test_metareading.py",
-        "tests/_core/test_watchdog.py",
+    "ergo_py/supervision/child.py": (
+        "tests/supervision/test_child.py",
+        "tests/supervision/test_strategies.py",
+        "tests/supervision/test_supervisor.py",
+        "tests/supervision/test_pool.py",
     ),
-    "ergo_py/_core/meta.py": (
-        "tests/_core/test_meta.py",
-        "tests/_core/test_metaserving.py",
-        "tests/_core/test_metasending.py",
-        "tests/_core/test_unblocking.py",
-        "tests/_core/test_metalife.py",
+    "ergo_py/_core/runtime/bridge.py": (
+        "tests/_core/runtime/test_bridge.py",
+        "tests/_core/messaging/test_router.py",
+        "tests/_core/metas/test_reader.py",
+        "tests/_core/inspection/test_watchdog.py",
     ),
-    "ergo_py/_core/metalife.py": _OF_META,
-    "ergo_py/_core/metaspawning.py": _OF_META,
+    "ergo_py/_core/verbs/meta_process.py": (
+        "tests/_core/verbs/test_meta_process.py",
+        "tests/_core/metas/test_handler.py",
+        "tests/_core/metas/test_sender.py",
+        "tests/_core/runtime/test_resources.py",
+        "tests/_core/metas/test_meta.py",
+    ),
+    "ergo_py/_core/metas/meta.py": _OF_META,
+    "ergo_py/_core/metas/spawn.py": _OF_META,
 }
 """The modules that are broken, and the tests that should notice."""
 

@@ -1,8 +1,18 @@
 """Actors that never block, over I/O that does."""
 
-from ._core.dispatchers import LOOP, PINNED, POOL, Dispatcher, Pinned, Pod, ThreadPool
-from ._core.envelopes import Divert, Overflow, Priority
-from ._core.errors import (
+from ._core.inspection.trace import CallbackStatistics, Statistics, Trace, TraceEntry
+from ._core.messaging.observer import Delivered, Sent, Sight, Spawned, Stopped
+from ._core.metas.shared_state import Counter, Flag
+from ._core.processes.background_task import BackgroundTask
+from ._core.tables.child_slot import Decision, Fate, Redirect
+from ._core.tables.obituaries import Obituary
+from ._core.tables.pending_calls import Caller
+from ._core.tables.timers import Timer
+from ._core.verbs.meta_process import MetaProcess
+from ._core.verbs.node_inspection import Queued
+from ._core.vocabulary.dispatchers import LOOP, PINNED, POOL, Dispatcher, Pinned, Pod, ThreadPool
+from ._core.vocabulary.envelopes import Divert, Overflow, Priority
+from ._core.vocabulary.errors import (
     ApplicationError,
     ApplicationNeededError,
     ApplicationStartError,
@@ -50,8 +60,8 @@ from ._core.errors import (
     TooManyReadersError,
     UnhandledCallError,
 )
-from ._core.ids import PID, Alias, EventName, Name, NodeName, Ref
-from ._core.info import (
+from ._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
+from ._core.vocabulary.info import (
     ApplicationInfo,
     BlockedReport,
     ChildInfo,
@@ -66,8 +76,7 @@ from ._core.info import (
     RestartRecord,
     SupervisorInfo,
 )
-from ._core.looking import Queued
-from ._core.messages import (
+from ._core.vocabulary.messages import (
     NO_REPLY,
     DeadLetter,
     Diverted,
@@ -82,11 +91,9 @@ from ._core.messages import (
     Response,
     Why,
 )
-from ._core.meta import MetaProcess
-from ._core.obituaries import Obituary
-from ._core.observing import Delivered, Sent, Sight, Spawned, Stopped
-from ._core.options import Behind
-from ._core.reasons import (
+from ._core.vocabulary.options import Behind
+from ._core.vocabulary.public_names import show_under
+from ._core.vocabulary.reasons import (
     Crashed,
     Custom,
     Killed,
@@ -98,22 +105,17 @@ from ._core.reasons import (
     Shutdown,
     Unregistered,
 )
-from ._core.requests import Caller
-from ._core.seats import Decision, Fate, Redirect
-from ._core.shared import Counter, Flag
-from ._core.states import MetaState, State
-from ._core.tasks import BackgroundTask
-from ._core.timers import Timer
-from ._core.tracing import CallbackStatistics, Statistics, Trace, TraceEntry
+from ._core.vocabulary.states import MetaState, State
 from .actor import Actor
-from .application import Application, Needs
-from .handles import SupervisorHandle
-from .machine_states import EventTimeout, MachineState, NamedTimeout, StateMethod, StateTimeout, state
+from .applications.application import Application, Needs
 from .node import Node, open_node
-from .pool import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Pool, PoolHandle, PoolSpec, Routing
-from .run import run
+from .program import run
 from .service import Service
-from .specs import (
+from .state_machine.machine import StateMachine
+from .state_machine.states import EventTimeout, MachineState, NamedTimeout, StateMethod, StateTimeout, state
+from .supervision.handle import SupervisorHandle
+from .supervision.pool import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Pool, PoolHandle, PoolSpec, Routing
+from .supervision.specs import (
     ALL_FOR_ONE,
     ALWAYS,
     BRUTAL,
@@ -140,9 +142,8 @@ from .specs import (
     Strategy,
     SupervisorSpec,
 )
-from .state_machine import StateMachine
-from .supervisor import ChildCount, Supervisor
-from .tree import TreeNode
+from .supervision.supervisor import ChildCount, Supervisor
+from .supervision.tree import TreeNode
 
 __all__ = [
     "ALL_FOR_ONE",
@@ -317,3 +318,5 @@ __all__ = [
     "run",
     "state",
 ]
+
+show_under(__name__, __all__, globals())

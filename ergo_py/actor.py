@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from ._core.behaviour import Behaviour
-from ._core.callbacks import default
-from ._core.errors import Reject, UnhandledCallError
-from ._core.ids import Alias
-from ._core.messages import LogRecord
-from ._core.reasons import Reason
-from ._core.requests import Caller
+from ._core.tables.callbacks import default
+from ._core.tables.pending_calls import Caller
+from ._core.verbs.behaviour import Behaviour
+from ._core.vocabulary.errors import Reject, UnhandledCallError
+from ._core.vocabulary.ids import Alias
+from ._core.vocabulary.messages import LogRecord
+from ._core.vocabulary.reasons import Reason
 from .service import Service
 
 __all__ = ["Actor"]

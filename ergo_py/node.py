@@ -5,22 +5,22 @@ from functools import wraps
 from math import inf
 from typing import Any, ParamSpec, Unpack
 
-from ._core import node as kernel_node
-from ._core import opening
-from ._core.errors import BadInputError
-from ._core.ids import Target
-from ._core.info import ApplicationInfo
+from ._core import node_lifecycle
 from ._core.kernel import Kernel
-from ._core.options import SpawnKeywords
-from .application import Application
-from .applications import Applications
+from ._core.verbs import node as kernel_node
+from ._core.vocabulary.errors import BadInputError
+from ._core.vocabulary.ids import Target
+from ._core.vocabulary.info import ApplicationInfo
+from ._core.vocabulary.options import SpawnKeywords
+from .applications.application import Application
+from .applications.manager import Applications
 from .control.server import open_control
-from .handles import SupervisorHandle
-from .pool import PoolHandle
 from .service import Service
-from .specs import ChildSpec, Strategy, SupervisorSpec
-from .supervisor import Supervisor
-from .tree import TreeNode, take_tree
+from .supervision.handle import SupervisorHandle
+from .supervision.pool import PoolHandle
+from .supervision.specs import ChildSpec, Strategy, SupervisorSpec
+from .supervision.supervisor import Supervisor
+from .supervision.tree import TreeNode, take_tree
 
 __all__ = ["Node", "open_node"]
 
@@ -135,9 +135,9 @@ class Node(kernel_node.Node):
         return self._run(self._applications.infos)
 
 
-def _opening(opener: Callable[P, opening.NodeContext[Any]]) -> Callable[P, opening.NodeContext[Node]]:
+def _opening(opener: Callable[P, node_lifecycle.NodeContext[Any]]) -> Callable[P, node_lifecycle.NodeContext[Node]]:
     @wraps(opener)
-    def open_node(*args: P.args, **options: P.kwargs) -> opening.NodeContext[Node]:
+    def open_node(*args: P.args, **options: P.kwargs) -> node_lifecycle.NodeContext[Node]:
         context = opener(*args, **options)
         context.node_type = Node
         context.open_control = open_control
@@ -146,4 +146,4 @@ def _opening(opener: Callable[P, opening.NodeContext[Any]]) -> Callable[P, openi
     return open_node
 
 
-open_node = _opening(opening.open_node)
+open_node = _opening(node_lifecycle.open_node)

@@ -6,9 +6,17 @@ from typing import Any, TypeVar, overload
 import trio
 from trio.lowlevel import current_task
 
-from ._core.bridge import get_ident
-from ._core.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
-from ._core.errors import (
+from ._core.kernel import Kernel
+from ._core.messaging.receiver import Receiver
+from ._core.messaging.router import LANES
+from ._core.messaging.waiters import TaskCaller, ThreadCaller
+from ._core.processes.process import Process
+from ._core.runtime.bridge import get_ident
+from ._core.tables.child_slot import Claim, Seat
+from ._core.tables.pending_calls import Caller, ring_of
+from ._core.verbs.common import check_priority, check_timeout
+from ._core.vocabulary.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
+from ._core.vocabulary.errors import (
     CallTimeoutError,
     ChildUnknownError,
     DeadlockError,
@@ -19,17 +27,9 @@ from ._core.errors import (
     ServiceTimeoutError,
     TargetDownError,
 )
-from ._core.ids import PID
-from ._core.kernel import Kernel
-from ._core.messages import Request, Why
-from ._core.process import Process
-from ._core.reasons import Reason, Shutdown
-from ._core.receiver import Receiver
-from ._core.requests import Caller, ring_of
-from ._core.router import LANES
-from ._core.seats import Claim, Seat
-from ._core.verbs import check_priority, check_timeout
-from ._core.waiters import TaskCaller, ThreadCaller
+from ._core.vocabulary.ids import PID
+from ._core.vocabulary.messages import Request, Why
+from ._core.vocabulary.reasons import Reason, Shutdown
 
 __all__ = ["Service"]
 

@@ -9,19 +9,11 @@ PACKAGE = ROOT / "ergo_py"
 
 # Data and decisions: driven by plain calls, so that a state machine can compare each with a naive model.
 PURE = [
-    *(
-        f"_core/{name}.py"
-        for name in (
-            *("ids", "reasons", "errors", "messages", "states"),
-            *("mailbox", "registry", "relations", "requests", "timers", "events", "deadletters", "info", "obituaries"),
-        )
-    ),
-    "child.py",
-    "turns.py",
-    "strategies.py",
-    "meta/framing.py",
-    "control/protocol.py",
-    "control/rendering.py",
+    *(PACKAGE / "_core" / "vocabulary").glob("*.py"),
+    *(PACKAGE / "_core" / "tables").glob("*.py"),
+    *(PACKAGE / "supervision" / name for name in ("child.py", "start_order.py", "strategies.py")),
+    PACKAGE / "meta" / "parsing" / "framing.py",
+    *(PACKAGE / "control" / name for name in ("protocol.py", "rendering.py")),
 ]
 
 
@@ -76,11 +68,32 @@ def test_nothing_in_the_package_imports_from_the_package_root() -> None:
 def test_the_tables_and_the_strategies_neither_await_nor_know_trio() -> None:
     wrong = [
         where
-        for path in (PACKAGE / name for name in PURE)
-        if path.exists()
+        for path in PURE
         for where, node in nodes(path)
         if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith)
         or any(name.split(".")[0] == "trio" for name in absolute_imports(node))
     ]
 
     assert wrong == []
+
+
+NOUNS = {"blocking", "framing", "parking", "rendering", "testing", "parsing", "messaging"}
+
+
+def test_no_module_is_named_after_an_activity() -> None:
+    wrong = [
+        str(path.relative_to(PACKAGE))
+        for path in [*PACKAGE.rglob("*.py"), *(path.parent for path in PACKAGE.rglob("__init__.py"))]
+        if path.stem.endswith("ing") and path.stem not in NOUNS
+    ]
+
+    assert wrong == []
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_keep_in_mind() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    counts = {
+        str(one.relative_to(PACKAGE)): sum(1 for path in one.glob("*.py") if path.stem[0] != "_") for one in folders
+    }
+
+    assert {folder: count for folder, count in counts.items() if count > 14} == {}

@@ -15,9 +15,12 @@ KEPT = Path(__file__).parents[1] / "docs" / "performance" / "profiles.json"
 @pytest.mark.parametrize(
     "frame, where",
     [
-        ("Behaviour.send (ergo_py/_core/behaviour.py:124)", "Behaviour.send (_core/behaviour.py)"),
-        ("serve (/somewhere/ergo_py/ergo_py/_core/serving.py:80)", "serve (_core/serving.py)"),
-        ("run (ergo_py/run.py:3)", "run (run.py)"),
+        ("Behaviour.send (ergo_py/_core/verbs/behaviour.py:124)", "Behaviour.send (_core/verbs/behaviour.py)"),
+        (
+            "serve (/somewhere/ergo_py/ergo_py/_core/processes/message_loop.py:80)",
+            "serve (_core/processes/message_loop.py)",
+        ),
+        ("run (ergo_py/program.py:3)", "run (program.py)"),
         ("Sink.handle_message (benchmarks/workloads/tell.py:29)", "the benchmark"),
         ("unrolled_run (trio/_core/_run.py:2738)", "trio"),
         ("Event.wait (threading.py:607)", "Python's library"),
@@ -31,17 +34,18 @@ def test_a_function_of_ours_goes_by_its_name_and_others_by_their_package(frame: 
 def test_own_time_is_that_of_the_last_frame_and_starting_up_is_none() -> None:
     samples = "\n".join(
         [
-            "main (x.py:1);serve (ergo_py/_core/serving.py:80);Behaviour.send (ergo_py/_core/behaviour.py:124) 6",
-            "main (x.py:1);serve (ergo_py/_core/serving.py:84) 2",
-            "main (x.py:1);serve (ergo_py/_core/serving.py:90) 2",
-            "main (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1176);load (ergo_py/run.py:1) 90",
+            "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:80);"
+            "Behaviour.send (ergo_py/_core/verbs/behaviour.py:124) 6",
+            "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:84) 2",
+            "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:90) 2",
+            "main (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1176);load (ergo_py/program.py:1) 90",
             " 5",
         ]
     )
 
     shares = attribute(samples)
 
-    assert shares == {"Behaviour.send (_core/behaviour.py)": 0.6, "serve (_core/serving.py)": 0.4}
+    assert shares == {"Behaviour.send (_core/verbs/behaviour.py)": 0.6, "serve (_core/processes/message_loop.py)": 0.4}
 
 
 def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for() -> None:

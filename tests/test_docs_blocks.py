@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ergo_py.shell.grammar import make_parser
+from ergo_py.shell.arguments import make_parser
 from tests.examples.programs import EXAMPLES, promises
 from tests.examples.test_readmes import ELSEWHERE
 from tests.pages import Block, blocks

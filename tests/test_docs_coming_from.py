@@ -11,8 +11,8 @@ import ergo_py
 import ergo_py.blocking
 import ergo_py.meta
 import ergo_py.testing
-from ergo_py._core.options import SpawnKeywords
-from ergo_py.shell.grammar import make_parser
+from ergo_py._core.vocabulary.options import SpawnKeywords
+from ergo_py.shell.arguments import make_parser
 from tests.control.rig import runtime_directory
 from tests.shell.terminal import ROOT, at_terminal
 from tests.shell.transcripts import assert_typed, transcripts

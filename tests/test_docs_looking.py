@@ -10,7 +10,7 @@ from ergo_py.control.commands import COMMANDS
 from ergo_py.control.limits import Limits
 from ergo_py.control.protocol import MAX_ANSWER, MAX_REQUEST
 from ergo_py.shell.cli import main
-from ergo_py.shell.leaving import Status
+from ergo_py.shell.exit_codes import Status
 from tests.control.rig import runtime_directory
 from tests.examples.programs import promised
 from tests.shell.terminal import ROOT, at_terminal, background
@@ -82,7 +82,7 @@ def block(name: str) -> list[str]:
 
 
 def test_the_page_lists_the_statuses_that_there_are() -> None:
-    source = (ROOT / "ergo_py" / "shell" / "leaving.py").read_text(encoding="utf-8")
+    source = (ROOT / "ergo_py" / "shell" / "exit_codes.py").read_text(encoding="utf-8")
     said = dict(re.findall(r'([A-Z_]+) = \d+\n    """(.*?)"""', source))
 
     expected = [f"| {status.value} | {said.get(status.name, 'done')} |" for status in Status]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ergo_py import MetaState
-from ergo_py._core.states import META_ALLOWED, META_TRANSITIONS, MetaOperation
+from ergo_py._core.vocabulary.states import META_ALLOWED, META_TRANSITIONS, MetaOperation
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "meta-processes.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ergo_py import State
-from ergo_py._core.states import TRANSITIONS
+from ergo_py._core.vocabulary.states import TRANSITIONS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PICTURES = sorted(DOCS.glob("*.svg"))

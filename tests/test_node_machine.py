@@ -72,8 +72,8 @@ from ergo_py import (
     Why,
     open_node,
 )
-from ergo_py._core.crews import Job
-from ergo_py._core.dispatching import DispatchedProcess
+from ergo_py._core.processes.threaded_process import DispatchedProcess
+from ergo_py._core.runtime.dispatcher_threads import Job
 from tests.support import THOROUGH
 
 NODE = "machine@localhost"

@@ -12,7 +12,7 @@ import trio.testing
 
 from benchmarks import soak
 from benchmarks.soak_world import Books, Letter, World, letter
-from ergo_py._core.deadletters import DeadLetters
+from ergo_py._core.tables.dead_letters import DeadLetters
 
 
 @pytest.mark.no_cover

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, PID, Actor, Caller, Overflow, TargetDownError, open_node
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.tcp import TCPServer
+from ergo_py.meta.sockets.tcp import TCPServer
 
 from ..clocks import Latch, Stopwatch
 from ..growth import growing, timed

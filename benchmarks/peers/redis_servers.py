@@ -14,9 +14,9 @@ from functools import partial
 import trio
 from trio.lowlevel import current_task, wait_readable
 
-from ergo_py._core.parking import park_unless, wake
+from ergo_py._core.runtime.parking import park_unless, wake
 from ergo_py.meta import Decoder
-from ergo_py.meta.polling import Poller
+from ergo_py.meta.poller import Poller
 from examples.guide.framing import Resp
 from examples.redis.database import Database
 from examples.redis.resp import array

@@ -14,9 +14,9 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta.messages import TCPData, TCPSend
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.tcp import TCPServer
+from ergo_py.meta.sockets.messages import TCPData, TCPSend
+from ergo_py.meta.sockets.tcp import TCPServer
 
 from ..clocks import Stopwatch
 from ..harness import Case, Figures, Goal, Line, Variant, on_loop

@@ -11,9 +11,9 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta.datagrams import UDPData
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.udp import UDPServer
+from ergo_py.meta.sockets.datagrams import UDPData
+from ergo_py.meta.sockets.udp import UDPServer
 
 from ..clocks import Stopwatch
 from ..floor import FloorActor

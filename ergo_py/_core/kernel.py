@@ -8,36 +8,36 @@ from weakref import WeakKeyDictionary
 import trio
 from trio.lowlevel import current_task
 
-from .breather import Breather
-from .bridge import Bridge
-from .callbacks import CALLBACKS, Callbacks
-from .calls import Calls
-from .clock import Clock
-from .crews import Crews
-from .deadletters import DeadLetters
-from .dispatchers import Dispatcher
-from .envelopes import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
-from .errors import MailboxFullError, NodeStoppedError, TargetTypeError
-from .ids import PID, Alias, EventName, Name, NodeName, Ref, Target
-from .info import Ended
-from .lingering import Lingering
 from .log import Log
-from .messages import DeadLetter, LogRecord
-from .obituaries import Obituaries
-from .observing import ObservedCalls, ObservedRouter, Observer, Sight
-from .options import LEVELS
-from .publishing import Publishing
-from .reasons import Crashed, NoProcess, Reason
-from .relations import Kind, Relation, Relations, Watched
-from .router import LANES, Router
-from .scopes import is_being_closed
-from .seats import Seat
-from .text import shown
-from .timers import Timer
+from .messaging.calls import Calls
+from .messaging.clock import Clock
+from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Sight
+from .messaging.publisher import Publishing
+from .messaging.router import LANES, Router
+from .runtime.bridge import Bridge
+from .runtime.cancel_scopes import is_being_closed
+from .runtime.dispatcher_threads import Crews
+from .runtime.idle_handlers import Lingering
+from .runtime.thread_fairness import Breather
+from .tables.callbacks import CALLBACKS, Callbacks
+from .tables.child_slot import Seat
+from .tables.dead_letters import DeadLetters
+from .tables.obituaries import Obituaries
+from .tables.relations import Kind, Relation, Relations, Watched
+from .tables.timers import Timer
+from .vocabulary.dispatchers import Dispatcher
+from .vocabulary.envelopes import CONTROL, DOWN, EXIT, LOG, LOG_LANE, SYSTEM_LANE, URGENT_LANE
+from .vocabulary.errors import MailboxFullError, NodeStoppedError, TargetTypeError
+from .vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref, Target
+from .vocabulary.info import Ended
+from .vocabulary.messages import DeadLetter, LogRecord
+from .vocabulary.options import LEVELS
+from .vocabulary.reasons import Crashed, NoProcess, Reason
+from .vocabulary.text import shown
 
 if TYPE_CHECKING:
-    from .metalife import Meta
-    from .process import Process
+    from .metas.meta import Meta
+    from .processes.process import Process
 
 __all__ = ["Kernel"]
 

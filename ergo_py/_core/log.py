@@ -18,11 +18,11 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from .errors import BadInputError
-from .ids import PID, Alias
-from .messages import LogRecord
-from .options import LEVELS, check_level
-from .text import printable, shown, text_of
+from .vocabulary.errors import BadInputError
+from .vocabulary.ids import PID, Alias
+from .vocabulary.messages import LogRecord
+from .vocabulary.options import LEVELS, check_level
+from .vocabulary.text import printable, shown, text_of
 
 __all__ = ["Log", "Output", "check_output"]
 

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .._core.bridge import stack_of
-from .._core.envelopes import Priority
-from .._core.errors import (
+from .._core.inspection.state import show
+from .._core.metas.meta import Meta
+from .._core.runtime.bridge import stack_of
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import (
     BadInputError,
     CallTimeoutError,
     ErgoError,
@@ -20,13 +22,11 @@ from .._core.errors import (
     ProcessUnknownError,
     TargetDownError,
 )
-from .._core.ids import PID, Alias
-from .._core.metalife import Meta
-from .._core.reasons import Custom, Shutdown
-from .._core.watching import show
-from .evaluating import Session
+from .._core.vocabulary.ids import PID, Alias
+from .._core.vocabulary.reasons import Custom, Shutdown
+from .evaluator import Session
 from .protocol import ControlError, as_json
-from .snapshots import SORTS, describe_threads, list_rows, remember, stamp
+from .rows import SORTS, describe_threads, list_rows, remember, stamp
 
 __all__ = ["COMMANDS", "Arguments", "Client", "Command", "explain"]
 

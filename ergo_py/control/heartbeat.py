@@ -3,9 +3,9 @@
 from time import perf_counter
 from typing import Any
 
-from .._core.errors import NodeStoppedError
-from .._core.info import BlockedReport
-from .._core.watchdog import look_at_loop
+from .._core.inspection.watchdog import look_at_loop
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.info import BlockedReport
 
 __all__ = ["Heartbeat"]
 

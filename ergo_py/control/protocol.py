@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final
 
-from .._core.ids import PID, Alias, EventName, Name, NodeName, Ref
-from .._core.reasons import Reason
+from .._core.vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref
+from .._core.vocabulary.reasons import Reason
 
 __all__ = [
     "MAX_ANSWER",

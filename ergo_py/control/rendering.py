@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .._core.text import printable
+from .._core.vocabulary.text import printable
 
 __all__ = [
     "Crash",

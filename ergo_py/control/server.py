@@ -17,15 +17,15 @@ from weakref import WeakSet
 import outcome
 import trio
 
-from .._core.bridge import Parker, ReaderThread
-from .._core.errors import NodeStoppedError
-from .._core.text import shown
+from .._core.runtime.bridge import Parker, ReaderThread
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.text import shown
 from .commands import COMMANDS, Arguments, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
 from .limits import Limits
-from .places import bind_socket, clean, peer_user
 from .protocol import MAX_REQUEST, VERSION, ControlError, Question, answer, encode, read_question, refusal
+from .socket_paths import bind_socket, clean, peer_user
 
 __all__ = ["Server", "open_control"]
 

@@ -1,9 +1,10 @@
 """I/O bridges: meta-processes that turn sockets, programs and files into messages, one kind a file."""
 
-from .call import Apply, BlockingCalls, Invoke, Poller
-from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
-from .fd import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
-from .files import (
+from .._core.vocabulary.public_names import show_under
+from .blocking_calls import Apply, BlockingCalls, Invoke, Poller
+from .descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
+from .files.directory_watch import Change, DirectoryWatch, PathChanged
+from .files.files import (
     FileData,
     FileEnded,
     FileLine,
@@ -15,9 +16,37 @@ from .files import (
     FileWrite,
     FileWriter,
 )
-from .framing import Decoder, Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
-from .lines import Text
-from .messages import (
+from .files.stdin import StandardInput, StdinEnded, StdinLine
+from .parsing.framing import (
+    Decoder,
+    Delimiter,
+    FixedLength,
+    Framing,
+    FramingError,
+    LengthHeader,
+    Netstring,
+    Raw,
+    Varint,
+)
+from .parsing.lines import Text
+from .programs.port import (
+    Port,
+    PortCloseInput,
+    PortData,
+    PortErrorData,
+    PortErrorLine,
+    PortExited,
+    PortInputLost,
+    PortLine,
+    PortResize,
+    PortSignal,
+    PortStarted,
+    PortWrite,
+)
+from .programs.program import ProgramFailedError, StopTimes, Terminal
+from .signals import SignalReceived, Signals
+from .sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend
+from .sockets.messages import (
     Cause,
     Endpoint,
     TCPClose,
@@ -32,29 +61,11 @@ from .messages import (
     TCPStartTLS,
     TLSFacts,
 )
-from .options import KeepAlive, StreamOptions, WhenFull, WhenSlow
-from .port import (
-    Port,
-    PortCloseInput,
-    PortData,
-    PortErrorData,
-    PortErrorLine,
-    PortExited,
-    PortInputLost,
-    PortLine,
-    PortResize,
-    PortSignal,
-    PortStarted,
-    PortWrite,
-)
-from .program import ProgramFailedError, StopTimes, Terminal
-from .signals import SignalReceived, Signals
-from .stdin import StandardInput, StdinEnded, StdinLine
-from .tcp import TCPConnection, TCPServer
-from .tls import TLSFiles
-from .udp import UDPClient, UDPServer
-from .unix import UnixConnection, UnixServer
-from .watch import Change, DirectoryWatch, PathChanged
+from .sockets.options import KeepAlive, StreamOptions, WhenFull, WhenSlow
+from .sockets.tcp import TCPConnection, TCPServer
+from .sockets.tls import TLSFiles
+from .sockets.udp import UDPClient, UDPServer
+from .sockets.unix import UnixConnection, UnixServer
 
 __all__ = [
     "Apply",
@@ -141,3 +152,5 @@ __all__ = [
     "WhenFull",
     "WhenSlow",
 ]
+
+show_under(__name__, __all__, globals())

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from .._core.errors import BadInputError
+from .._core.vocabulary.errors import BadInputError
 
 __all__ = ["check_bytes", "check_text", "setters"]
 

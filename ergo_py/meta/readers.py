@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import trio
 
-from .._core.bridge import Parker
-from .._core.envelopes import FENCE, Lane
-from .._core.errands import Errand
-from .._core.errors import BadInputError
-from .._core.ids import Target
-from .._core.meta import MetaProcess
-from .._core.metalife import Meta
-from .._core.process import Process
-from .._core.receiver import Receiver
-from .._core.requests import Caller
-from .._core.states import MetaState, State
+from .._core.messaging.receiver import Receiver
+from .._core.metas.meta import Meta
+from .._core.processes.process import Process
+from .._core.runtime.bridge import Parker
+from .._core.runtime.detached_task import Errand
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.meta_process import MetaProcess
+from .._core.vocabulary.envelopes import FENCE, Lane
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.states import MetaState, State
 
 __all__ = ["EitherReader", "ReaderKind"]
 

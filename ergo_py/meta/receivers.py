@@ -5,14 +5,14 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from .._core.behaviour import Behaviour, behaviour_of
-from .._core.errors import BadInputError, BehaviourError, InitError
-from .._core.ids import PID, Alias, Name, Target
-from .._core.options import DEFAULTS
-from .._core.process import Process
+from .._core.processes.process import Process
+from .._core.verbs.behaviour import Behaviour, behaviour_of
+from .._core.vocabulary.errors import BadInputError, BehaviourError, InitError
+from .._core.vocabulary.ids import PID, Alias, Name, Target
+from .._core.vocabulary.options import DEFAULTS
 
 if TYPE_CHECKING:
-    from .._core.metalife import Meta
+    from .._core.metas.meta import Meta
 
 __all__ = ["ReceiverOption", "Receivers", "check_receiver", "make_actor"]
 

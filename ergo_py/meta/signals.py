@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import trio
 
-from .._core.errors import BadInputError, NodeStoppedError, NotAllowedError
-from .._core.ids import Alias, Target
-from .._core.meta import MetaProcess
-from .._core.metasending import wait_for_room
+from .._core.metas.sender import wait_for_room
+from .._core.verbs.meta_process import MetaProcess
+from .._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError
+from .._core.vocabulary.ids import Alias, Target
 from .receivers import check_receiver
 
 __all__ = ["SignalReceived", "Signals"]

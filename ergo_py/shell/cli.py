@@ -6,16 +6,16 @@ import sys
 import traceback
 from typing import Any
 
-from .._core.behaviour import Behaviour
-from .._core.errors import BadInputError, ControlSocketError, ErgoError
-from .._core.reasons import is_failure
-from ..blocking import open_node
-from ..run import run as run_program
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.errors import BadInputError, ControlSocketError, ErgoError
+from .._core.vocabulary.reasons import is_failure
+from ..blocking.loop_thread import open_node
+from ..program import run as run_program
+from .arguments import make_parser
 from .commands import COMMANDS
-from .grammar import make_parser
-from .leaving import Leave, Status
-from .loading import load
+from .exit_codes import Leave, Status
 from .output import complain, prepare
+from .program_loader import load
 from .prompt import Local, Prompt
 
 __all__ = ["main"]

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-from .._core.bridge import wait_in_slices
-from ..control.places import clean, sockets
+from .._core.runtime.bridge import wait_in_slices
 from ..control.protocol import MAX_ANSWER, VERSION, ControlError, encode
-from .leaving import Leave, Status
+from ..control.socket_paths import clean, sockets
+from .exit_codes import Leave, Status
 
 __all__ = ["Found", "Link", "choose", "find_nodes"]
 

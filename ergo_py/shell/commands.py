@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from .._core.text import printable, printable_lines
+from .._core.vocabulary.text import printable, printable_lines
 from ..control.protocol import ControlError
 from ..control.rendering import Table, clock, crash, duration, process_table, stack_text, table
 from .client import Link, choose, find_nodes
-from .leaving import Leave, Status
+from .exit_codes import Leave, Status
 from .output import complain, escape_json, say, say_json, show
 from .prompt import Attached, Prompt
 from .screens import choose_screen

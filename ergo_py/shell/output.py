@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Final
 
-from .._core.text import printable_lines
+from .._core.vocabulary.text import printable_lines
 
 __all__ = ["complain", "escape_json", "prepare", "say", "say_json", "show"]
 

@@ -12,16 +12,16 @@ from typing import Protocol
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from .._core.behaviour import Behaviour
-from .._core.reasons import Crashed
-from .._core.text import printable_lines
-from ..blocking import OwnedNode
-from ..control.evaluating import Session
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.reasons import Crashed
+from .._core.vocabulary.text import printable_lines
+from ..blocking.loop_thread import OwnedNode
+from ..control.evaluator import Session
 from ..control.protocol import ControlError
 from ..control.rendering import stack_text
 from ..node import Node
 from .client import Link
-from .loading import Program
+from .program_loader import Program
 
 try:
     import readline

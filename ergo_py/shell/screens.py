@@ -69,7 +69,7 @@ def choose_screen(width: int | None = None) -> Screen:
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         return Screen(columns)
     try:
-        from .colours import RichScreen  # noqa: PLC0415 - an extra, and not quick to import
+        from .rich_screen import RichScreen  # noqa: PLC0415 - an extra, and not quick to import
     except ImportError:
         return Screen(columns, is_styled=True)
     return RichScreen(columns)

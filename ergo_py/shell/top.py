@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final
 
-from .._core.text import printable
+from .._core.vocabulary.text import printable
 from ..control.rendering import process_table
 from .client import Link
 from .screens import Screen, choose_screen

@@ -1,16 +1,17 @@
 """The test kit: probes, settling, virtual time, faults, races, behaviours alone, recorded input, leak checks."""
 
+from .._core.vocabulary.public_names import show_under
 from .alone import Alone, Ask
 from .clock import VirtualClock
 from .crashes import ExpectedCrash, expect_crash
 from .faults import Deaf, Fault, crashing, delaying, dropping, filled
 from .fixtures import checked_node
 from .leaks import LeakError, no_leaks
-from .lonely import Armed, Called, Publication, Sent, Spawned, StartedTask
-from .order import RaceError, explore, seeded
 from .probes import Probe, Received
+from .recording_verbs import Armed, Called, Publication, Sent, Spawned, StartedTask
 from .replay import ME, Recording, Replay, Tape, recording
-from .settling import UnsettledError, busy, settle
+from .settlement import UnsettledError, busy, settle
+from .task_order import RaceError, explore, seeded
 
 __all__ = [
     "Alone",
@@ -47,3 +48,5 @@ __all__ = [
     "seeded",
     "settle",
 ]
+
+show_under(__name__, __all__, globals())

@@ -6,16 +6,16 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Generic, NoReturn, TypeVar, TypeVarTuple, overload
 
-from .._core.behaviour import Behaviour, behaviour_of
-from .._core.errors import BadInputError, NotAllowedError, Reject
-from .._core.ids import PID, Alias, EventName
-from .._core.messages import NO_REPLY, Published, Request
-from .._core.options import check_name, check_number
-from .._core.reasons import Crashed, Reason, Shutdown, as_reason
-from .._core.requests import Caller
-from .._core.timers import Timer
-from ..state_machine import StateMachine
-from .lonely import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned, StartedTask
+from .._core.tables.pending_calls import Caller
+from .._core.tables.timers import Timer
+from .._core.verbs.behaviour import Behaviour, behaviour_of
+from .._core.vocabulary.errors import BadInputError, NotAllowedError, Reject
+from .._core.vocabulary.ids import PID, Alias, EventName
+from .._core.vocabulary.messages import NO_REPLY, Published, Request
+from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.reasons import Crashed, Reason, Shutdown, as_reason
+from ..state_machine.machine import StateMachine
+from .recording_verbs import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned, StartedTask
 
 __all__ = ["Alone", "Ask"]
 

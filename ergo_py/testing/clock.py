@@ -9,8 +9,8 @@ from typing import Any, Final
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from .._core.bridge import bells
-from .._core.options import check_number
+from .._core.runtime.bridge import bells
+from .._core.vocabulary.options import check_number
 from .threads import Look, look, stirring
 
 __all__ = ["VirtualClock"]

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from .._core.errors import BadInputError
-from .._core.info import Ended
-from .._core.node import Node
-from .._core.options import check_number
-from .._core.reasons import Crashed
+from .._core.verbs.node import Node
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.info import Ended
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.reasons import Crashed
 
 __all__ = ["CrashLog", "ExpectedCrash", "expect_crash", "watch_crashes"]
 

@@ -8,16 +8,16 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from .._core.behaviour import Behaviour
-from .._core.bridge import Parker
-from .._core.envelopes import FENCE, MAIN_LANE
-from .._core.errors import BadInputError, ProcessUnknownError
-from .._core.ids import Target
-from .._core.messages import NO_REPLY
-from .._core.meta import MetaProcess
-from .._core.node import Node
-from .._core.options import check_number
-from .wrapping import GO_ON, before, message_of, subclass
+from .._core.runtime.bridge import Parker
+from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.meta_process import MetaProcess
+from .._core.verbs.node import Node
+from .._core.vocabulary.envelopes import FENCE, MAIN_LANE
+from .._core.vocabulary.errors import BadInputError, ProcessUnknownError
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.messages import NO_REPLY
+from .._core.vocabulary.options import check_number
+from .wrappers import GO_ON, before, message_of, subclass
 
 __all__ = ["Deaf", "Fault", "crashing", "delaying", "dropping", "filled"]
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import trio
 
-from .._core.errors import BadInputError, NotAllowedError
-from .._core.metalife import Meta
-from .._core.options import check_number
+from .._core.metas.meta import Meta
+from .._core.vocabulary.errors import BadInputError, NotAllowedError
+from .._core.vocabulary.options import check_number
 from ..node import Node, open_node
 from .crashes import CrashLog, ExpectedCrash
 from .leaks import LeakError, take_inventory

@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from .._core.errors import ErgoError
-from .._core.options import check_number
+from .._core.vocabulary.errors import ErgoError
+from .._core.vocabulary.options import check_number
 from .threads import children, is_idle_worker, other_threads
 
 __all__ = ["Inventory", "LeakError", "no_leaks", "take_inventory"]

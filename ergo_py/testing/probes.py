@@ -8,14 +8,14 @@ from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import trio
 
-from .._core.envelopes import Priority
-from .._core.errors import NotAllowedError
-from .._core.ids import PID, Alias, EventName, NodeName, Target
-from .._core.messages import NO_REPLY, Request
-from .._core.node import Node
-from .._core.options import SpawnKeywords, check_number
-from .._core.reasons import Reason
-from .._core.requests import Caller
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.node import Node
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.ids import PID, Alias, EventName, NodeName, Target
+from .._core.vocabulary.messages import NO_REPLY, Request
+from .._core.vocabulary.options import SpawnKeywords, check_number
+from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
 from .matching import assign, describe, matches
 

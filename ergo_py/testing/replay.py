@@ -10,13 +10,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import trio
 
-from .._core.behaviour import Behaviour
-from .._core.errors import BadInputError
-from .._core.ids import PID, Alias, Target
-from .._core.meta import MetaProcess
-from .._core.options import check_number
-from .._core.requests import Caller
-from .wrapping import GO_ON, before, subclass
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.meta_process import MetaProcess
+from .._core.vocabulary.errors import BadInputError
+from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.options import check_number
+from .wrappers import GO_ON, before, subclass
 
 __all__ = ["ME", "Recording", "Replay", "Tape", "recording"]
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import trio
 
-from .._core.bridge import ReaderThread
-from .._core.crews import Job
+from .._core.runtime.bridge import ReaderThread
+from .._core.runtime.dispatcher_threads import Job
 
 __all__ = ["Look", "children", "is_idle_worker", "look", "other_threads", "stirring"]
 

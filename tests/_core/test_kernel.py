@@ -25,8 +25,8 @@ from ergo_py import (
     ProcessUnknownError,
     Why,
 )
-from ergo_py._core.mailbox import LOG_LIMIT
-from ergo_py._core.relations import Kind, Relation
+from ergo_py._core.tables.mailbox import LOG_LIMIT
+from ergo_py._core.tables.relations import Kind, Relation
 from tests.support import Failed, Puppet, running_node
 
 

@@ -12,10 +12,10 @@ import structlog
 import trio
 
 from ergo_py import PID, Actor, Alias, Caller, MetaProcess, NodeInfo, Reason, TargetDownError, open_node
-from ergo_py._core.errors import BadInputError
 from ergo_py._core.log import Log, Output
-from ergo_py._core.messages import LogRecord
-from ergo_py._core.options import LEVELS
+from ergo_py._core.vocabulary.errors import BadInputError
+from ergo_py._core.vocabulary.messages import LogRecord
+from ergo_py._core.vocabulary.options import LEVELS
 from tests.support import Puppet
 
 ME = PID("demo@localhost", 7, 1)

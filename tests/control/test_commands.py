@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, ChildSpec, MetaProcess, Node
-from ergo_py._core.errors import CallTimeoutError, NodeStoppedError
+from ergo_py._core.vocabulary.errors import CallTimeoutError, NodeStoppedError
 from ergo_py.control.commands import COMMANDS, explain
 from tests.control.rig import Wire, in_thread, served
 from tests.support import Failed, Puppet, Recorder

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ergo_py._core.bridge import stack_of
+from ergo_py._core.runtime.bridge import stack_of
 from ergo_py.control.heartbeat import Heartbeat
 from tests.control.rig import in_thread
 from tests.support import running_node

@@ -14,20 +14,20 @@ from typing import Any
 import trio
 
 from ergo_py import PID, Alias, MetaProcess, Node
-from ergo_py.meta.call import BlockingCalls, Invoke, Poller
-from ergo_py.meta.datagrams import UDPData
-from ergo_py.meta.fd import Descriptors, FdReadable, WatchFd
-from ergo_py.meta.files import FileLine, FileReader, FileWrite, FileWriter
-from ergo_py.meta.framing import FixedLength
-from ergo_py.meta.messages import TCPData
-from ergo_py.meta.port import Port, PortLine, PortWrite
-from ergo_py.meta.program import StopTimes, Terminal
+from ergo_py.meta.blocking_calls import BlockingCalls, Invoke, Poller
+from ergo_py.meta.descriptors import Descriptors, FdReadable, WatchFd
+from ergo_py.meta.files.directory_watch import DirectoryWatch, PathChanged
+from ergo_py.meta.files.files import FileLine, FileReader, FileWrite, FileWriter
+from ergo_py.meta.files.stdin import StandardInput, StdinLine
+from ergo_py.meta.parsing.framing import FixedLength
+from ergo_py.meta.programs.port import Port, PortLine, PortWrite
+from ergo_py.meta.programs.program import StopTimes, Terminal
 from ergo_py.meta.signals import SignalReceived, Signals
-from ergo_py.meta.stdin import StandardInput, StdinLine
-from ergo_py.meta.tcp import TCPConnection, TCPServer
-from ergo_py.meta.udp import UDPClient, UDPServer
-from ergo_py.meta.unix import UnixConnection, UnixServer
-from ergo_py.meta.watch import DirectoryWatch, PathChanged
+from ergo_py.meta.sockets.datagrams import UDPData
+from ergo_py.meta.sockets.messages import TCPData
+from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
+from ergo_py.meta.sockets.udp import UDPClient, UDPServer
+from ergo_py.meta.sockets.unix import UnixConnection, UnixServer
 from tests.meta.owner import eventually
 
 __all__ = ["MARK", "RIGS", "Rig"]

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from ergo_py import PID, Alias, Node, ProcessUnknownError, Shutdown
-from ergo_py.meta import stream
-from ergo_py.meta.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.tcp import TCPServer
-from ergo_py.meta.tls import TLSFiles
+from ergo_py.meta.sockets import connection as connection_module
+from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
+from ergo_py.meta.sockets.tcp import TCPServer
+from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
 
 MANY = 150_000
@@ -193,7 +193,7 @@ async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tl
 async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the_end(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(stream, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0)
+    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0)
     async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=1000.0) as it:
         meta = find(node, it.connection)
         node.send_exit(it.connection, Shutdown())
@@ -206,7 +206,7 @@ async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the
 async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_TAKES_NOTHING", 1000.0)
+    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 1000.0)
     async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=0.1) as it:
         await find(node, it.connection).gone.wait()
 
@@ -255,7 +255,7 @@ async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
 async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
     reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_TAKES_NOTHING", 0.02)
+    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 0.02)
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader, linger=1000.0)
         with peer:
@@ -268,7 +268,7 @@ async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
 
 
 async def test_a_kill_ends_the_waiting_for_a_peer(reader: ReaderKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_TAKES_NOTHING", 1000.0)
+    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 1000.0)
     mail = Mail()
     async with wired_node() as node:
         owner = await node.spawn(Ear, mail)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from ergo_py.meta.messages import TCPConnected
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.tcp import TCPServer
+from ergo_py.meta.sockets.messages import TCPConnected
+from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until
 from tests.support import THOROUGH, needs_proc, running_node
 

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from ergo_py import PID, Alias, Node, Reject, SpawnError
-from ergo_py.meta.messages import TCPData, TCPSend
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.stream import Stream
-from ergo_py.meta.tcp import TCPConnection, TCPServer
-from ergo_py.meta.unix import UnixConnection, UnixServer
+from ergo_py.meta.sockets.connection import Stream
+from ergo_py.meta.sockets.messages import TCPData, TCPSend
+from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
+from ergo_py.meta.sockets.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
 __all__ = ["Ear", "Mail", "MovableClock", "Wire", "echo", "needs_ipv6", "serve", "spawn_meta", "until", "wired_node"]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ergo_py import Actor, ChildSpec
-from ergo_py.blocking import OwnedNode, open_node
+from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.shell.cli import main
-from ergo_py.shell.leaving import Status
+from ergo_py.shell.exit_codes import Status
 from tests.control.test_commands import Bomb, Reader
 from tests.support import Puppet
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ergo_py.blocking import open_node
-from ergo_py.control.places import bind_socket
+from ergo_py.blocking.loop_thread import open_node
 from ergo_py.control.protocol import ControlError
+from ergo_py.control.socket_paths import bind_socket
 from ergo_py.shell import client as client_module
 from ergo_py.shell.client import Link, choose, find_nodes
-from ergo_py.shell.leaving import Leave, Status
+from ergo_py.shell.exit_codes import Leave, Status
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ergo_py import Actor, MetaProcess
-from ergo_py.blocking import OwnedNode, open_node
+from ergo_py.blocking.loop_thread import OwnedNode, open_node
 from ergo_py.shell import output
 from ergo_py.shell.cli import main
-from ergo_py.shell.leaving import Status
+from ergo_py.shell.exit_codes import Status
 from tests.shell.terminal import ERGO, ROOT
 
 ESCAPE = "\x1b]0;owned\x07"

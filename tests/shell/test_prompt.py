@@ -6,7 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from ergo_py.blocking import open_node
+from ergo_py.blocking.loop_thread import open_node
 from tests.shell.terminal import ERGO, ROOT, at_terminal, background
 from tests.support import Recorder
 

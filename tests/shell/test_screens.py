@@ -48,7 +48,7 @@ def sit_down_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rich_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich", reason="needs the package rich")
-    from ergo_py.shell.colours import RichScreen
+    from ergo_py.shell.rich_screen import RichScreen
 
     sit_down_at_a_terminal(monkeypatch)
     chosen = choose_screen(70)
@@ -66,7 +66,7 @@ def test_rich_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_rich_the_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     sit_down_at_a_terminal(monkeypatch)
-    monkeypatch.setitem(sys.modules, "ergo_py.shell.colours", None)
+    monkeypatch.setitem(sys.modules, "ergo_py.shell.rich_screen", None)
 
     chosen = choose_screen(30)
 
@@ -90,7 +90,7 @@ def test_plain_text_says_everything() -> None:
 
 def test_what_rich_shows_says_the_same_as_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich", reason="needs the package rich")
-    from ergo_py.shell.colours import RichScreen
+    from ergo_py.shell.rich_screen import RichScreen
 
     sit_down_at_a_terminal(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")

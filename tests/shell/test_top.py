@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, Node
-from ergo_py.blocking import open_node
+from ergo_py.blocking.loop_thread import open_node
 from tests.shell.terminal import ROOT, Terminal, at_terminal
 from tests.support import Recorder
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, assert_type
 
 from ergo_py import PID, Actor, Caller, Node, Priority, Request
-from ergo_py._core.messages import NoReply
+from ergo_py._core.vocabulary.messages import NoReply
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Looking into a running node: snapshots, state, suspension, traces, the watchdog."""

@@ -1,0 +1,52 @@
+"""Mailboxes that grow too long, found from outside: the watchdog's thread looks at some of them now and then, so that no message
+pays for it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from ..vocabulary.ids import PID
+
+if TYPE_CHECKING:
+    from ..processes.process import Process
+
+__all__ = ["Backlogs"]
+
+_AT_A_TIME: Final = 2_000
+"""How many processes are looked at each time. That takes less than a millisecond."""
+
+
+class Backlogs:
+    """Warns once when a mailbox holds more than ``limit`` messages, and again only after it has fallen below half of that."""
+
+    def __init__(self, processes: "Mapping[PID, Process]", limit: int, warn: "Callable[[Process, int], None]") -> None:
+        self._processes = processes
+        self._limit = limit
+        self._warn = warn
+        self._warned: set[PID] = set()
+        self._next: Iterator[PID] = iter(())
+
+    def look(self) -> None:
+        """Look at the next processes, and again at those that were warned about. From any one thread."""
+        for pid in tuple(self._warned):
+            process = self._processes.get(pid)
+            if process is None or _depth(process) * 2 < self._limit:
+                self._warned.discard(pid)
+        pids = list(islice(self._next, _AT_A_TIME))
+        if not pids:
+            # A list of all is made in one step, so the loop may start and end processes meanwhile.
+            self._next = iter(list(self._processes))
+            pids = list(islice(self._next, _AT_A_TIME))
+        for pid in pids:
+            process = self._processes.get(pid)
+            if process is not None and pid not in self._warned:
+                depth = _depth(process)
+                if depth > self._limit:
+                    self._warned.add(pid)
+                    self._warn(process, depth)
+
+
+def _depth(process: "Process") -> int:
+    box = process.mailbox
+    return len(box.main) + len(box.system) + len(box.urgent)

@@ -1,0 +1,186 @@
+"""Taking snapshots of what is alive."""
+
+from time import perf_counter
+from traceback import StackSummary
+
+from trio.lowlevel import Task
+
+from ..kernel import Kernel
+from ..metas.meta import Meta
+from ..processes.process import Process
+from ..processes.threaded_process import DispatchedProcess
+from ..runtime.abandonable import frames_of
+from ..tables.events import Event
+from ..tables.pending_calls import Caller
+from ..tables.relations import Kind, Watched
+from ..vocabulary.ids import Name
+from ..vocabulary.info import BlockedReport, EventInfo, MetaInfo, NodeInfo, Phase, ProcessInfo
+from ..vocabulary.states import MetaState, State
+
+__all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_info"]
+
+
+def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
+    """A line for each living process and meta-process; with ``stacks``, also where its callback or its reader waits in a task."""
+    living: list[Process | Meta] = [*kernel.router.processes.values()]
+    living += [one for one in list(kernel.router.registry.aliases.values()) if isinstance(one, Meta)]
+    lines: list[str] = []
+    for one in living:
+        callback = one.current_callback()
+        lines.append(f"{one!r} {one.state.value}" + (f" in {callback}" if callback else ""))
+        for task in _waiting_tasks(one) if stacks else ():
+            for entry in StackSummary.extract((frame, frame.f_lineno) for frame in frames_of(task)).format():
+                lines += entry.splitlines()
+    return lines
+
+
+def _waiting_tasks(one: Process | Meta) -> list[Task]:
+    at_work = one.current_callback() is not None
+    tasks: list[object] = []
+    if isinstance(one, Meta):
+        handlers = (one.birth, one.handler, one.closing) if at_work else ()
+        tasks += [errand.task for errand in (one.reader, *handlers) if errand is not None]
+    elif at_work:
+        tasks.append(one.home)
+    return [task for task in tasks if isinstance(task, Task)]
+
+
+def process_info(process: Process, expose_env: bool) -> ProcessInfo:
+    """A process as it is now."""
+    relations = process.kernel.relations
+    me: list[Watched] = [process.id, *(process.aliases or ())]
+    if process.name is not None:
+        me.append(Name(process.name, process.router.node))
+    history = process.history
+    moments = tuple(
+        (state, moment)
+        for state, moment in zip(history[::2], history[1::2], strict=True)
+        if isinstance(state, State) and isinstance(moment, float)
+    )
+    now = perf_counter()
+    waiting = process.waiting
+    crew = process.crew if isinstance(process, DispatchedProcess) else None
+    return ProcessInfo(
+        pid=process.id,
+        name=process.name,
+        behaviour=process.callbacks.behaviour,
+        state=process.state,
+        history=moments,
+        lanes=process.mailbox.depths(),
+        messages_in=process.handled + len(process.mailbox),
+        messages_out=process.sent,
+        dropped=process.mailbox.dropped,
+        unhandled=process.unhandled,
+        callback=process.current_callback(),
+        message_type=None if process.handling is None else type(process.handling[3]).__qualname__,
+        running_time=process.time_in_callbacks(now),
+        uptime=now - process.born,
+        parent=process.kernel.pid if process.parent is None else process.parent.id,
+        children=tuple(one.id for one in (process.owned or {}).values()),
+        links=relations.of_watcher(process.id, Kind.LINK),
+        linked_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.LINK)),
+        monitors=relations.of_watcher(process.id, Kind.MONITOR),
+        monitored_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.MONITOR)),
+        aliases=tuple(process.aliases or ()),
+        waits_for=waiting.ref if isinstance(waiting, Caller) else None,
+        asks=waiting.to if isinstance(waiting, Caller) else None,
+        trap_exit=process.trap_exit,
+        mailbox_size=process.mailbox.limit or None,
+        env=dict(process.env) if expose_env else None,
+        phase=_phase(process),
+        supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
+        suspended=process.id in process.kernel.watches and process.kernel.watches[process.id].suspended,
+        dispatcher=str(process.options.dispatcher),
+        threads=tuple(thread.native_id for thread in crew.threads) if crew is not None else (),
+        stack=process.job.stack() if isinstance(process, DispatchedProcess) and process.job is not None else "",
+    )
+
+
+def _phase(process: Process) -> Phase | None:
+    supervisor = process.parent
+    if process.seat is None or supervisor is None or supervisor.behaviour is None:
+        return None
+    phase: Phase | None = supervisor.behaviour.phase_of(process.seat.name)
+    return phase
+
+
+def node_info(
+    kernel: Kernel, born: float, blocked: int, last_blocked: BlockedReport | None, expose_env: bool
+) -> NodeInfo:
+    """A node as it is now."""
+    router = kernel.router
+    return NodeInfo(
+        name=router.node,
+        creation=router.creation,
+        uptime=perf_counter() - born,
+        processes=len(router.processes),
+        names=len(router.registry.names),
+        aliases=len(router.registry.aliases),
+        metas=sum(1 for holder in router.registry.aliases.values() if isinstance(holder, Meta)),
+        reader_threads=kernel.breather.readers,
+        threads_abandoned=kernel.threads_abandoned,
+        dispatcher_threads=kernel.crews.threads,
+        relations=len(kernel.relations),
+        timers=len(kernel.clock.timers),
+        calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),
+        dead_letters=dict(router.dead_letters.counts),
+        late_replies=kernel.calls.late_replies,
+        late_messages=router.dead_letters.late,
+        spawned=kernel.spawned,
+        crashed=kernel.crashed,
+        log_lines_lost=kernel.log.lost,
+        times_blocked=blocked,
+        last_blocked=last_blocked,
+        max_processes=kernel.max_processes,
+        max_reader_threads=kernel.max_reader_threads,
+        env=dict(kernel.env) if expose_env else None,
+    )
+
+
+def event_info(event: Event) -> EventInfo:
+    """An event as it is now."""
+    return EventInfo(
+        name=event.name.name,
+        producer=event.producer,
+        published=event.published,
+        kept=len(event.recent),
+        open=event.open,
+        subscribers={pid: subscription.dropped for pid, subscription in event.subscribers.items()},
+    )
+
+
+def meta_info(meta: Meta) -> MetaInfo:
+    """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its handler."""
+    relations, thread = meta.kernel.relations, meta.thread
+    history = meta.history
+    return MetaInfo(
+        alias=meta.id,
+        behaviour=meta.callbacks.behaviour,
+        state=meta.state,
+        history=tuple(
+            (state, moment)
+            for state, moment in zip(history[::2], history[1::2], strict=True)
+            if isinstance(state, MetaState) and isinstance(moment, float)
+        ),
+        process=meta.process.id,
+        parent=meta.owner.id,
+        children=tuple(child.id for child in meta.owned.values()),
+        lanes=meta.mailbox.depths(),
+        messages_in=meta.handled + len(meta.mailbox),
+        messages_out=meta.messages_out(),
+        dropped=meta.mailbox.dropped,
+        backlog=len(meta.outbox),
+        backlog_dropped=meta.outbox.dropped,
+        reader_waits=meta.outbox.reader_waits,
+        reader="thread" if meta.has_thread else "task",
+        thread=None if thread is None else thread.name,
+        thread_id=None if thread is None else thread.native_id,
+        stack="" if thread is None else thread.stack(),
+        callback=meta.current_callback(),
+        message_type=None if meta.handling is None else type(meta.handling[3]).__qualname__,
+        requests=len(meta.requests),
+        monitored_by=relations.of_target(meta.id, Kind.MONITOR),
+        linked_by=relations.of_target(meta.id, Kind.LINK),
+        uptime=perf_counter() - meta.born,
+        stopping=meta.reason is not None,
+    )

@@ -1,0 +1,1 @@
+"""Delivery: the router, calls, the clock of deadlines, publish/subscribe."""

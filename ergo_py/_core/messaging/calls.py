@@ -1,0 +1,262 @@
+"""Calls: asking and waiting for the answer, from a process, from any trio task, or from a thread."""
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from trio.lowlevel import checkpoint, current_task
+
+from ..runtime.bridge import get_ident
+from ..runtime.parking import PARKED, park_as
+from ..tables.pending_calls import Caller, ring_of, waiting_process
+from ..vocabulary.envelopes import (
+    ADDRESSED_CALL,
+    CALL,
+    CONTROL,
+    INSPECT,
+    SYSTEM_LANE,
+    URGENT_LANE,
+    Overflow,
+    Priority,
+)
+from ..vocabulary.errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
+from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.reasons import NoProcess
+from .receiver import Receiver
+from .router import LANES, Router, check_priority
+from .waiters import CallWaiter, TaskCaller, ThreadCaller
+
+if TYPE_CHECKING:
+    from ..processes.process import Process
+
+__all__ = ["Calls"]
+
+
+class Calls:
+    """Makes calls, hands them on, and brings the answers back. Delivering the request is the router's work."""
+
+    __slots__ = ("_router", "late_replies")
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self.late_replies = 0
+        """Answers that nobody waited for any more."""
+
+    async def call(
+        self,
+        process: "Process | None",
+        sender: PID,
+        to: Target,
+        request: Any,
+        timeout: float | None,
+        priority: Priority,
+    ) -> Any:
+        """Ask and wait for the answer. ``process`` is the caller, if a process calls.
+
+        Raises:
+            TargetDownError: the callee died before it answered, or was not there.
+            CallTimeoutError: it did not answer in time.
+            DeadlockError: it waits, directly or through others, for this very caller.
+            MailboxFullError: it is full, and refuses.
+        """
+        router = self._router
+        # As resolve() does for most, without the layer.
+        callee = router.processes.get(to) if type(to) is PID else router.resolve(to)
+        if priority:
+            check_priority(priority)
+        if callee is None or not callee.accepting:
+            if router.stopped:
+                raise NodeStoppedError(router.node)
+            await checkpoint()
+            raise self._down(callee, to, request)
+        task = current_task()
+        caller = TaskCaller(sender, next(router.references), to, request, task)
+        beside = None
+        if process is not None and task is not process.home:
+            # A task that a callback started. It may wait as it likes, unless the callback waits for it.
+            if process.waits_for_task(task):
+                beside = process
+                self._refuse_ring(beside, callee, to, request)
+                if beside.waiting is None:
+                    beside.waiting = caller
+            process = None
+        if process is not None:
+            if callee is process or callee.waiting is not None:
+                self._refuse_ring(process, callee, to, request)
+            # It waits already now: a handler that forwards the call, or an overflow rule, may close a ring.
+            process.waiting = caller
+        waiter = None
+        asleep: Any = callee
+        # Asleep in its mailbox means that all lanes are empty, but for what threads have just put there.
+        if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
+            # In the callee's own context: what its handler sets there is none of the caller's business.
+            left = asleep.task.context.run(asleep.answer_now, caller, request)
+            if left is not None:
+                await left.close()
+        elif callee.open and not callee.splits and not priority:
+            # As _post_call() does for most, without the layers in between.
+            caller.callee = callee
+            callee.mailbox.main.append((CALL, sender, caller, request))
+            callee.wake()
+        else:
+            waiter = self._post_call(callee, caller, priority)
+        if caller.settled:
+            if process is not None:
+                process.waiting = None
+            elif beside is not None:
+                _end_wait_beside(beside, caller)
+            # As pause_is_due() does, without the layer.
+            router.free = free = router.free - 1
+            if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
+                await router.turn()
+        else:
+            # As in wait(), which would be one more layer to wake through.
+            if timeout is not None:
+                router.clock.arm_call(caller, timeout)
+            else:
+                caller.wait_without_limit()
+            if process is not None:
+                process.begin_wait(caller)
+            try:
+                await park_as(task, caller)
+            except BaseException:
+                caller.abandon()
+                raise
+            finally:
+                if process is not None:
+                    process.end_wait()
+                elif beside is not None:
+                    _end_wait_beside(beside, caller)
+                if waiter is not None and not waiter.admitted:
+                    callee.mailbox.stop_waiting(LANES[priority], waiter)
+        return caller.result()
+
+    async def inspect(self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float) -> Any:
+        """Have a receiver look at itself, before everything else it has to do."""
+        caller = TaskCaller(sender, next(self._router.references), to, items, current_task())
+        caller.callee = receiver
+        self._router.signal(receiver, URGENT_LANE, (INSPECT, sender, caller, items))
+        await self.wait(None, caller, timeout)
+        return caller.result()
+
+    async def control(self, sender: PID, receiver: Any, operation: object, timeout: float | None) -> Any:
+        """Have a supervisor do something to its children. It goes before what it was sent, and is never refused."""
+        task = current_task()
+        if receiver.works_in(task):
+            raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
+        caller = TaskCaller(sender, next(self._router.references), receiver.id, operation, task)
+        caller.callee = receiver
+        self._router.signal(receiver, SYSTEM_LANE, (CONTROL, sender, caller, operation))
+        await self.wait(None, caller, timeout)
+        return caller.result()
+
+    async def wait(self, process: "Process | None", caller: TaskCaller, timeout: float | None) -> None:
+        """Wait until a call is settled. Cancelled, it is abandoned."""
+        if timeout is not None:
+            self._router.clock.arm_call(caller, timeout)
+        else:
+            caller.wait_without_limit()
+        if process is not None:
+            process.begin_wait(caller)
+        try:
+            await park_as(caller.task, caller)
+        except BaseException:
+            caller.abandon()
+            raise
+        finally:
+            if process is not None:
+                process.end_wait()
+
+    def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
+        caller.callee = callee
+        kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
+        envelope = (kind, caller.pid, caller, caller.request)
+        lane = LANES[priority]
+        if not callee.open and callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
+            # It goes in by itself when there is room; until then the caller waits as for any answer.
+            waiter = CallWaiter(caller)
+            callee.mailbox.wait_for_room(lane, envelope, waiter)
+            return waiter
+        self._router.post(callee, caller.to, lane, envelope)
+        return None
+
+    def forward(self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority) -> bool:
+        """Hand a message or a call on, with its sender or caller unchanged."""
+        if not isinstance(origin, Caller):
+            if not isinstance(origin, PID | Alias):
+                raise BadInputError(
+                    "origin", origin, "the sender that handle_message was given, or the Caller of a call"
+                )
+            return self._router.send(origin, to, message, priority)
+        if get_ident() != self._router.loop_thread:
+            return self._router.bridge.run(self.forward, to, message, origin, priority)
+        receiver = self._router.resolve(to)
+        check_priority(priority)
+        origin.undefer()
+        origin.to, origin.request = to, message
+        if receiver is None or not receiver.accepting:
+            origin.settle(None, self._down(receiver, to, message))
+            return False
+        ring = ring_of(waiting_process(origin, self._router.processes), receiver)
+        if ring:
+            origin.settle(None, DeadlockError(to, message, ring))
+            return False
+        self._post_call(receiver, origin, priority)
+        return not origin.settled
+
+    def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
+        """Answer a call, from the loop or from any thread. False if nobody waits any more, as far as is known."""
+        if get_ident() != self._router.loop_thread:
+            self._router.bridge.post(self.reply, caller, value, error)
+            return not caller.settled
+        if caller.settle(value, error):
+            return True
+        self.late_replies += 1
+        return False
+
+    def _down(self, callee: Receiver | None, to: Any, request: object) -> TargetDownError:
+        reason = self._router.missing(to) if callee is None else callee.reason
+        return TargetDownError(to, request, reason or NoProcess())
+
+    def _refuse_ring(self, process: "Process", callee: Receiver, to: object, request: object) -> None:
+        ring = ring_of(process, callee)
+        if ring:
+            raise DeadlockError(to, request, ring)
+
+    def call_from_thread(
+        self,
+        process: "Process | None",
+        sender: PID,
+        to: Target,
+        request: object,
+        timeout: float | None,
+        priority: Priority,
+    ) -> Any:
+        """Call, and block this thread until the answer is there. ``process`` waits for this thread, if a process does."""
+        self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
+        self._router.resolve(to)
+        caller = ThreadCaller(sender, next(self._router.references), to, request)
+        self._router.bridge.post(self.begin, caller, priority, process)
+        try:
+            # The thread watches its own deadline: it holds even while something blocks the loop.
+            if not caller.parker.wait(timeout):
+                raise CallTimeoutError(to, request, timeout or 0.0)
+        except BaseException:
+            self._router.bridge.post(caller.abandon)
+            raise
+        return caller.result()
+
+    def begin(self, caller: Caller, priority: Priority, process: "Process | None" = None) -> None:
+        """Send a request whose caller does not wait here: a thread, or a meta-process."""
+        callee = self._router.resolve(caller.to)
+        if callee is None or not callee.accepting:
+            caller.settle(None, self._down(callee, caller.to, caller.request))
+        elif ring := ring_of(process, callee):
+            caller.settle(None, DeadlockError(caller.to, caller.request, ring))
+        else:
+            self._post_call(callee, caller, priority)
+
+
+def _end_wait_beside(process: "Process", caller: Caller) -> None:
+    # Its callback may have begun to wait for something else meanwhile.
+    if process.waiting is caller:
+        process.waiting = None

@@ -1,0 +1,83 @@
+"""One task that watches all deadlines of a node: timers, and calls in flight."""
+
+from collections.abc import Callable
+from math import inf
+
+import trio
+from trio.lowlevel import current_task
+
+from ..runtime.parking import park, wake
+from ..tables.pending_calls import Caller, Deadlines
+from ..tables.timers import Timer, Timers
+from ..vocabulary.errors import CallTimeoutError
+
+__all__ = ["Clock"]
+
+_TURN = 256
+"""Expiries in one turn; then others get theirs."""
+
+
+class Clock:
+    """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs a wake-up for nothing."""
+
+    __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "now", "timers")
+
+    def __init__(
+        self,
+        fire: Callable[[Timer], None],
+        run: Callable[[Callable[[], bool]], bool],
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
+        self.timers = Timers(run)
+        self.deadlines = Deadlines()
+        self._fire = fire
+        self.now = now
+        """The time that all deadlines of the node are compared with, from any thread; in tests it may be virtual."""
+        self._next = inf
+        self._scope: trio.CancelScope | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._stopped = False
+
+    def arm_call(self, caller: Caller, timeout: float) -> None:
+        """Give a call in flight ``timeout`` seconds."""
+        deadline = self.now() + timeout
+        self.deadlines.arm(caller, timeout, deadline)
+        if deadline < self._next:
+            self._earlier(deadline)
+
+    def arm_timer(self, timer: Timer, delay: float) -> None:
+        """Let a timer fire ``delay`` seconds from now."""
+        deadline = self.now() + delay
+        self.timers.arm(timer, deadline)
+        if deadline < self._next:
+            self._earlier(deadline)
+
+    def stop(self) -> None:
+        """Let the task end; no timer fires any more."""
+        self._stopped = True
+        self.timers.clear()
+        if self._task is not None:
+            wake(self._task)
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        self._task = current_task()
+        while not self._stopped:
+            now = self.now()
+            worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(now, _TURN, self._fire)
+            if worked:
+                await trio.lowlevel.checkpoint()
+                continue
+            self._next = min(self.deadlines.next(), self.timers.next())
+            with trio.CancelScope(deadline=self._next) as self._scope:
+                await park(self._task)
+            self._scope = None
+
+    def _earlier(self, deadline: float) -> None:
+        self._next = deadline
+        if self._scope is not None:
+            self._scope.deadline = deadline
+
+
+def _give_up(caller: Caller, timeout: float) -> None:
+    caller.settle(None, CallTimeoutError(caller.to, caller.request, timeout))

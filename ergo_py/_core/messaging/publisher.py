@@ -1,0 +1,169 @@
+"""Publishing: from a producer to every subscriber's mailbox, and what the node says about itself."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..runtime.bridge import get_ident
+from ..runtime.parking import PARKED, wake
+from ..tables.events import Event, Events, Subscription
+from ..vocabulary.envelopes import EVENT, NOTICE, Lane
+from ..vocabulary.ids import PID, EventName, Ref
+from ..vocabulary.messages import DeadLetter, EventStarted, EventStopped, Published
+from .receiver import NOBODY
+from .router import Router
+
+if TYPE_CHECKING:
+    from ..processes.process import Process
+
+__all__ = [
+    "APPLICATION_PHASE",
+    "BLOCKED",
+    "DEAD_LETTER",
+    "NODE_EVENTS",
+    "PROCESS_ENDED",
+    "PROCESS_STARTED",
+    "Publishing",
+    "RESTARTED",
+    "THREAD_ABANDONED",
+]
+
+PROCESS_STARTED: Final = "ergo.process_started"
+PROCESS_ENDED: Final = "ergo.process_ended"
+DEAD_LETTER: Final = "ergo.dead_letter"
+BLOCKED: Final = "ergo.blocked"
+THREAD_ABANDONED: Final = "ergo.thread_abandoned"
+RESTARTED: Final = "ergo.restarted"
+APPLICATION_PHASE: Final = "ergo.application_phase"
+NODE_EVENTS: Final = (
+    PROCESS_STARTED,
+    PROCESS_ENDED,
+    DEAD_LETTER,
+    BLOCKED,
+    THREAD_ABANDONED,
+    RESTARTED,
+    APPLICATION_PHASE,
+)
+"""The events that a node itself publishes; nothing is made of them while nobody has subscribed."""
+
+
+class Publishing:
+    """The events of one node, over its router."""
+
+    __slots__ = ("_log_dead_letter", "_node", "_router", "_token", "events", "heard")
+
+    def __init__(self, router: Router, node: PID, token: Ref) -> None:
+        self._router = router
+        self._node = node
+        self._token = token
+        self._log_dead_letter: Callable[[DeadLetter], None] | None = None
+        self.events = Events()
+        self.heard: set[str] = set()
+        """Which of the node's own events somebody has subscribed to: what every spawn and dead letter tests."""
+        for name in NODE_EVENTS:
+            self.events.register(Event(self.name(name), node, token, 0, notifies=False, is_open=False))
+
+    def name(self, given: "str | EventName") -> EventName:
+        """The full name of an event of this node."""
+        if isinstance(given, str):
+            return EventName(given, self._router.node)
+        return EventName(given.name, given.node or self._router.node)
+
+    def subscribe(self, name: EventName, subscriber: PID) -> bool:
+        """Add a subscriber; False if there is no such event."""
+        event = self.events.find(name)
+        if event is None:
+            return False
+        first = self.events.subscribe(event, subscriber)
+        if event.producer == self._node:
+            self._hear(name.name, True)
+        if first and event.notifies:
+            self._tell_producer(event, EventStarted(name))
+        return True
+
+    def unsubscribe(self, name: EventName, subscriber: PID) -> None:
+        """Take one relation of a subscriber away."""
+        event = self.events.find(name)
+        if event is None or not self.events.unsubscribe(event, subscriber):
+            return
+        if event.producer == self._node:
+            self._hear(name.name, False)
+        if event.notifies:
+            self._tell_producer(event, EventStopped(name))
+
+    def publish(self, publisher: PID, name: EventName, message: object, token: Ref | None) -> int:
+        """Give ``message`` to every subscriber. Returns how many have taken it.
+
+        Raises:
+            EventUnknownError: there is no such event.
+            NotAllowedError: the publisher has no right to it.
+        """
+        if get_ident() != self._router.loop_thread:
+            return self._router.bridge.run(self.publish, publisher, name, message, token)
+        event = self.events.get(name)
+        event.check_publisher(publisher, token)
+        publication = Published(event.name, message, time.time())
+        event.note(publication)
+        self._router.note(publisher, event.name, message)
+        envelope = (EVENT, event.producer, None, publication)
+        dropped = 0
+        find = self._router.processes.get
+        # Flat, because there may be thousands of subscribers, and they all get it in this turn.
+        for pid, subscription in event.subscribers.items():
+            process: Any = find(pid, NOBODY)
+            if process.open:
+                process.main.append(envelope)
+                if (task := process.task).custom_sleep_data is PARKED:
+                    wake(task)
+            elif process is NOBODY or not self._give(process, envelope, event, subscription):
+                subscription.dropped += 1
+                dropped += 1
+        return len(event.subscribers) - dropped
+
+    def _give(
+        self,
+        process: "Process",
+        envelope: tuple[int, PID, None, Published],
+        event: Event,
+        subscription: Subscription,
+    ) -> bool:
+        if event.name.name == DEAD_LETTER and not (process.accepting and process.mailbox.has_room(Lane.MAIN)):
+            # A dead letter about a dead letter would have no end.
+            process.mailbox.dropped += 1
+            return False
+        before = process.mailbox.dropped
+        taken = self._router.post(process, process.id, Lane.MAIN, envelope)
+        if taken and process.mailbox.dropped != before:
+            # It was taken, and something older had to go for it.
+            subscription.dropped += 1
+        return taken
+
+    def announce(self, name: str, message: object) -> None:
+        """Publish one of the node's own events, if anybody listens. From any thread, without waiting."""
+        if name not in self.heard:
+            return
+        if get_ident() != self._router.loop_thread:
+            self._router.bridge.post(self.announce, name, message)
+        else:
+            self.publish(self._node, self.name(name), message, self._token)
+
+    def _hear(self, name: str, heard: bool) -> None:
+        (self.heard.add if heard else self.heard.discard)(name)
+        if name == DEAD_LETTER:
+            # Set only while somebody listens: a flood of dead letters should cost no more than counting them.
+            self._router.dead_letters.announce = self._announce_dead_letter if heard else self._log_dead_letter
+
+    def log_dead_letters(self, log: Callable[[DeadLetter], None]) -> None:
+        """Have each dead letter logged, too. For a node that logs at the level debug."""
+        self._log_dead_letter = log
+        self._hear(DEAD_LETTER, DEAD_LETTER in self.heard)
+
+    def _announce_dead_letter(self, letter: DeadLetter) -> None:
+        if self._log_dead_letter is not None:
+            self._log_dead_letter(letter)
+        self.announce(DEAD_LETTER, letter)
+
+    def _tell_producer(self, event: Event, notice: EventStarted | EventStopped) -> None:
+        producer = self._router.processes.get(event.producer)
+        if producer is not None:
+            self._router.signal(producer, Lane.SYSTEM, (NOTICE, self._node, None, notice))

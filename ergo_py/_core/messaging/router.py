@@ -1,0 +1,443 @@
+"""From a target to a mailbox: the only place that resolves an address, and the only way a message is delivered."""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio.lowlevel import checkpoint, current_task, enable_ki_protection
+
+from ..runtime.bridge import Bridge, Parker, get_ident
+from ..runtime.parking import park_as
+from ..tables.dead_letters import DeadLetters
+from ..tables.mailbox import Verdict
+from ..tables.pending_calls import Caller, ring_of, waiting_process
+from ..tables.registry import Registry
+from ..vocabulary.envelopes import (
+    ADDRESSED,
+    CALL,
+    EVENT,
+    MAIN_LANE,
+    MESSAGE,
+    SYSTEM_LANE,
+    URGENT_LANE,
+    Divert,
+    Envelope,
+    Lane,
+    Overflow,
+    Priority,
+)
+from ..vocabulary.errors import (
+    BadInputError,
+    DeadlockError,
+    MailboxFullError,
+    NodeStoppedError,
+    TargetDownError,
+    TargetTypeError,
+)
+from ..vocabulary.ids import PID, Alias, EventName, Name, Target
+from ..vocabulary.messages import Diverted, Why
+from ..vocabulary.reasons import NoNode, NoProcess, Reason
+from .clock import Clock
+from .receiver import NOBODY, Receiver
+from .waiters import TaskWaiter
+
+if TYPE_CHECKING:
+    from ..processes.process import Process
+
+__all__ = ["Router", "check_priority"]
+
+LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
+"""The lane that each priority selects."""
+
+_ACCEPTED: Final = Verdict.ACCEPTED
+
+_SHORT_CUTS: Final = 64
+"""How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop starves nobody."""
+
+
+def check_priority(priority: object) -> Priority:
+    """Refuse what is no priority."""
+    if not isinstance(priority, Priority):
+        raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+    return priority
+
+
+class Router:
+    """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge, from any thread."""
+
+    __slots__ = (
+        "bridge",
+        "clock",
+        "creation",
+        "dead_letters",
+        "free",
+        "inline_calls",
+        "late_replies",
+        "loop_thread",
+        "node",
+        "numbers",
+        "peer",
+        "processes",
+        "references",
+        "registry",
+        "slice_end",
+        "stopped",
+    )
+
+    def __init__(
+        self, node: str, creation: int, bridge: Bridge, clock: Clock, dead_letters: DeadLetters, inline_calls: bool
+    ) -> None:
+        self.node = node
+        self.creation = creation
+        self.bridge = bridge
+        self.clock = clock
+        self.dead_letters = dead_letters
+        self.inline_calls = inline_calls
+        self.loop_thread = bridge.loop_thread
+        self.processes: dict[PID, Process] = {}
+        self.registry: Registry[Receiver] = Registry()
+        self.numbers = count(1)
+        """Of processes and aliases: what people type."""
+        self.references = count(1)
+        """Of calls and tokens, of which there are many more."""
+        self.late_replies = 0
+        self.stopped = False
+        self.free = _SHORT_CUTS
+        """How many more awaits may be done without a turn of the scheduler, and until when."""
+        self.slice_end = 0.0
+        self.peer: Any = NOBODY
+        """To whom was last sent, by anybody: one read and one write, in any thread."""
+        bridge.when_forked(self._forked)
+
+    def _forked(self) -> None:
+        # No thread is the loop's any more, so every verb goes to the bridge, which refuses.
+        self.loop_thread = 0
+        self.stopped = True
+        for process in self.processes.values():
+            process.accepting = process.open = process.measured = False
+
+    # -- addresses ---------------------------------------------------------------------------------------------------
+
+    def resolve(self, to: Target) -> Receiver | None:
+        """Find who is meant; None if nobody is there.
+
+        Raises:
+            TargetTypeError: ``to`` is no address.
+        """
+        if type(to) is PID:
+            return self.processes.get(to)
+        if isinstance(to, str):
+            return self.registry.names.get(to)
+        if isinstance(to, Alias):
+            return self.registry.aliases.get(to)
+        if isinstance(to, Name):
+            return self.registry.names.get(to.name) if to.node in ("", self.node) else None
+        raise TargetTypeError(to)
+
+    def missing(self, to: Target) -> Reason:
+        """Why nobody is at ``to``."""
+        node = self.node if isinstance(to, str) else (to.node or self.node)
+        return NoProcess() if node == self.node else NoNode(node)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a message nobody looks at.
+    @enable_ki_protection
+    def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        """Deliver a message. False if it became a dead letter.
+
+        Raises:
+            MailboxFullError: the receiver is full, and refuses.
+            TargetTypeError: ``to`` is no address.
+            NodeStoppedError: the node has stopped.
+        """
+        if type(to) is PID and not priority:
+            process: Any = self.peer
+            if to is not process.id:
+                self.peer = process = self.processes.get(to, NOBODY)
+            if process.open or (process.measured and process.mailbox.has_plenty()):
+                # In any thread: an append is one step, and the receiver looks again after it has marked itself as asleep.
+                process.main.append((MESSAGE, sender, None, message))
+                if process.task.custom_sleep_data is not None:
+                    process.stir()
+                return True
+        elif type(to) is Alias and not priority:
+            receiver = self.registry.aliases.get(to)
+            if receiver is not None and receiver.serves_in_passing(message, sender):
+                return True
+        return self._send(sender, to, message, priority)
+
+    def send_many(self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        """Deliver several messages of one sender to one receiver, in one step if they go into the mailbox of an open process."""
+        receiver = self.resolve(to)
+        if receiver is None or not receiver.open or priority:
+            for message in messages:
+                self.send(sender, to, message, priority)
+            return
+        kind = self._kind(receiver, to)
+        receiver.mailbox.main.extend([(kind, sender, to, message) for message in messages])
+        receiver.stir()
+
+    def _send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
+        check_priority(priority)
+        receiver = self.resolve(to)
+        if get_ident() != self.loop_thread:
+            return self._send_from_thread(sender, to, message, priority, receiver)
+        if receiver is None:
+            return self._to_nobody(sender, to, message)
+        return self.post(receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message))
+
+    def _kind(self, receiver: Receiver, to: Target) -> int:
+        return ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+
+    def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
+        """Account for what threads have appended to a mailbox in the moment in which its owner ended."""
+        while lane:
+            _, sender, ref, message = lane.popleft()
+            if isinstance(ref, Caller):
+                ref.settle(None, TargetDownError(ref.to, ref.request, NoProcess()))
+            else:
+                self._to_nobody(sender, pid, message)
+
+    def find_nobody(self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None) -> bool:
+        """Account for a message that found nobody, or somebody who takes no more, when it was sent. From any thread.
+
+        Nobody looks again when it comes to the loop: its sender has been told False, and may have sent more since.
+        """
+        if get_ident() != self.loop_thread:
+            self.bridge.post(self.find_nobody, sender, to, message, receiver)
+        elif receiver is None:
+            self._to_nobody(sender, to, message)
+        else:
+            self.bury((MESSAGE, sender, None, message), to, Why.STOPPING, receiver)
+        return False
+
+    def _to_nobody(self, sender: PID | Alias, to: Target, message: object) -> bool:
+        if self.stopped:
+            raise NodeStoppedError(self.node)
+        why = Why.NO_PROCESS if isinstance(self.missing(to), NoProcess) else Why.NO_NODE
+        self.dead_letters.add(sender, to, message, why)
+        return False
+
+    def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
+        """Put a user's envelope into a mailbox, as far as its owner allows."""
+        if receiver.open and lane is MAIN_LANE:
+            receiver.mailbox.main.append(envelope)
+            receiver.stir()
+            return True
+        if not receiver.accepting:
+            self.bury(envelope, to, Why.STOPPING, receiver)
+            return False
+        verdict, displaced = receiver.mailbox.admit(lane, envelope)
+        if verdict is _ACCEPTED:
+            receiver.wake()
+            return True
+        if verdict is Verdict.DISPLACED:
+            if displaced is not None:
+                self.bury(displaced, receiver.id, Why.DISPLACED, receiver)
+            receiver.wake()
+            return True
+        if verdict is Verdict.DIVERTED:
+            return self._divert(receiver, to, lane, envelope)
+        if verdict is Verdict.PASSED:
+            return True
+        self.bury(envelope, to, Why.FULL, receiver)
+        if verdict is Verdict.REFUSED and envelope[0] in (MESSAGE, ADDRESSED):
+            raise MailboxFullError(to, envelope[3], receiver.mailbox.limit)
+        return False
+
+    def _divert(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
+        _, sender, ref, payload = envelope
+        rule = receiver.mailbox.overflow
+        receiver.mailbox.dropped += 1
+        other = self.registry.names.get(rule.to) if isinstance(rule, Divert) else None
+        wrapped = (
+            CALL if isinstance(ref, Caller) else MESSAGE,
+            sender,
+            ref if isinstance(ref, Caller) else None,
+            Diverted(receiver.id, rule.tag if isinstance(rule, Divert) else "", payload, sender),
+        )
+        # What was diverted once and finds no room again is not sent round in circles.
+        if isinstance(payload, Diverted) or other is None or not other.accepting or not other.mailbox.has_room(lane):
+            self.bury(envelope, to, Why.FULL, receiver)
+            return False
+        if isinstance(ref, Caller):
+            ring = ring_of(waiting_process(ref, self.processes), other)
+            if ring:
+                ref.settle(None, DeadlockError(ref.to, ref.request, ring))
+                return False
+            ref.callee = other
+        return self.post(other, to, lane, wrapped)
+
+    def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
+        """Take notice of something that is sent on another way than :meth:`send`: a router that is observed tells of it."""
+
+    def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
+        """Account for a user's envelope that is not delivered: a call is answered, anything else is a dead letter."""
+        kind, sender, ref, payload = envelope
+        if isinstance(ref, Caller):
+            if why in (Why.FULL, Why.DISPLACED):
+                ref.settle(None, MailboxFullError(ref.to, ref.request, receiver.mailbox.limit))
+            else:
+                ref.settle(None, TargetDownError(ref.to, ref.request, receiver.reason or NoProcess()))
+        elif kind <= EVENT:
+            self.dead_letters.add(sender, to, payload, why)
+
+    def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a signal of the kernel's own: never refused, never dropped."""
+        if lane is MAIN_LANE:
+            receiver.mailbox.mixed = True
+        receiver.mailbox.push(lane, envelope)
+        receiver.wake()
+
+    async def send_wait(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, timeout: float | None
+    ) -> bool:
+        """Like :meth:`send`, but wait for room if the receiver's rule is WAIT."""
+        receiver = self.resolve(to)
+        lane = LANES[priority]
+        if (
+            receiver is None
+            or receiver.mailbox.overflow is not Overflow.WAIT
+            or not receiver.accepting
+            or receiver.mailbox.has_room(lane)
+        ):
+            sent = self.send(sender, to, message, priority)
+            await self.pause()
+            return sent
+        waiter = TaskWaiter(current_task())
+        envelope = (self._kind(receiver, to), sender, to, message)
+        receiver.mailbox.wait_for_room(lane, envelope, waiter)
+        self.note(sender, to, message)
+        try:
+            with trio.move_on_after(inf if timeout is None else timeout):
+                await park_as(waiter.task, waiter)
+        finally:
+            if waiter.admitted is None:
+                receiver.mailbox.stop_waiting(lane, waiter)
+        if waiter.admitted is None:
+            receiver.mailbox.dropped += 1
+            self.bury(envelope, to, Why.FULL, receiver)
+            raise MailboxFullError(to, message, receiver.mailbox.limit)
+        if not waiter.admitted:
+            self.bury(envelope, to, Why.STOPPING, receiver)
+        return waiter.admitted
+
+    async def pause(self) -> None:
+        """Stand for a schedule point where one each time would cost more than the work: a real one now and then."""
+        if self.pause_is_due():
+            await self.turn()
+
+    def pause_is_due(self) -> bool:
+        """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting a pause than for their work."""
+        self.free = free = self.free - 1
+        return free <= 0 or (not free & 7 and perf_counter() >= self.slice_end)
+
+    async def turn(self) -> None:
+        """Let others run."""
+        self.free = _SHORT_CUTS
+        await checkpoint()
+        self.slice_end = perf_counter() + 0.001
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def _send_from_thread(
+        self, sender: PID | Alias, to: Target, message: object, priority: Priority, receiver: Receiver | None
+    ) -> bool:
+        # Looking into the tables from a thread is safe: one read of a dict. Who is found here gets the message, on whichever way:
+        # if the loop looked again, a name that has changed hands in the meantime would bring it after those sent later.
+        self.bridge.check_open()
+        if receiver is None or not receiver.accepting:
+            return self.find_nobody(sender, to, message, receiver)
+        envelope = (self._kind(receiver, to), sender, to, message)
+        if receiver.open and not priority:
+            # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
+            return self.post(receiver, to, MAIN_LANE, envelope)
+        box, lane = receiver.mailbox, LANES[priority]
+        if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
+            self.bridge.post(self.arrive, receiver, lane, envelope)
+            return True
+        with self.bridge.lock:
+            is_in = receiver.measured and lane is MAIN_LANE and box.take_in(envelope)
+            fits = is_in or box.promise(lane)
+        if is_in:
+            receiver.stir()
+            return True
+        if fits:
+            self.bridge.post(self.arrive_promised, receiver, lane, envelope)
+            return True
+        if box.overflow is Overflow.WAIT:
+            return self._wait_in_thread(_ThreadWaiter(self, receiver, lane, envelope))
+        self.bridge.post(self._refused_in_thread, receiver, sender, to, message)
+        raise MailboxFullError(to, message, box.limit)
+
+    def arrive(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a message that a thread has sent."""
+        _, sender, to, message = envelope
+        if lane is not MAIN_LANE or not receiver.serves_in_passing(message, sender):
+            self.post(receiver, to, lane, envelope)
+
+    def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        """Put a message for which a place was promised."""
+        accepted = receiver.accepting
+        with self.bridge.lock:
+            # Given back when the message is in it: what is sent after it goes straight in as soon as nothing is on its way.
+            if accepted:
+                receiver.mailbox.push(lane, envelope)
+            receiver.mailbox.redeem(lane)
+        if accepted:
+            receiver.wake()
+        else:
+            self.bury(envelope, envelope[2], Why.STOPPING, receiver)
+
+    def _wait_in_thread(self, waiter: "_ThreadWaiter") -> bool:
+        self.bridge.post(waiter.begin)
+        try:
+            waiter.parker.wait(None)
+        except BaseException:
+            self.bridge.post(waiter.give_up)
+            raise
+        return bool(waiter.parker.value)
+
+    def _refused_in_thread(self, receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> None:
+        receiver.mailbox.dropped += 1
+        self.dead_letters.add(sender, to, message, Why.FULL)
+
+
+class _ThreadWaiter:
+    """A thread that waits for room in a mailbox. All but the waiting happens on the loop."""
+
+    __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
+
+    def __init__(self, router: Router, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
+        self._router = router
+        self._receiver = receiver
+        self._lane = lane
+        self._envelope = envelope
+        self.parker: Parker[bool] = Parker()
+
+    def begin(self) -> None:
+        receiver, lane = self._receiver, self._lane
+        if not receiver.accepting:
+            self.settle(False)
+            return
+        # The place is taken as it is looked for, since other threads look for one, too.
+        with self._router.bridge.lock:
+            fits = receiver.mailbox.promise(lane)
+        if fits:
+            self._router.arrive_promised(receiver, lane, self._envelope)
+            self.parker.settle(True)
+        else:
+            receiver.mailbox.wait_for_room(lane, self._envelope, self)
+
+    def settle(self, admitted: bool, /) -> None:
+        if not admitted:
+            self._router.bury(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
+        self.parker.settle(admitted)
+
+    def give_up(self) -> None:
+        self._receiver.mailbox.stop_waiting(self._lane, self)

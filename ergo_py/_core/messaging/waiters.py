@@ -1,0 +1,98 @@
+"""Those who wait on the loop: for an answer, or for room in a mailbox."""
+
+from typing import Any
+
+from trio.lowlevel import Task
+
+from ..runtime.bridge import Parker
+from ..runtime.parking import wake_with
+from ..tables.pending_calls import Caller
+from ..vocabulary.errors import TargetDownError
+from ..vocabulary.ids import PID, Alias
+from ..vocabulary.reasons import NoProcess
+
+__all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller"]
+
+
+class TaskCaller(Caller):
+    """A call whose caller is a trio task."""
+
+    __slots__ = ("_endless", "task")
+
+    _endless: bool
+    """Set only for a call without a time limit, so that the others do not pay for it."""
+
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: object, task: Task) -> None:
+        # Spelled out, as is settle: by way of the base class they cost twice as much, and every call pays for both.
+        self.pid = pid
+        self.number = number
+        self.to = to
+        self.request = request
+        self.task = task
+        self.settled = self._deferred = False
+        self.callee = self.value = self.error = None
+
+    def wait_without_limit(self) -> None:
+        """Note that nothing but an answer ends the wait."""
+        self._endless = True
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether it is waited for only for some time."""
+        return not hasattr(self, "_endless")
+
+    def settle(self, value: Any, error: BaseException | None) -> bool:
+        if self.settled:
+            return False
+        self.settled = True
+        if self._deferred:
+            self.undefer()
+        self.value = value
+        self.error = error
+        # By identity of the call: the task may already sleep for another one.
+        wake_with(self.task, self)
+        return True
+
+
+class ThreadCaller(Caller):
+    """A call whose caller is an OS thread."""
+
+    __slots__ = ("parker",)
+
+    def __init__(self, pid: PID | Alias, number: int, to: object, request: object) -> None:
+        super().__init__(pid, number, to, request)
+        self.parker: Parker[None] = Parker()
+
+    def awaken(self) -> None:
+        self.parker.settle(None)
+
+
+class TaskWaiter:
+    """A trio task that waits for room in a mailbox."""
+
+    __slots__ = ("admitted", "task")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.admitted: bool | None = None
+
+    def settle(self, admitted: bool, /) -> None:
+        self.admitted = admitted
+        wake_with(self.task, self)
+
+
+class CallWaiter:
+    """A call that waits for room. The caller itself waits for the answer, whatever happens to the envelope."""
+
+    __slots__ = ("admitted", "caller")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.admitted = False
+
+    def settle(self, admitted: bool, /) -> None:
+        self.admitted = admitted
+        callee = self.caller.callee
+        if not admitted and callee is not None:
+            reason = callee.reason or NoProcess()
+            self.caller.settle(None, TargetDownError(self.caller.to, self.caller.request, reason))

@@ -1,0 +1,1 @@
+"""The lifecycle of a meta-process: its reader, its handler, its termination."""

@@ -1,0 +1,405 @@
+"""What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow receiver."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trio.lowlevel import current_task, enable_ki_protection
+
+from ..messaging.receiver import NOBODY, Receiver
+from ..messaging.router import LANES, Router
+from ..messaging.waiters import TaskWaiter
+from ..runtime.bridge import Parker
+from ..runtime.parking import park_as
+from ..vocabulary.envelopes import ADDRESSED, MESSAGE, Envelope, Lane, Overflow, Priority
+from ..vocabulary.errors import MailboxFullError
+from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.messages import Why
+from ..vocabulary.options import Behind
+
+__all__ = ["Outbox"]
+
+Entry = tuple[Target, object, Priority]
+
+
+class Outbox:
+    """A queue from one reader to its receivers, in the order of sending.
+
+    While its receiver keeps up, a reader in a thread puts messages straight into the receiver's mailbox, as any thread may. Only
+    what follows on one that has to wait is queued here.
+
+    The thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then.
+    The thread announces that it waits and then looks again, at every reason to go on. So nothing is lost, and nobody waits in vain.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_closed",
+        "_door",
+        "_emptied",
+        "_forced",
+        "_holds",
+        "_overran",
+        "_overrun",
+        "_peer",
+        "_queue",
+        "_router",
+        "_sender",
+        "_waits",
+        "_winds_up",
+        "backlog",
+        "direct",
+        "dropped",
+        "policy",
+        "reader",
+        "released",
+        "sent",
+    )
+
+    def __init__(
+        self, router: Router, sender: PID | Alias, backlog: int, policy: Behind, overrun: Callable[[], None]
+    ) -> None:
+        self._router = router
+        self._sender = sender
+        self._queue: deque[Entry] = deque()
+        self._armed = False
+        self._door: tuple[Receiver, Lane, Entry] | None = None
+        """The first message, which waits at its receiver's mailbox and goes in by itself."""
+        self._holds = False
+        """The loop has taken messages out of the queue that are not delivered, or has closed it."""
+        self._peer: Any = NOBODY
+        """To whom the reader has last sent, if that is an open process."""
+        self._forced = False
+        self._closed = False
+        self._winds_up = False
+        self._overrun = overrun
+        self._overran = False
+        """The meta-process ends because too many were queued: more would come after a gap."""
+        self._waits: Parker[None] | None = None
+        self._emptied: list[TaskWaiter] = []
+        self.backlog = backlog
+        self.policy = policy
+        self.reader = 0
+        """The thread that may put messages straight into mailboxes; 0 if there is none. Changed by the loop only."""
+        self.released = False
+        """The stop has come: nobody waits here any more."""
+        self.sent = 0
+        """Changed by the loop only."""
+        self.direct = 0
+        """How many have not been queued; changed by the reader only."""
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._queue) + (self._door is not None)
+
+    @property
+    def reader_waits(self) -> bool:
+        """Whether the reader's thread is held up by a slow receiver at this moment."""
+        return self._waits is not None
+
+    # -- straight to the receiver ------------------------------------------------------------------------------------
+
+    def deliver(self, to: Target, message: object, priority: Priority) -> bool:
+        """Put a message into the mailbox of an open process that keeps up, from the reader. False if that cannot be done."""
+        receiver: Any = self._peer
+        kind = MESSAGE
+        if to is not receiver.id:
+            receiver = self._router.resolve(to)
+            if receiver is None or not receiver.open:
+                receiver = NOBODY
+            elif receiver.splits and type(to) is not PID:
+                kind = ADDRESSED
+            self._peer = receiver
+        # The queue first, as in _is_clear, which costs too much here.
+        if self._queue or self._holds or self._overran or priority:
+            return False
+        if not receiver.open or len(receiver.main) >= self.backlog:
+            return False
+        self.direct += 1
+        receiver.main.append((kind, self._sender, to, message))
+        if receiver.task.custom_sleep_data is not None:
+            receiver.stir()
+        return True
+
+    def _is_clear(self) -> bool:
+        """Whether the reader overtakes nothing of its own if it sends straight to the receiver."""
+        # In this order: what the loop takes out of the queue it holds before, and has delivered after.
+        return not (self._queue or self._holds or self._overran)
+
+    # -- in the reader's thread --------------------------------------------------------------------------------------
+
+    def put(self, to: Target, message: object, priority: Priority) -> bool:
+        """Send a message, waiting or dropping as the policy says when too many are queued."""
+        if self.deliver(to, message, priority):
+            return True
+        receiver = self._router.resolve(to)
+        if self.policy is Behind.WAIT and receiver is not None and receiver.open and self._is_clear() and not priority:
+            self._wait_at(receiver)
+            if self.deliver(to, message, priority):
+                return True
+        if receiver is None or not receiver.accepting:
+            self._router.bridge.do(self._find_nobody, to, message, receiver)
+            return False
+        self._router.bridge.check_open()
+        if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
+            return False
+        self._queue.append((to, message, priority))
+        if not self._armed:
+            self._armed = True
+            self._router.bridge.post(self.flush)
+        return True
+
+    def put_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
+        """Send several messages to one receiver: in one step if it keeps up, else one by one."""
+        receiver = self._router.resolve(to)
+        if (
+            receiver is not None
+            and receiver.open
+            and len(receiver.mailbox.main) + len(messages) <= self.backlog
+            and self._is_clear()
+            and not priority
+        ):
+            self.direct += len(messages)
+            self._router.send_many(self._sender, to, messages, priority)
+            return
+        for message in messages:
+            self.put(to, message, priority)
+
+    def _wait_at(self, receiver: Any) -> None:
+        """Wait until a receiver has worked off half of what it may be behind, or the stop has come, or it is ending."""
+        parker: Parker[None] = Parker()
+        self._waits = parker
+        self._router.bridge.post(self._call_when_there_is_room, receiver, parker)
+        if not self.released:
+            parker.wait(None)
+        self._waits = None
+
+    def _call_when_there_is_room(self, receiver: Receiver, parker: Parker[None]) -> None:
+        if receiver.accepting and self.is_behind(receiver, Lane.MAIN):
+            receiver.mailbox.wait_for_room(Lane.MAIN, None, _Waker(parker), max(1, self.backlog // 2))
+        else:
+            parker.settle(None)
+
+    def _make_room(self, to: Target, message: object) -> bool:
+        """Returns whether the new message may be queued."""
+        if not self.released:
+            match self.policy:
+                case Behind.WAIT:
+                    self._wait()
+                    return True
+                case Behind.DROP_OLDEST:
+                    self._drop_oldest()
+                    return True
+                case Behind.STOP:
+                    self._overran = True
+                    self._overrun()
+        self._drop(to, message)
+        return False
+
+    def _wait(self) -> None:
+        while len(self._queue) >= self.backlog and not self.released:
+            parker: Parker[None] = Parker()
+            self._waits = parker
+            if len(self._queue) >= self.backlog and not self.released:
+                parker.wait(None)
+            self._waits = None
+
+    def wind_up(self) -> None:
+        """Wait until everything is delivered, or the stop has come: nothing more follows."""
+        if len(self):
+            self._router.bridge.post(self.rush)
+        while len(self) and not self.released:
+            parker: Parker[None] = Parker()
+            self._waits = parker
+            if len(self) and not self.released:
+                parker.wait(None)
+            self._waits = None
+
+    def _drop_oldest(self) -> None:
+        try:
+            to, message, _ = self._queue.popleft()
+        except IndexError:  # the loop was faster
+            return
+        self._drop(to, message)
+
+    def _drop(self, to: Target, message: object) -> None:
+        self.dropped += 1
+        self._router.bridge.do(self._router.dead_letters.add, self._sender, to, message, Why.FULL)
+
+    # -- on the loop -------------------------------------------------------------------------------------------------
+
+    def offer(self, to: Target, message: object, priority: Priority) -> bool:
+        """Queue a message of a reader that is a task, which cannot wait in a plain function.
+
+        Raises:
+            MailboxFullError: too many are queued, and the policy is to wait.
+        """
+        receiver = self._router.resolve(to)
+        if receiver is None or not receiver.accepting:
+            self._find_nobody(to, message, receiver)
+            return False
+        if len(self._queue) >= self.backlog or self._overran:
+            if self.policy is Behind.WAIT and not self.released:
+                self._drop(to, message)
+                raise MailboxFullError(to, message, self.backlog)
+            if not self._make_room(to, message):
+                return False
+        self._queue.append((to, message, priority))
+        self.flush()
+        return True
+
+    def _find_nobody(self, to: Target, message: object, receiver: Receiver | None) -> None:
+        self.sent += 1
+        self._router.note(self._sender, to, message)
+        self._router.find_nobody(self._sender, to, message, receiver)
+
+    @enable_ki_protection
+    def flush(self) -> None:
+        """Deliver what is queued, as far as the receivers keep up."""
+        self._armed = False
+        self._deliver()
+        waits = self._waits
+        if waits is not None and (self.released or len(self) * 2 <= (0 if self._winds_up else self.backlog)):
+            waits.settle(None)
+        if self._emptied and not len(self):
+            emptied, self._emptied = self._emptied, []
+            for waiter in emptied:
+                waiter.settle(True)
+
+    def _deliver(self) -> None:
+        self._holds = True
+        try:
+            self._move()
+        finally:
+            self._holds = self._door is not None or self._closed
+
+    def _move(self) -> None:
+        queue, router = self._queue, self._router
+        while queue and self._door is None:
+            try:
+                entry = queue.popleft()
+            except IndexError:  # the reader has dropped its oldest
+                return
+            to, message, priority = entry
+            if self._closed:
+                # Sent by a reader that was left behind, in the moment in which it was.
+                router.dead_letters.add(self._sender, to, message, Why.STOPPING)
+                continue
+            receiver, lane = router.resolve(to), LANES[priority]
+            if receiver is not None and receiver.accepting and self.is_behind(receiver, lane):
+                self._door = (receiver, lane, entry)
+                letter = envelope(receiver, self._sender, to, message)
+                receiver.mailbox.wait_for_room(lane, letter, self, self.backlog)
+                router.note(self._sender, to, message)
+                return
+            self._hand_over(entry)
+
+    def _hand_over(self, entry: Entry) -> None:
+        to, message, priority = entry
+        try:
+            self._router.send(self._sender, to, message, priority)
+        except MailboxFullError:
+            # It had to be now: counted and dead-lettered by the router.
+            self.dropped += 1
+        else:
+            self.sent += 1
+
+    def is_behind(self, receiver: Receiver, lane: Lane) -> bool:
+        """Whether a receiver has as much to do as it may have before the reader waits."""
+        if self._forced:
+            return False
+        box = receiver.mailbox
+        if box.limit and box.overflow in (Overflow.RAISE, Overflow.WAIT) and not box.has_room(lane):
+            return True
+        return not self._winds_up and box.depth(lane) >= self.backlog
+
+    def settle(self, admitted: bool, /) -> None:
+        """The first message went in, or its receiver is ending."""
+        door, self._door = self._door, None
+        if door is not None:
+            if admitted:
+                self.sent += 1
+            else:
+                to, message, _ = door[2]
+                self._router.dead_letters.add(self._sender, to, message, Why.STOPPING)
+        self.flush()
+
+    def follow(self, to: Target, message: object, priority: Priority) -> bool:
+        """Queue a message of the handler behind those of the reader to the same receiver, from any thread.
+
+        Returns False if there are none: then it may be sent at once, without overtaking anything.
+        """
+        if self._queue and self._door is None and self._router.bridge.on_loop():
+            self.flush()
+        if not len(self):
+            return False
+        receiver, door = self._router.resolve(to), self._door
+        try:
+            ahead = [entry[0] for entry in self._queue]
+        except RuntimeError:  # changed by the other side in the middle of this look: so there was something
+            ahead = [to]
+        if (door is None or door[0] is not receiver) and all(
+            self._router.resolve(one) is not receiver for one in ahead
+        ):
+            return False
+        self._queue.append((to, message, priority))
+        self._router.bridge.do(self.flush)
+        return True
+
+    def rush(self) -> None:
+        """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more follows."""
+        self._winds_up = True
+        door, self._door = self._door, None
+        if door is not None:
+            receiver, lane, entry = door
+            receiver.mailbox.stop_waiting(lane, self)
+            self._queue.appendleft(entry)
+        self.flush()
+
+    async def wait_until_empty(self) -> None:
+        """Wait until everything is delivered."""
+        while len(self):
+            waiter = TaskWaiter(current_task())
+            self._emptied.append(waiter)
+            try:
+                await park_as(waiter.task, waiter)
+            finally:
+                if waiter in self._emptied:
+                    self._emptied.remove(waiter)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let the reader go, whatever it waits for. From the loop, when the stop has come."""
+        self.released = True
+        waits = self._waits
+        if waits is not None:
+            waits.settle(None)
+
+    def force(self) -> None:
+        """Deliver the rest now. Where it is refused it becomes dead letters."""
+        self._forced = True
+        self.rush()
+
+    def close(self) -> None:
+        """Deliver nothing any more."""
+        self.release()
+        self.force()
+        self._closed = self._holds = True
+
+
+class _Waker:
+    """Wakes a reader's thread that waits for room in a mailbox."""
+
+    __slots__ = ("_parker",)
+
+    def __init__(self, parker: Parker[None]) -> None:
+        self._parker = parker
+
+    def settle(self, _admitted: bool, /) -> None:
+        self._parker.settle(None)
+
+
+def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
+    """The envelope of a message that has to wait for room at its receiver."""
+    return (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)

@@ -1,0 +1,114 @@
+"""The reader of a meta-process: ``start``, from its beginning to its end, in a thread or in a task."""
+
+from typing import TYPE_CHECKING, Any
+
+import outcome
+from trio.lowlevel import Task, current_task
+
+from ..processes.message_loop import check_plain
+from ..runtime.bridge import ReaderThread, get_ident
+from ..runtime.detached_task import Errand, without_cancellation
+from ..tables.callbacks import runs_callbacks
+from ..vocabulary.errors import NodeStoppedError, SpawnError
+from ..vocabulary.reasons import Normal
+
+if TYPE_CHECKING:
+    from .meta import Meta
+
+__all__ = ["in_reader", "read", "reader_ended", "start_reader"]
+
+
+def start_reader(meta: "Meta") -> None:
+    """Start the reader where the colour of ``start`` says.
+
+    Raises:
+        SpawnError: the system has no thread to give.
+    """
+    if not meta.has_thread:
+        meta.reader = Errand(lambda: reader_ended(meta))
+        meta.reader.start(meta.kernel, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
+        return
+    kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
+    meta.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta))
+    try:
+        thread.start()
+    except RuntimeError as error:
+        meta.thread = None
+        raise SpawnError(f"the system has no thread for {meta.callbacks.behaviour}: {error}") from error
+    meta.outbox.reader = thread.ident
+
+
+def in_reader(meta: "Meta") -> bool:
+    """Whether this code is run by the reader: its thread, its task, or a task below that."""
+    if meta.has_thread:
+        return meta.thread is not None and get_ident() == meta.thread.ident
+    reader = None if meta.reader is None else meta.reader.task
+    if reader is None or not meta.router.bridge.on_loop():
+        return False
+    try:
+        task: Task | None = current_task()
+    except RuntimeError:  # a callback of the loop itself
+        return False
+    while task is not None and task is not reader:
+        nursery = task.parent_nursery
+        task = None if nursery is None else nursery.parent_task
+    return task is not None
+
+
+def _read_in_thread(meta: "Meta") -> None:
+    result = outcome.capture(_start, meta)
+    try:
+        # After everything it has sent: the bridge keeps the order of a thread.
+        meta.router.bridge.post(_thread_ended, meta, result)
+    except NodeStoppedError:
+        # Left behind by a node that is no more: nobody else closes what it had opened.
+        meta.resources.close()
+
+
+def _start(meta: "Meta") -> None:
+    check_plain(meta, "start", meta.behaviour.start())
+    # It has ended well when its messages have found their receivers, however slow these are.
+    meta.outbox.wind_up()
+
+
+def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
+    meta.kernel.breather.give_place_back()
+    _ended(meta, result)
+    meta.straggler_ended("reader")
+
+
+@runs_callbacks
+async def read(meta: "Meta") -> None:
+    """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since nobody else needs this one."""
+    try:
+        await meta.behaviour.start()
+        meta.outbox.rush()
+        await meta.outbox.wait_until_empty()
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failure = without_cancellation(error)
+        if failure is None:
+            raise
+        _ended(meta, outcome.Error(failure))
+        return
+    if meta.reason is None:
+        meta.reader_gone.set()
+        await meta.end_here(Normal())
+
+
+def reader_ended(meta: "Meta") -> None:
+    """Note that the reader's task has ended, if it did not say so itself: it was told to, or cut off."""
+    _ended(meta, outcome.Value(None))
+
+
+def _ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
+    meta.reader_gone.set()
+    if meta.reason is not None:
+        # It was told to end: how it did so says nothing.
+        if isinstance(result, outcome.Error):
+            meta.pass_on(result.error)
+    elif isinstance(result, outcome.Error):
+        meta.finish(meta.failed("start", result.error))
+    else:
+        meta.finish(Normal())

@@ -1,0 +1,212 @@
+"""How a meta-process comes to be: initialised, its reader started, or nothing at all."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import outcome
+import trio
+
+from ..kernel import Kernel
+from ..messaging.observer import Spawned
+from ..processes.process import Process
+from ..processes.termination import stop_all
+from ..runtime.bridge import Parker
+from ..runtime.detached_task import Errand, is_cut_off
+from ..vocabulary.errors import (
+    BehaviourError,
+    InitError,
+    InitTimeoutError,
+    NodeStoppedError,
+    SpawnError,
+    TooManyReadersError,
+)
+from ..vocabulary.ids import Alias
+from ..vocabulary.options import MetaOptions
+from ..vocabulary.reasons import Crashed, Reason, Shutdown
+from ..vocabulary.states import MetaState
+from .reader import in_reader, read, reader_ended, start_reader
+from .shared_state import watch_writes
+from .termination import release
+
+if TYPE_CHECKING:
+    from .meta import Meta
+
+__all__ = ["spawn", "spawn_beside", "spawn_from_thread"]
+
+
+async def spawn(
+    kind: "type[Meta]",
+    owner: "Process | Meta",
+    behaviour: Any,
+    options: MetaOptions,
+    birth: Errand | None = None,
+    reads: bool = False,
+) -> "Meta":
+    """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth`` goes on as the reader.
+
+    Raises:
+        SpawnError: and nothing of it remains.
+    """
+    kernel = owner.kernel
+    if kernel.router.stopped:
+        raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
+    if not isinstance(owner, Process):
+        owner.allow_spawn()
+    meta = kind(kernel, behaviour, options, owner, owner if isinstance(owner, Process) else owner.process)
+    for name in ("handle_inspect", "unblock"):
+        if name in meta.callbacks.asynchronous:
+            raise BehaviourError(
+                f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
+            )
+    if meta.has_thread and kernel.breather.readers >= kernel.max_reader_threads:
+        raise TooManyReadersError(kernel.max_reader_threads)
+    meta.birth = birth
+    # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
+    object.__setattr__(behaviour, "_meta", meta)
+    if meta.has_thread:
+        # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
+        kernel.breather.take_place()
+    kernel.router.registry.add_alias(meta.id, meta)
+    owner.own(meta.id, meta)
+    try:
+        await _initialise(meta)
+        if kernel.debug_shared_state:
+            watch_writes(behaviour, partial(_side, meta), partial(_report_shared, meta))
+        if reads and not meta.has_thread:
+            meta.reader = birth
+        else:
+            start_reader(meta)
+    except BaseException as error:
+        reason = _begin_to_undo(meta, error)
+        if meta.owned and not isinstance(error, GeneratorExit):
+            with trio.CancelScope(shield=True):
+                await stop_all(meta.owned, reason)
+        release(meta)
+        if isinstance(error, SpawnError) or not isinstance(error, Exception):
+            raise
+        raise InitError(meta.callbacks.behaviour, error, reason) from error
+    meta.initialised = True
+    if kernel.observer is None:
+        # One who observes is told of what the handler is given.
+        meta.passing = behaviour._serve_in_passing
+    else:
+        kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
+    if len(meta.mailbox):
+        meta.wake()
+    if birth is None:
+        await kernel.router.pause()
+    return meta
+
+
+def spawn_beside(
+    kind: "type[Meta]",
+    kernel: Kernel,
+    find_owner: "Callable[[], Awaitable[Process | Meta]]",
+    behaviour: Any,
+    options: MetaOptions,
+    told: Callable[[BaseException | None], None],
+) -> Errand:
+    """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it is that very one.
+
+    ``told`` is called once: with None when its reader starts, or with the exception that is why there is none.
+
+    Raises:
+        NodeStoppedError: the node has ended.
+    """
+    made: Meta | None = None
+
+    def ended() -> None:
+        if made is not None and not made.has_thread:
+            reader_ended(made)
+
+    async def live() -> None:
+        nonlocal made
+        try:
+            made = await spawn(kind, await find_owner(), behaviour, options, errand, reads=True)
+        except BaseException as error:
+            told(error)
+            if is_cut_off(error):
+                raise
+            return
+        told(None)
+        if not made.has_thread:
+            await read(made)
+
+    errand = Errand(ended)
+    try:
+        errand.start(kernel, live, type(behaviour).__qualname__)
+    except RuntimeError:  # the nursery is closed
+        raise NodeStoppedError(kernel.pid.node, "it starts nothing any more") from None
+    return errand
+
+
+async def _initialise(meta: "Meta") -> None:
+    passing = meta.behaviour._begin_in_passing
+    if "init" not in meta.callbacks.defined or (passing is not None and passing()):
+        return
+    timeout = meta.options.init_timeout
+    with trio.CancelScope(deadline=trio.current_time() + timeout) as meta._initialising:
+        await meta.callback("init")
+    # Also if it swallowed the cancellation: what came too late has failed.
+    was_cut, meta._initialising = meta._initialising.cancel_called, None
+    if meta.reason is not None:
+        raise SpawnError(f"{meta.callbacks.behaviour} was stopped during its init: {meta.reason}")
+    if was_cut:
+        raise InitTimeoutError(meta.callbacks.behaviour, timeout)
+
+
+def _begin_to_undo(meta: "Meta", error: BaseException) -> Reason:
+    """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
+    if meta.has_thread:
+        meta.kernel.breather.give_place_back()
+    reason = meta.reason
+    if reason is None:
+        meta.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
+        meta.kernel.obituaries.note(meta)
+    meta.accepting = False
+    meta.mailbox.refuse_waiters()
+    meta.resources.unblock()
+    return reason
+
+
+def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Alias:
+    """Spawn a child, blocking this thread until it is registered or refused."""
+    parker: Parker[outcome.Outcome[Meta]] = Parker()
+
+    def refuse() -> None:
+        # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
+        parker.settle(outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more")))
+
+    errand = Errand(refuse)
+
+    async def bear() -> None:
+        parker.settle(await outcome.acapture(spawn, type(meta), meta, behaviour, options, errand))
+
+    def start() -> None:
+        try:
+            errand.start(meta.kernel, bear, f"spawn {type(behaviour).__qualname__}")
+        except RuntimeError:  # the nursery is closed
+            refuse()
+
+    meta.router.bridge.post(start)
+    parker.wait(None)
+    assert parker.value is not None
+    return parker.value.unwrap().id
+
+
+def _side(meta: "Meta") -> str | None:
+    """Which half runs at this moment; None if it is alone."""
+    if meta.state is MetaState.TERMINATED:
+        return None
+    if in_reader(meta):
+        # Its thread may run before the one who starts it has taken note of that.
+        return "reader"
+    return "handler" if meta.initialised else None
+
+
+def _report_shared(meta: "Meta", attribute: str) -> None:
+    meta.log.warning(
+        "an attribute is written by the reader and by the handler; use Counter or Flag, or let one side own it",
+        attribute=attribute,
+    )

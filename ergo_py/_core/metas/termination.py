@@ -1,0 +1,284 @@
+"""How a meta-process ends: one order, whatever the cause, and every step bounded.
+
+Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns, ``terminate``, release, tell.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from ..messaging.observer import Stopped
+from ..messaging.publisher import THREAD_ABANDONED
+from ..processes.termination import stop_all
+from ..processes.unhandled_messages import bury, refuse
+from ..runtime.bridge import stack_of
+from ..runtime.detached_task import Errand
+from ..runtime.parking import PARKED
+from ..runtime.time_limit import TimeLimit
+from ..runtime.time_slices import at_once, in_slices
+from ..tables.pending_calls import Caller
+from ..tables.relations import Kind
+from ..vocabulary.envelopes import CHILD_EXIT, Lane
+from ..vocabulary.reasons import Shutdown, is_failure
+from ..vocabulary.states import MetaState
+
+if TYPE_CHECKING:
+    from .meta import Meta
+
+__all__ = ["close", "release"]
+
+_GRACE: Final = 0.5
+"""Seconds that something cancelled is given to be gone."""
+_AGAIN: Final = 0.02
+"""Seconds after which a reader that has not ended is woken once more; then twice as many, and so on up to one."""
+
+
+async def close(meta: "Meta") -> None:
+    """Go through the whole ending. It happens in a task of its own."""
+    try:
+        await _end_reader(meta)
+        await _end_handler(meta)
+        await _end_children(meta)
+        await _deliver_rest(meta)
+        _set_aside(meta)
+        meta.enter(MetaState.TERMINATED)
+        await _terminate(meta)
+        await in_slices(_answer(meta))
+    finally:
+        release(meta)
+
+
+async def _wait(
+    meta: "Meta",
+    wait: Callable[[], Awaitable[object]],
+    most: float = inf,
+    again: Callable[[], None] | None = None,
+) -> None:
+    """Wait for as long as a step may take; a second kill shortens it."""
+    meta.step = TimeLimit(min(meta.patience(), most))
+    await meta.step.wait(wait, again)
+    meta.step = None
+
+
+# -- the reader ----------------------------------------------------------------------------------------------------------
+
+
+async def _end_reader(meta: "Meta") -> None:
+    """Unblock, and wait: again and again, since an unblocking of the user's own may have come a moment too early."""
+    meta.resources.stopping = True
+    meta.outbox.release()
+    if meta.reader_gone.is_set():
+        return
+
+    def free() -> None:
+        _unblock(meta)
+        if meta.reader is not None:
+            meta.reader.cancel()
+
+    await _wait(meta, meta.reader_gone.wait, again=free)
+    if not meta.reader_gone.is_set():
+        await _leave_reader(meta)
+
+
+def _unblock(meta: "Meta") -> None:
+    try:
+        meta.behaviour.unblock()
+    except Exception as error:
+        meta.report("unblock", error)
+    meta.resources.unblock()
+
+
+async def _leave_reader(meta: "Meta") -> None:
+    meta.reader_left = True
+    meta.outbox.reader = 0
+    if meta.reader is not None and await meta.reader.cut_off():
+        meta.log.error("a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout)
+        return
+    meta.stragglers.add("reader")
+    name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
+    _note_left(meta, is_thread=meta.thread is not None)
+    meta.log.error(
+        "a reader did not end and was left behind; it cannot send any more",
+        thread=name,
+        waited=meta.options.stop_timeout,
+        exception=stack,
+    )
+
+
+def _note_left(meta: "Meta", *, is_thread: bool) -> None:
+    if is_thread:
+        meta.kernel.threads_abandoned += 1
+        meta.kernel.publishing.announce(THREAD_ABANDONED, meta.id)
+    meta.note_abandoned()
+
+
+# -- the handler, and what it owns ---------------------------------------------------------------------------------------
+
+
+async def _end_handler(meta: "Meta") -> None:
+    handler = meta.handler
+    if handler is None:
+        return
+    if handler.task is not None and handler.task.custom_sleep_data is PARKED:
+        meta.retire()
+    # A plain callback in its worker thread cannot be cancelled, so even a kill gives it its time.
+    if not meta.kills or meta.hop is not None:
+        await _wait(meta, handler.gone.wait)
+    handler.cancel()
+    if meta.hop is not None:
+        # Perhaps it is blocked in what the reader had opened.
+        _unblock(meta)
+    await _wait(meta, handler.gone.wait, _GRACE)
+    if not handler.gone.is_set():
+        await _leave_handler(meta, handler)
+
+
+async def _leave_handler(meta: "Meta", handler: Errand) -> None:
+    callback, stack = meta.current_callback(), ""
+    if meta.hop is not None:
+        meta.stragglers.add("handler")
+        meta.hop.cancel()
+        # Looked at after the note was made: a thread that ends just now sees the note, or is seen to have ended.
+        if not meta.worker:
+            meta.stragglers.discard("handler")
+        else:
+            stack = stack_of(meta.worker)
+    await handler.cut_off()
+    _note_left(meta, is_thread="handler" in meta.stragglers)
+    meta.log.error(
+        "a handler did not end and was left behind; it cannot send any more",
+        callback=callback,
+        waited=meta.options.stop_timeout,
+        exception=stack,
+    )
+
+
+async def _end_children(meta: "Meta") -> None:
+    for child in list(meta.owned.values()):
+        if child.options.linger:
+            meta.disown(child.id)
+            child.owner = meta.process
+            meta.process.own(child.id, child)
+    await stop_all(meta.owned, meta.reason or Shutdown())
+
+
+async def _deliver_rest(meta: "Meta") -> None:
+    """Deliver what the reader sent before it ended, giving those who are full a last chance."""
+    meta.outbox.rush()
+    if len(meta.outbox) and not meta.kills:
+        await _wait(meta, meta.outbox.wait_until_empty, _GRACE)
+    meta.outbox.force()
+
+
+# -- the last word -------------------------------------------------------------------------------------------------------
+
+
+def _set_aside(meta: "Meta") -> None:
+    """Nothing is in progress any more. A call that was when the handler was cut off is answered with those that were deferred."""
+    owed = list(meta.promised)
+    if meta.handling is not None and isinstance(meta.handling[2], Caller):
+        owed.append(meta.handling[2])
+    meta.handling = None
+    for caller in owed:
+        caller.defer(meta)
+
+
+async def _terminate(meta: "Meta") -> None:
+    if "terminate" not in meta.callbacks.defined or _ends_in_passing(meta):
+        return
+    # In a task of its own, since one that swallows its cancellation must be left behind, too.
+    last = Errand()
+    last.start(meta.kernel, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
+    await _wait(meta, last.gone.wait)
+    if not meta.has_last_word:
+        # A busy machine has not come to it yet. It has its last word in any case; what is bounded is how long that takes.
+        while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
+            await trio.sleep(_AGAIN)
+        await _wait(meta, last.gone.wait)
+    if last.gone.is_set():
+        return
+    meta.log.error("terminate was cut off", limit=meta.options.stop_timeout)
+    last.cancel()
+    await _wait(meta, last.gone.wait, _GRACE)
+    await last.cut_off()
+
+
+def _ends_in_passing(meta: "Meta") -> bool:
+    passing = meta.behaviour._end_in_passing
+    if passing is None:
+        return False
+    try:
+        return bool(passing(meta.reason))
+    except BaseException as error:
+        _account_for(meta, error)
+        return True
+
+
+async def _last_word(meta: "Meta") -> None:
+    try:
+        await meta.callback("terminate", meta.reason)
+    except BaseException as error:
+        _account_for(meta, error)
+
+
+def _account_for(meta: "Meta", error: BaseException) -> None:
+    """Deal with what left ``terminate``: the end goes on."""
+    if isinstance(error, Exception):
+        meta.report("terminate", error)
+    elif isinstance(error, trio.Cancelled | GeneratorExit):
+        raise error
+    else:
+        meta.pass_on(error)
+
+
+@enable_ki_protection
+def release(meta: "Meta") -> None:
+    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done."""
+    if meta.over:
+        return
+    meta.over = True
+    reason = meta.reason or Shutdown()
+    if meta.state is not MetaState.TERMINATED:
+        meta.enter(MetaState.TERMINATED)
+    at_once(_answer(meta))
+    for request in tuple(meta.requests.values()):
+        request.abandon()
+    meta.requests.clear()
+    for timer in tuple(meta.timers or ()):
+        timer.cancel()
+    meta.outbox.close()
+    meta.kernel.lingering.discard(meta)
+    meta.silenced = bool(meta.stragglers)
+    if not meta.stragglers:
+        meta.resources.close()
+    meta.router.registry.aliases.pop(meta.id, None)
+    owner = meta.owner
+    owner.disown(meta.id)
+    takes_owner_along = owner.reason is None and is_failure(reason) and _is_needed(meta)
+    meta.kernel.tell_all(meta.id, reason)
+    if meta.kernel.observer is not None and meta.initialised:
+        meta.kernel.observer(Stopped(meta.id, reason))
+    if meta.initialised and owner is meta.process and "handle_child_exit" in meta.process.callbacks.defined:
+        meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
+    if takes_owner_along:
+        owner.ask_to_exit(meta.id, reason)
+    meta.gone.set()
+
+
+def _is_needed(meta: "Meta") -> bool:
+    """Whether its owner must learn of a failure as by a link. One that is linked learns of it anyhow."""
+    chosen = meta.options.needed
+    needed = meta.behaviour._needed if chosen is None else chosen
+    is_linked = meta.owner is meta.process and meta.kernel.relations.has(meta.process.id, meta.id, Kind.LINK)
+    return meta.initialised and needed and not is_linked
+
+
+def _answer(meta: "Meta") -> Iterator[None]:
+    """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
+    reason = meta.reason or Shutdown()
+    _set_aside(meta)
+    yield from refuse(list(meta.deferred or ()), reason)
+    yield from bury(meta, reason)

@@ -1,0 +1,408 @@
+"""How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeVar
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from .inspection.mailbox_backlog import Backlogs
+from .inspection.state import remember_messages
+from .inspection.watchdog import Watchdog
+from .kernel import Kernel
+from .log import Output, check_output
+from .messaging.observer import Sight
+from .processes.termination import as_ended, kill_all, stop_all
+from .runtime.abandonable import Relay
+from .runtime.bridge import Lock
+from .runtime.keyboard_interrupt import Interrupts
+from .runtime.time_slices import in_slices
+from .verbs.node import Node
+from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
+from .vocabulary.info import Ended, ExitReport
+from .vocabulary.options import check_flag, check_level, check_name, check_number
+from .vocabulary.reasons import Shutdown
+
+__all__ = ["NodeContext", "open_node", "read_permissions"]
+
+
+class _Creations:
+    """Numbers the starts of nodes in this program: no two are the same, whatever the clock says."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = Lock()
+
+    def next(self) -> int:
+        """The time, or one more than the last time if the clock stands still or was set back."""
+        with self._lock:
+            self._last = max(self._last + 1, time.time_ns())
+            return self._last
+
+
+_creations: Final = _Creations()
+
+N = TypeVar("N", bound=Node)
+
+_GRACE: Final = 0.5
+"""Seconds in which the node's own tasks are expected to end."""
+
+
+class NodeContext(Generic[N]):
+    """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
+
+    def __init__(self, name: str, node_type: type[N], **options: Any) -> None:
+        self._name = name
+        self._options = options
+        self.node_type = node_type
+        """The class of the node; what is built on the kernel may have added verbs to it."""
+        self._node: N | None = None
+        self._entered = False
+        self._down = trio.Event()
+        self._closing = trio.Event()
+        self._ready = trio.Event()
+        self._over = trio.Event()
+        self._patience = trio.CancelScope()
+        """How long an orderly stop may take."""
+        self._interrupts = Interrupts()
+        self._failure: BaseException | None = None
+        self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
+        """Opens the node's control socket with these permissions; returns what closes it. Set by what is built on the kernel."""
+        self._close_control: Callable[[], None] | None = None
+        self._watchdog: Watchdog | None = None
+        self._body = trio.CancelScope()
+
+    if not TYPE_CHECKING:
+        # Type checkers see by themselves that neither can be.
+
+        def __enter__(self) -> NoReturn:
+            raise NotAllowedError(
+                "a node is up while entered: write `async with open_node(...) as node:`; or, in code that is not async,"
+                " `from ergo_py.blocking import open_node`"
+            )
+
+        __exit__ = __await__ = __enter__
+
+    @enable_ki_protection
+    async def __aenter__(self) -> N:
+        if self._entered:
+            raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
+        self._entered = True
+        self._interrupts.hold()
+        # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
+        # process that cannot be ended at all can be left behind, where a nursery would wait for it for ever.
+        trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
+        interrupt = await self._wait_for(self._ready)
+        node = self._node
+        if node is None:
+            self._interrupts.release()
+            raise interrupt or self._failure or NodeStoppedError(self._name)
+        try:
+            if interrupt is not None:
+                raise interrupt
+            threshold = self._options["watchdog"]
+            if threshold:
+                self._watchdog = node._watchdog = Watchdog(
+                    node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
+                )
+            if self.open_control is not None and self._options["control"]:
+                self._close_control = self.open_control(node, self._options["control"])
+        except BaseException:
+            await self._stop(asked=interrupt is not None)
+            raise
+        self._body.__enter__()
+        node._kernel.on_fatal(self._body.cancel)
+        trio.lowlevel.spawn_system_task(self._heed_stop, node, self._body, name=f"node {self._name}: stop")
+        return node
+
+    @enable_ki_protection
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._node is not None
+        kernel = self._node._kernel
+        interrupt = await self._stop(asked=isinstance(error, KeyboardInterrupt))
+        self._node._stop_asked.set()
+        swallowed = self._body.__exit__(kind, error, trace)
+        if kernel.fatal is not None:
+            raise kernel.fatal
+        if self._failure is not None:
+            raise self._failure
+        if interrupt is not None and not isinstance(error, KeyboardInterrupt):
+            raise interrupt
+        if kernel.escalated is not None and kernel.escalated.reason is not None and (error is None or swallowed):
+            raise EscalationError(kernel.escalated, kernel.escalated.reason)
+        return bool(swallowed)
+
+    def _backlogs(self, node: N) -> Callable[[], None] | None:
+        limit = self._options["mailbox_warning"]
+        return None if limit is None else Backlogs(node._router.processes, limit, node._note_long_mailbox).look
+
+    async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
+        await node._stop_asked.wait()
+        body.cancel()
+
+    async def _wait_for(self, event: trio.Event, *, asked: bool = False) -> KeyboardInterrupt | None:
+        """Wait, whatever is cancelled around this. The second Ctrl-C ends the patience of an orderly stop."""
+        interrupt = None
+        while not event.is_set():
+            try:
+                with trio.CancelScope(shield=True):
+                    await event.wait()
+            except KeyboardInterrupt as another:
+                interrupt = another
+                if asked:
+                    self._patience.cancel()
+                asked = True
+        return interrupt
+
+    async def _stop(self, *, asked: bool) -> KeyboardInterrupt | None:
+        """Stop everything, in a task that nobody cancels or interrupts."""
+        assert self._node is not None
+        trio.lowlevel.spawn_system_task(self._shut_down, self._node, name=f"node {self._name}: going down")
+        return await self._wait_for(self._over, asked=asked)
+
+    # -- the task that holds everything ------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        options = self._options
+        try:
+            async with trio.open_nursery() as nursery:
+                kernel = Kernel(
+                    self._name,
+                    _creations.next(),
+                    nursery,
+                    burst=options["burst"],
+                    max_processes=options["max_processes"],
+                    dead_letter_capacity=options["dead_letters"],
+                    env=options["env"],
+                    inline_calls=options["inline_calls"],
+                    observer=options["observer"],
+                    max_reader_threads=options["max_reader_threads"],
+                    debug_shared_state=options["debug_shared_state"],
+                    on_escalation=options["on_escalation"],
+                    log_level=options["log_level"],
+                    log_output=options["log_output"],
+                    obituaries=options["obituaries"],
+                    redact=options["redact"],
+                )
+                if options["recent_messages"]:
+                    kernel.on_spawned = partial(remember_messages, count=options["recent_messages"])
+                self._node = self.node_type(kernel, options["expose_env"])
+                kernel.start(kernel.clock.run, name="clock")
+                # Now and not in the task: once a node is open, it has all the descriptors that it needs for itself.
+                kernel.router.bridge.hang_bell()
+                kernel.start(kernel.router.bridge.serve, name="threads")
+                self._ready.set()
+                try:
+                    await self._closing.wait()
+                except trio.Cancelled:
+                    # A task of the node has failed, so that all others are cancelled; or the run is over.
+                    kernel.stopping = True
+                    self._body.cancel()
+                    raise
+                finally:
+                    kernel.clock.stop()
+                    kernel.lingering.stop()
+        except BaseException as failure:
+            # An error that leaves a system task takes the whole run down; the one who opened the node should get it. It may be
+            # the cancellation with which the run ends: nothing follows here that would have to be cancelled.
+            self._failure = failure
+        finally:
+            self._interrupts.release()
+            self._ready.set()
+            self._down.set()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, node: N) -> None:
+        try:
+            with trio.CancelScope(shield=True):
+                await self._go_down(node)
+        except BaseException as failure:
+            # As in the other task: it must not leave this one.
+            self._failure = self._failure or failure
+        finally:
+            self._over.set()
+
+    async def _go_down(self, node: N) -> None:
+        kernel = node._kernel
+        began = perf_counter()
+        kernel.stopping = True
+        before: list[Ended] = []
+        await in_slices(_note_running(list(kernel.router.processes.values()), before))
+        try:
+            await self._stop_processes(kernel)
+        finally:
+            await self._close(kernel)
+        forced = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
+        node.exit_report = report = ExitReport(
+            perf_counter() - began,
+            tuple([one for one in before if one.pid not in forced] if forced else before),
+            tuple(kernel.killed),
+            tuple(kernel.abandoned),
+            kernel.escalated,
+        )
+        (kernel.logger.warning if forced else kernel.logger.info)(str(report))
+
+    async def _stop_processes(self, kernel: Kernel) -> None:
+        self._patience.deadline = trio.current_time() + self._options["stop_timeout"]
+        with self._patience:
+            await stop_all(kernel.roots, Shutdown())
+        if kernel.roots:
+            await kill_all(kernel.roots)
+
+    async def _close(self, kernel: Kernel) -> None:
+        kernel.router.stopped = True
+        kernel.router.bridge.close()
+        kernel.breather.stop()
+        for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
+            if close is not None:
+                try:
+                    close()
+                except BaseException as error:
+                    kernel.fail("the node cannot close what belongs to it", error)
+        self._closing.set()
+        with trio.move_on_after(_GRACE):
+            await self._down.wait()
+        # Whatever is still there: a callback that was left behind, or a task that somebody else has started here.
+        for task in kernel.nursery.child_tasks:
+            relay = Relay()
+            relay.take_over(task)
+            await relay.cut_off(task)
+        with trio.move_on_after(_GRACE):
+            await self._down.wait()
+
+
+def _note_running(processes: list[Any], noted: list[Ended]) -> Iterator[None]:
+    for number, process in enumerate(processes, 1):
+        noted.append(as_ended(process))
+        if not number % 256:
+            yield
+
+
+PERMISSIONS: Final = ("look", "act", "attach")
+
+
+def read_permissions(given: str | Collection[str]) -> frozenset[str]:
+    """Read what is allowed through a control socket.
+
+    Raises:
+        BadInputError: something else is named.
+    """
+    named = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+    if not isinstance(named, Collection) or not all(word in PERMISSIONS for word in named):
+        raise BadInputError("control", given, "'look', 'act', 'attach', or several of them, such as 'look,attach'")
+    return frozenset(named)
+
+
+def open_node(
+    name: str = "node@localhost",
+    *,
+    max_processes: int | None = None,
+    burst: int = 256,
+    dead_letters: int = 1000,
+    stop_timeout: float = 30.0,
+    log_level: str = "warning",
+    log_output: Output = "auto",
+    env: Mapping[str, object] | None = None,
+    expose_env: bool = False,
+    watchdog: float | None = 0.5,
+    mailbox_warning: int | None = 10_000,
+    inline_calls: bool = True,
+    observer: Callable[[Sight], object] | None = None,
+    max_reader_threads: int = 10_000,
+    debug_shared_state: bool = False,
+    on_escalation: Literal["keep", "stop"] = "keep",
+    obituaries: int = 100,
+    recent_messages: int = 0,
+    redact: Callable[[str, object], object] | None = None,
+    control: str | Collection[str] = (),
+) -> NodeContext[Node]:
+    """Make a node that is up while entered with ``async with``, and stops everything on leaving.
+
+    Args:
+        name: the node's name, ``name@host`` by custom.
+        max_processes: how many processes may live at once; None for no limit.
+        burst: after how many messages a process that always has some lets others run.
+        dead_letters: how many dead letters are kept for looking at; all are counted.
+        stop_timeout: how long an orderly stop may take before what is left is killed.
+        log_level: debug, info, warning, error, critical or off.
+        log_output: auto, console, json, stdlib, structlog or none. auto takes the host program's structlog or logging if it has
+            set one up, else lines on standard error.
+        env: the environment that every process inherits.
+        expose_env: let snapshots show environments, which may hold secrets.
+        watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
+        mailbox_warning: how many messages may wait for a process before a warning is logged, once until it has fallen below half of
+            that; None for no warning. The watchdog looks at the mailboxes, so there is no warning without one.
+        inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
+        observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``, ``Sent`` and ``Delivered``.
+        max_reader_threads: how many meta-processes may have a thread of their own at once.
+        debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
+        on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
+            or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
+        obituaries: how many ended processes are remembered: of those that failed, of those that peers ended, and of the others.
+        recent_messages: of how many of its last messages the types are remembered when a process fails; each message pays for it.
+        redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
+            as text to whoever looks inside; what it returns is shown instead.
+        control: what programs of the same user may do through the node's control socket: ``look``, ``act`` (send, end, suspend),
+            ``attach`` (run any code); several as a list, or with commas. There is no socket unless something is named.
+
+    Raises:
+        BadInputError: an option has a value that cannot be right.
+    """
+    check_name(name)
+    if max_processes is not None:
+        check_number("max_processes", max_processes, least=1, whole=True, hint=", or None for no limit")
+    check_number("max_reader_threads", max_reader_threads, least=0, whole=True)
+    check_number("burst", burst, least=1, whole=True)
+    check_number("dead_letters", dead_letters, least=0, whole=True)
+    check_number("stop_timeout", stop_timeout, least=0.0)
+    check_number("obituaries", obituaries, least=0, whole=True)
+    check_number("recent_messages", recent_messages, least=0, whole=True)
+    if redact is not None and not callable(redact):
+        raise BadInputError(
+            "redact", redact, "a function of the kind of thing and the thing: `def redact(what, value)`"
+        )
+    check_level(log_level)
+    check_output(log_output)
+    if on_escalation not in ("keep", "stop"):
+        raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
+    if observer is not None and not callable(observer):
+        raise BadInputError("observer", observer, "a function that takes a Spawned, Stopped, Sent or Delivered")
+    if env is not None and not isinstance(env, Mapping):
+        raise BadInputError("env", env, "a mapping from names to values")
+    if watchdog is not None:
+        check_number("watchdog", watchdog, least=0.001, hint=", or None for no watchdog")
+    if mailbox_warning is not None:
+        check_number("mailbox_warning", mailbox_warning, least=1, whole=True, hint=", or None for no warning")
+    check_flag("expose_env", expose_env)
+    check_flag("inline_calls", inline_calls)
+    check_flag("debug_shared_state", debug_shared_state)
+    return NodeContext(
+        name,
+        Node,
+        max_processes=max_processes,
+        burst=burst,
+        dead_letters=dead_letters,
+        stop_timeout=stop_timeout,
+        log_level=log_level,
+        log_output=log_output,
+        env=dict(env or {}),
+        expose_env=expose_env,
+        watchdog=watchdog,
+        mailbox_warning=mailbox_warning,
+        inline_calls=inline_calls,
+        observer=observer,
+        max_reader_threads=max_reader_threads,
+        debug_shared_state=debug_shared_state,
+        on_escalation=on_escalation,
+        obituaries=obituaries,
+        recent_messages=recent_messages,
+        redact=redact,
+        control=read_permissions(control),
+    )

@@ -1,0 +1,1 @@
+"""The lifecycle of a process: spawn, message loop, failure, termination."""

@@ -1,0 +1,91 @@
+"""Background tasks of a process: they go on between its callbacks, crash with it, and end before it."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+from trio.lowlevel import Task, current_task
+
+from ..runtime.abandonable import Relay
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["BackgroundTask", "end_tasks"]
+
+
+class BackgroundTask:
+    """A task that ``start_task`` has started beside the callbacks of a process."""
+
+    __slots__ = ("_function", "_gone", "_process", "_relay", "_scope", "_task", "name")
+
+    def __init__(self, process: "Process", function: Callable[[], Awaitable[object]], name: str) -> None:
+        self.name = name
+        """What it is called in the log."""
+        self._process = process
+        self._function = function
+        self._scope = trio.CancelScope()
+        self._gone = trio.Event()
+        self._relay = Relay()
+        self._task: Task | None = None
+
+    def __repr__(self) -> str:
+        return f"<BackgroundTask {self.name!r} of {self._process}{', done' if self.done else ''}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._gone.is_set()
+
+    def cancel(self) -> None:
+        """Cancel it. The process goes on."""
+        self._scope.cancel()
+
+    def runs_in(self, task: Task) -> bool:
+        """Say whether this is the task, or one in a nursery of it."""
+        above: Task | None = task
+        while above is not None and above is not self._task:
+            above = None if above.parent_nursery is None else above.parent_nursery.parent_task
+        return above is not None
+
+    async def run(self) -> None:
+        """The whole life of the task."""
+        self._task = current_task()
+        try:
+            await self._relay.run(self._inside())
+        except BaseException as error:
+            self._process.task_failed(self.name, error)
+        finally:
+            self._be_gone()
+
+    async def _inside(self) -> None:
+        with self._scope:
+            await self._function()
+
+    async def wait_gone(self) -> None:
+        """Wait until it has ended."""
+        await self._gone.wait()
+
+    async def cut_off(self) -> None:
+        """End it, whatever it does."""
+        if self._task is None:
+            # At its first step it finds that it was given up.
+            self._relay.abandon()
+        else:
+            await self._relay.cut_off(self._task)
+        self._be_gone()
+
+    def _be_gone(self) -> None:
+        self._process.tasks.pop(self, None)
+        self._gone.set()
+
+
+async def end_tasks(tasks: dict[BackgroundTask, None], patience: float) -> list[BackgroundTask]:
+    """Cancel tasks, and wait for them. Returns those that did not end in time."""
+    ending = list(tasks)
+    for one in ending:
+        one.cancel()
+    with trio.move_on_after(patience):
+        for one in ending:
+            await one.wait_gone()
+    return [one for one in ending if not one.done]

@@ -1,0 +1,79 @@
+"""What becomes of an exception that leaves a callback of a process."""
+
+from typing import TYPE_CHECKING
+
+from ..tables.child_slot import Decision, Seat
+from ..tables.pending_calls import Caller
+from ..vocabulary.envelopes import STOP, kind_name
+from ..vocabulary.errors import CallFailedError, TargetDownError
+from ..vocabulary.reasons import Crashed, Reason
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = ["account_for", "account_for_task"]
+
+
+def account_for(process: "Process", error: BaseException) -> Reason | None:
+    """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+    resumes = _resumes(process, error)
+    reason = Crashed(error)
+    kind, _, ref, payload = process.handling or (STOP, None, None, None)
+    if process.kernel.log.wants("error"):
+        process.log.error(
+            "process failed and goes on" if resumes else "process crashed",
+            callback=kind_name(kind),
+            message_type=type(payload).__qualname__,
+            lanes=process.mailbox.depths(),
+            error=str(reason),
+            exception=reason.traceback,
+        )
+    if resumes:
+        if isinstance(ref, Caller):
+            ref.settle(None, CallFailedError(ref.to, ref.request, reason))
+        return None
+    process.kernel.note_crash(process, reason)
+    process.kernel.obituaries.note_crash(process, kind_name(kind), type(payload).__qualname__)
+    if isinstance(ref, Caller):
+        # Its caller learns at once; the other ones when terminate has run.
+        ref.settle(None, TargetDownError(ref.to, ref.request, reason))
+    return reason
+
+
+def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
+    """Account for an exception that left a background task. Returns the reason to end with, or None to go on without it."""
+    resumes = _resumes(process, error)
+    reason = Crashed(error)
+    process.log.error(
+        "a background task failed, and the process goes on" if resumes else "a background task crashed its process",
+        task=name,
+        error=str(reason),
+        exception=reason.traceback,
+    )
+    if resumes:
+        return None
+    process.kernel.note_crash(process, reason)
+    process.kernel.obituaries.note_crash(process, f"task {name}", None)
+    return reason
+
+
+def _resumes(process: "Process", error: BaseException) -> bool:
+    """Say whether the process goes on after an error; one that is meant for the whole program ends the node, too."""
+    if not isinstance(error, Exception | GeneratorExit):
+        process.kernel.panic(error)
+        return False
+    seat = process.seat
+    if not isinstance(error, Exception) or seat is None or seat.decide is None:
+        return False
+    return _decide(process, seat, error) is Decision.RESUME
+
+
+def _decide(process: "Process", seat: Seat, error: Exception) -> Decision:
+    try:
+        decision = seat.judge(error)
+    except Exception as problem:
+        process.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
+        return Decision.RESTART
+    if decision is Decision.RESUME:
+        seat.resumed += 1
+    return decision

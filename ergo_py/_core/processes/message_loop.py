@@ -1,0 +1,367 @@
+"""How a process serves its mailbox: the loop every message goes through, and what is done with each kind of envelope."""
+
+from time import perf_counter
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio.lowlevel import Task, checkpoint, enable_ki_protection
+
+from ..messaging.observer import Delivered
+from ..messaging.waiters import TaskCaller
+from ..runtime.cancel_scopes import Scopes, is_being_closed, left_open
+from ..runtime.parking import park_unless
+from ..tables.callbacks import runs_callbacks
+from ..tables.pending_calls import Caller
+from ..vocabulary.envelopes import (
+    ADDRESSED,
+    ADDRESSED_CALL,
+    CALL,
+    CHILD_EXIT,
+    CONTROL,
+    DOWN,
+    EVENT,
+    EXIT,
+    FAILED,
+    FENCE,
+    INSPECT,
+    KILL,
+    LOG,
+    MESSAGE,
+    NOTICE,
+    STARTED,
+    STOP,
+    Envelope,
+    kind_name,
+)
+from ..vocabulary.errors import BadInputError, CallbackError, Reject
+from ..vocabulary.ids import Alias, Name
+from ..vocabulary.messages import NO_REPLY, Down, Exit
+from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
+from ..vocabulary.states import RUNNING, SLEEP, TERMINATED
+
+if TYPE_CHECKING:
+    from ..metas.meta import Meta
+    from .process import Process
+
+__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "check_waiting", "handle_inspect", "serve"]
+
+_SLICE: Final = 0.001
+"""Seconds after which a process that always has messages lets others run."""
+_HISTORY: Final = 16
+AGAIN: Final = Normal()
+"""Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew."""
+
+
+@runs_callbacks
+async def serve(process: "Process") -> Reason | None:
+    """Serve the mailbox until something ends the process; None if its owner has ended it in its sleep.
+
+    Flat and long, because every message pays for each layer.
+    """
+    box = process.mailbox
+    main = box.main
+    task = process.task
+    assert isinstance(task, Task)
+    clock = perf_counter
+    burst, bounded = process.kernel.burst, box.limit > 0
+    behaviour, asynchronous = process.behaviour, process.callbacks.asynchronous
+    handle_message, message_is_async = behaviour.handle_message, "handle_message" in asynchronous
+    handle_call, call_is_async = behaviour.handle_call, "handle_call" in asynchronous
+    observer = process.kernel.observer
+    if observer is not None:
+        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+    status = task._cancel_status
+    no_reply = NO_REPLY
+    envelope: Envelope | None
+    # The count of all that was handled is the count of the burst, too: it is looked at every eighth time.
+    often = 7 if burst >= 8 else 0
+    last, mask, end = process.handled + burst, often, 0.0
+    history = process.history
+    process.woken = woken = clock()
+    process.state = RUNNING
+    history += (RUNNING, woken)
+    if process.callbacks.greets:
+        box.push_first((STARTED, process.id, None, None))
+    while True:
+        try:
+            if box.ahead:
+                envelope = box.pop_ahead()
+            elif main:
+                envelope = main.popleft()
+            elif box.log:
+                envelope = box.log.popleft()
+            else:
+                if box.waiters and box.admit_waiters():
+                    continue
+                # To sleep. No await lies between the look at the lanes and the mark that this sets.
+                if task._cancel_status is not status:  # a nursery has a cancel scope, too
+                    return _account_for_open(process, task.child_nurseries)
+                now = clock()
+                process.running_time += now - process.woken
+                process.woken = 0.0
+                # What it handled last may be large, and must not live as long as this sleep.
+                process.handling = envelope = sender = ref = payload = reply = result = None
+                process.state = SLEEP
+                history += (SLEEP, now)
+                await park_unless(task, main)
+                if process.state is TERMINATED:
+                    return None
+                process.woken = woken = clock()
+                process.state = RUNNING
+                history += (RUNNING, woken)
+                if len(history) > _HISTORY:
+                    del history[:8]
+                last, end = process.handled + burst, 0.0
+                continue
+            kind, sender, ref, payload = envelope
+            process.handling = envelope
+            process.handled = handled = process.handled + 1
+            if bounded and box.waiters:
+                box.admit_waiters()
+            if kind == MESSAGE:
+                if message_is_async:
+                    await handle_message(payload, sender)
+                elif (result := handle_message(payload, sender)) is not None:
+                    check_plain(process, "handle_message", result)
+            elif kind == CALL:
+                try:
+                    if call_is_async:
+                        reply = await handle_call(payload, ref)
+                    elif isinstance(reply := handle_call(payload, ref), CoroutineType):
+                        check_plain(process, "handle_call", reply)
+                except Reject as rejection:
+                    process.kernel.calls.reply(ref, None, rejection.error)
+                else:
+                    if reply is no_reply:
+                        ref.defer(process)
+                    elif not ref.settle(reply, None):
+                        process.kernel.calls.late_replies += 1
+            else:
+                reason = await _handle_other(process, envelope)
+                if reason is not None:
+                    if reason is not AGAIN:
+                        return reason
+                    behaviour = process.behaviour
+                    handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
+                    if observer is not None:
+                        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+            if handled & mask:
+                continue
+            # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
+            now = clock()
+            if box.waiters:
+                box.admit_waiters()
+            if end == 0.0:
+                end = now + _SLICE
+            elif now >= end or handled >= last:
+                mask = 0 if now >= end else often
+                await checkpoint()
+                last, end = process.handled + burst, clock() + _SLICE
+            continue
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and is_being_closed(task):
+                raise
+            if process.abandoned or (process._scope is not None and process._scope.cancel_called):
+                raise
+            reason = process.failed(error)
+            if reason is not None:
+                return reason
+        # It goes on; and one that fails on every message lets others run, too.
+        await checkpoint()
+
+
+def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
+    """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep in it, and end in it."""
+    kind = STARTED if process.handling is None else process.handling[0]
+    error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
+    return process.failed(error) or Crashed(error)
+
+
+@runs_callbacks
+async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
+    """Serve everything that is rarer than a message or a call. Returns why the process must end, if it must."""
+    kind, sender, ref, payload = envelope
+    if process.kernel.observer is not None and kind <= EVENT:
+        process.kernel.observer(Delivered(process.id, sender, payload))
+    match kind:
+        case _ if kind in (ADDRESSED, ADDRESSED_CALL):
+            await _handle_addressed(process, envelope)
+        case _ if kind == EXIT:
+            return await _handle_exit(process, sender, ref, payload)
+        case _ if kind == DOWN:
+            if process.kernel.relations.deliver(ref):
+                await callback(process, "handle_message", Down(sender, payload), sender)
+        case _ if kind == NOTICE:
+            await callback(process, "handle_message", payload, sender)
+        case _ if kind == CHILD_EXIT:
+            await callback(process, "handle_child_exit", sender, payload)
+        case _ if kind == CONTROL:
+            await process.behaviour._control(sender, ref, payload)
+        case _ if kind == INSPECT:
+            await handle_inspect(process, ref, payload)
+        case _ if kind == LOG:
+            await callback(process, "handle_log", payload)
+        case _ if kind == EVENT:
+            await callback(process, "handle_event", payload)
+        case _ if kind in (STOP, FAILED):
+            return payload  # type: ignore[no-any-return]
+        case _ if kind == KILL:
+            return Killed()
+        case _ if kind == STARTED:
+            await _greet(process)
+        case _ if kind == FENCE:
+            ref.settle(None, None)
+        case _:
+            # LOOK is the only one left.
+            return await payload(process, ref)  # type: ignore[no-any-return]
+    return None
+
+
+async def _greet(process: "Process") -> None:
+    """The first callbacks in the process's own task, before any message."""
+    reason = process.seat.successor_of if process.seat is not None else None
+    if reason is not None and "post_restart" in process.callbacks.defined:
+        await callback(process, "post_restart", reason)
+    if "post_start" in process.callbacks.defined:
+        await callback(process, "post_start")
+
+
+async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
+    kind, sender, ref, payload = envelope
+    to = ref.to if kind == ADDRESSED_CALL else ref
+    suffix, address = ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
+    general = "handle_message" if kind == ADDRESSED else "handle_call"
+    special = f"{general}_{suffix}"
+    # One that does not say what to do with this kind of address is served as without the split.
+    name, args = (special, (address,)) if special in process.callbacks.defined else (general, ())
+    if kind == ADDRESSED:
+        await callback(process, name, *args, payload, sender)
+        return
+    try:
+        reply = await callback(process, name, *args, payload, ref)
+    except Reject as rejection:
+        process.kernel.calls.reply(ref, None, rejection.error)
+    else:
+        if reply is NO_REPLY:
+            ref.defer(process)
+        else:
+            process.kernel.calls.reply(ref, reply, None)
+
+
+async def _handle_exit(process: "Process", source: Any, relation: Any, reason: Reason) -> Reason | None:
+    if relation is not None:
+        if not process.kernel.relations.deliver(relation):
+            return None
+        if isinstance(reason, Normal) and not process.trap_exit:
+            # As in Erlang: that a linked process finished its work is no reason to die.
+            return None
+    parent = process.kernel.pid if process.parent is None else process.parent.id
+    if process.trap_exit and source != parent:
+        await callback(process, "handle_message", Exit(source, reason), source)
+        return None
+    return reason
+
+
+async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
+    """Have the behaviour tell about itself."""
+    try:
+        answer = dict(await callback(process, "handle_inspect", *items))
+        told = {str(key): str(value) for key, value in answer.items()}
+    except Exception as error:
+        # Looking must not kill what is looked at.
+        process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
+        process.kernel.calls.reply(caller, None, error)
+    else:
+        process.kernel.calls.reply(caller, told, None)
+
+
+async def callback(process: "Process", name: str, *args: Any) -> Any:
+    """Have the behaviour called, in whichever way its callback of that name is written."""
+    result = getattr(process.behaviour, name)(*args)
+    if name in process.callbacks.asynchronous:
+        return await result
+    check_plain(process, name, result)
+    return result
+
+
+def check_plain(process: "Process | Meta", name: str, result: object) -> None:
+    """Refuse what a plain callback returned instead of doing its work: what is to be awaited, or a generator.
+
+    The answer to a call may be any value but a coroutine, which nobody else could await.
+    """
+    if result is None:
+        return
+    callback = f"{process.callbacks.behaviour}.{name}"
+    if isinstance(result, CoroutineType):
+        result.close()
+        raise CallbackError(f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`")
+    if name.startswith("handle_call"):
+        return
+    if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
+        raise CallbackError(
+            f"{callback} is a plain `def` but returned {type(result).__qualname__}, and nothing of that would run;"
+            f" write `async def {name}`, and `await` what is to be awaited"
+        )
+
+
+def check_waiting(given: object) -> None:
+    """Refuse what cannot be waited for."""
+    if not isinstance(given, CoroutineType):
+        raise BadInputError(
+            "wait_for(waiting)", given, "what an async verb returns, called: `self.wait_for(self.call(to, request))`"
+        )
+
+
+@runs_callbacks
+@enable_ki_protection
+def answer_now(process: "Process", caller: TaskCaller, request: object) -> Scopes | None:
+    """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the
+    process sleeps and a plain function cannot be interrupted.
+
+    Returns the scopes that the task of the caller is to close, if ``handle_call`` has left one open in it.
+    """
+    task: Any = caller.task
+    status, left = task._cancel_status, None
+    caller.callee = process
+    process.woken = begun = perf_counter()
+    process.state = RUNNING
+    process.handling = (CALL, caller.pid, caller, request)
+    process.handled += 1
+    try:
+        reply = process.behaviour.handle_call(request, caller)
+        if type(reply) is CoroutineType:
+            check_plain(process, "handle_call", reply)
+    except Reject as rejection:
+        process.kernel.calls.reply(caller, None, rejection.error)
+    except BaseException as error:
+        reason = process.failed(error)
+        if reason is not None:
+            _end_in_sleep(process, reason)
+    else:
+        if reply is NO_REPLY:
+            caller.defer(process)
+        elif caller.settled:
+            process.kernel.calls.late_replies += 1
+        else:
+            # As settle() does, for a caller that is not asleep yet and does not have to be woken.
+            caller.settled = True
+            caller.value = reply
+    if task._cancel_status is not status:
+        left = Scopes.since(task, status)
+        if process.accepting:
+            # As in its own turn: the answer counts, and then the process crashes.
+            _end_in_sleep(process, _account_for_open(process, left.nurseries()))
+    process.handling = None
+    process.state = SLEEP
+    process.running_time += perf_counter() - begun
+    process.woken = 0.0
+    return left
+
+
+def _end_in_sleep(process: "Process", reason: Reason) -> None:
+    """Have a process end that has failed in its caller's turn: at once, so that no other caller waits for one that is ending."""
+    process.refuse()
+    process.end(FAILED, reason)

@@ -1,0 +1,639 @@
+"""How a process ends: one order, whatever the cause, so that whoever is told can start a replacement at once."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+from trio.lowlevel import Task, checkpoint, current_task
+
+from ..messaging.clock import Clock
+from ..messaging.observer import Stopped
+from ..messaging.publisher import PROCESS_ENDED
+from ..messaging.receiver import NOBODY
+from ..runtime.cancel_scopes import Scopes, is_being_closed, left_open
+from ..runtime.parking import ENDED, PARKED, Standin, wake
+from ..runtime.time_limit import wait_within
+from ..runtime.time_slices import at_once, in_slices
+from ..tables.callbacks import runs_callbacks
+from ..tables.pending_calls import Caller
+from ..tables.relations import Relation
+from ..tables.timers import Owned
+from ..vocabulary.envelopes import CHILD_EXIT, CONTROL, SYSTEM_LANE
+from ..vocabulary.ids import Alias, Name
+from ..vocabulary.info import Ended
+from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure
+from ..vocabulary.states import STOPPING, TERMINATED
+from .message_loop import check_plain
+from .unhandled_messages import answer, close_seats, drop_seats, hand_over
+
+if TYPE_CHECKING:
+    from .process import Process
+
+__all__ = [
+    "GRACE",
+    "Patience",
+    "abandon",
+    "as_ended",
+    "fail_to_end",
+    "finish",
+    "kill_all",
+    "shut",
+    "stop_all",
+    "undo",
+]
+
+_TURN: Final = 1.0
+"""Seconds that a last callback has at a time, before it is found out whether the loop stood still."""
+GRACE: Final = 0.5
+"""Seconds that something killed is given to be gone, beyond its own time limits."""
+_GONE: Final = Standin(ENDED)
+_MANY: Final = 256
+"""More watchers than that are told of an end in slices."""
+
+
+@runs_callbacks
+async def finish(process: "Process", reason: Reason) -> None:
+    """Refuse messages; stop what it owns; ``terminate``; answer; release; tell."""
+    process.reason = reason
+    _begin(process)
+    try:
+        if process.seats is not None:
+            await _empty_lines(process, reason)
+        if process.callbacks.parts:
+            await _part(process, reason)
+        if process.tasks:
+            with trio.CancelScope(shield=True) as process._ending:
+                await process.end_tasks()
+            if process.tasks:
+                # Killed while it waited for its tasks: they end before it in any case.
+                process.forced = True
+                await process.cut_off_tasks()
+        if process.owned:
+            with trio.CancelScope(shield=True) as process._ending:
+                if process.seats is not None:
+                    await process.behaviour._wind_down(reason)
+                await stop_all(process.owned, reason)
+            if process.owned:
+                # Killed while it waited for its own: they end with it, and faster.
+                with trio.CancelScope(shield=True):
+                    await kill_all(process.owned)
+        if "terminate" in process.callbacks.defined and not process.abandoned:
+            await _last_word(process, "terminate", reason)
+        if _has_much(process):
+            await _clear(process, reason)
+    except BaseException:
+        _release_at_once(process)
+        raise
+    rest = _release(process)
+    if rest is not None:
+        await in_slices(rest)
+
+
+async def undo(process: "Process", reason: Reason) -> None:
+    """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
+    if process.state is TERMINATED:
+        return
+    process.reason = process.reason or reason
+    if process.owned:
+        _undo_unborn(process, process.reason)
+    try:
+        if process.state is not STOPPING:
+            _begin(process)
+        if process.seats is not None:
+            await _empty_lines(process, process.reason)
+        if process.tasks:
+            with trio.CancelScope(shield=True):
+                await process.end_tasks()
+        if process.owned:
+            with trio.CancelScope(shield=True):
+                await stop_all(process.owned, process.reason)
+        await _clear(process, process.reason)
+    except BaseException:
+        _release_at_once(process)
+        raise
+    await _release_in_slices(process)
+
+
+def _undo_unborn(process: "Process", reason: Reason) -> None:
+    """Undo what could not be undone below, for want of stack: without recursion, and the lowest first.
+
+    If there is no room for it here either, the spawner above does it.
+    """
+    task, unborn = current_task(), [process]
+    for one in unborn:
+        for key, inner in list((one.owned or {}).items()):
+            if inner.is_unborn_in(task):
+                unborn.append(inner)
+            elif one is not process:
+                # It lives, and is stopped with those of this process.
+                process.own(key, inner)
+    for one in reversed(unborn[1:]):
+        one.reason = one.reason or reason
+        if one.state is not STOPPING:
+            _begin(one)
+        one.owned = None
+        _release_at_once(one)
+
+
+async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
+    """Stop what somebody owns, each within its own time.
+
+    Servers stop accepting, or peers that come back would keep them busy. Then their sessions are stopped, all together. The
+    rest follows one by one, last started first.
+    """
+    sessions = [session for one in tuple(owned.values()) for session in one.stop_accepting()]
+    if sessions:
+        await _stop_together(sessions, reason)
+    while owned:
+        key, last = owned.popitem()
+        owned[key] = last
+        await last.shut(reason)
+        owned.pop(key, None)
+
+
+async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
+    """Stop many children of one process at once. Its own time limit does not count meanwhile: each of them has one."""
+    owner = sessions[0].parent
+    assert owner is not None
+    owner.sessions_over = over = trio.Event()
+    try:
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                session.leave_wait(Shutdown())
+                nursery.start_soon(session.shut, reason)
+    finally:
+        over.set()
+
+
+async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
+    """End what somebody owns and all below it, at once and without being asked; in the end leave it behind."""
+    for _ in range(kills):
+        await in_slices(_force_ends(_levels(owned)))
+        with trio.move_on_after(GRACE):
+            await _wait_until_gone(list(owned.values()))
+            owned.clear()
+            return
+    # The lowest first: one that has waited for nothing but its own ends by itself then.
+    patience = 0.0
+    for level in reversed(_levels(owned)):
+        with trio.move_on_after(patience):
+            await _wait_until_gone(level)
+            continue
+        async with trio.open_nursery() as nursery:
+            for one in level:
+                nursery.start_soon(one.abandon)
+        patience = GRACE
+    owned.clear()
+
+
+def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
+    """Kill those above before those below, so that no supervisor among them starts another child."""
+    these = [one for level in levels for one in level]
+    # One that begins to end meanwhile has been asked to by its owner, which ends: a kill now would cut its last callbacks short.
+    are_ending = [one.reason is not None for one in these]
+    for number, (one, was_ending) in enumerate(zip(these, are_ending, strict=True), 1):
+        if was_ending or one.reason is None:
+            one.force_end()
+        if not number % _MANY:
+            yield
+
+
+def _levels(owned: dict[object, Any]) -> list[list[Any]]:
+    """What somebody owns, what that owns, and so on."""
+    levels = []
+    level = list(owned.values())
+    while level:
+        levels.append(level)
+        level = [inner for one in level for inner in (one.owned or {}).values()]
+    return levels
+
+
+async def _wait_until_gone(these: list[Any]) -> None:
+    for one in these:
+        await one.wait_gone()
+
+
+async def shut(process: "Process") -> None:
+    """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of its time limits."""
+    options = process.options
+    # First what nearly all are: asleep.
+    if options.shutdown > 0 and _can_end_asleep(process):
+        _end_asleep(process, Shutdown())
+        if process.router.pause_is_due():
+            await process.router.turn()
+        return
+    if process.is_unborn_in(current_task()):
+        # Its init was left behind in this very task by an error for which there was no room to undo it.
+        await undo(process, Shutdown())
+        return
+    if options.shutdown > 0:
+        owner = process.kernel.pid if process.parent is None else process.parent.id
+        process.ask_to_exit(owner, Shutdown())
+        # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
+        for _ in range(2):
+            await checkpoint()
+            if process.state is TERMINATED:
+                return
+        while True:
+            if await wait_within(options.shutdown, process.wait_gone):
+                return
+            sessions, process.sessions_over = process.sessions_over, None
+            if sessions is None:
+                break
+            # Its own time begins when theirs is over.
+            await sessions.wait()
+    process.force_end()
+    if await wait_within(options.terminate_timeout + GRACE, process.wait_gone):
+        return
+    # What is below it has not been killed yet.
+    await kill_all({process.id: process}, kills=2 if process.owned else 1)
+
+
+def _can_end_asleep(process: "Process") -> bool:
+    """Say whether a process sleeps in its mailbox, and nothing that belongs to its end could wait."""
+    callbacks, kernel = process.callbacks, process.kernel
+    return (
+        process.task.custom_sleep_data is PARKED
+        and not process.owned
+        and not process.tasks
+        and process.seats is None
+        and not process.events
+        and (not (process.deferred or process.timers) or _has_few(process))
+        and process.id not in kernel.watches
+        and (not kernel.relations or kernel.relations.watchers(process.id) <= _MANY)
+        and not callbacks.parts
+        and "terminate" not in callbacks.asynchronous
+    )
+
+
+def _has_few(process: "Process") -> bool:
+    return len(process.deferred or ()) + len(process.timers or ()) <= _MANY
+
+
+@runs_callbacks
+def _end_asleep(process: "Process", reason: Reason) -> None:
+    """End a process in the turn of its owner: to wake it and wait costs three times as much as all that its end does.
+
+    Asleep means that its lanes are empty and no callback runs: this is where it would have taken the exit.
+    """
+    process.reason, task = reason, process.task
+    assert isinstance(task, Task)
+    try:
+        _begin(process)
+        if "terminate" in process.callbacks.defined:
+            task.context.run(_plain_last_word, process, "terminate", reason)
+        _release_at_once(process)
+    except BaseException as error:
+        fail_to_end(process, error)
+    # Its task finds that all is done.
+    wake(task)
+
+
+async def abandon(process: "Process") -> None:
+    """Leave behind a process that would not end: its tables are cleared, its task is cut off."""
+    if process.state is TERMINATED:
+        return
+    if not process.abandoned:
+        process.abandoned = True
+        process.kernel.abandoned.append(as_ended(process))
+        process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
+        # In a task of the node: the one who has lost patience may itself be left behind in the middle of it.
+        process.kernel.start(_leave_behind, process, name=f"leave {process.callbacks.behaviour} behind")
+    await process.wait_gone()
+
+
+async def _leave_behind(process: "Process") -> None:
+    process.reason = process.reason or Killed()
+    try:
+        await process.cut_off()
+        if process.state is TERMINATED:
+            return
+        if process.state is not STOPPING:
+            _begin(process)
+        if process.owned:
+            await kill_all(process.owned)
+        await _clear(process, process.reason)
+        await _release_in_slices(process)
+    except Exception as error:
+        fail_to_end(process, error)
+
+
+def as_ended(process: "Process") -> Ended:
+    """A process as it stands in the exit report."""
+    return Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
+
+
+def fail_to_end(process: "Process", error: BaseException) -> None:
+    """The kernel has failed in the middle of an end: nobody may wait for the process any more."""
+    process.kernel.fail(f"the end of {process} failed", error)
+    process.refuse()
+    process.reason = process.reason or Shutdown()
+    process.task = _GONE
+    process.state = TERMINATED
+    process.router.processes.pop(process.id, None)
+    process.kernel.roots.pop(process.id, None)
+    if process.parent is not None:
+        process.parent.disown(process.id)
+    # The node stops them in its place.
+    process.kernel.roots.update(process.owned or {})
+    at_once(answer(process, process.reason))
+    if process.name is not None and process.router.registry.names.get(process.name) is process:
+        process.router.registry.free_name(process.name)
+    if process._gone is not None:
+        process._gone.set()
+
+
+def _begin(process: "Process") -> None:
+    """Take no more user messages. A call that was cut off in progress is answered with the queued ones."""
+    process.refuse()
+    process.kernel.obituaries.note(process)
+    process.enter(STOPPING)
+    if process.handling is not None and isinstance(process.handling[2], Caller):
+        process.handling[2].defer(process)
+
+
+async def _part(process: "Process", reason: Reason) -> None:
+    """What comes before the children are stopped: one callback if there is to be a successor, another one if not."""
+    seat = process.seat
+    name = "pre_restart" if seat is not None and seat.returns(reason) else "pre_stop"
+    if name in process.callbacks.defined:
+        await _last_word(process, name, reason)
+
+
+async def _last_word(process: "Process", name: str, reason: Reason) -> None:
+    if name not in process.callbacks.asynchronous:
+        _plain_last_word(process, name, reason)
+        return
+    process.handling = None
+    timeout = process.options.terminate_timeout
+    patience = Patience(process, process.abandon, f"leave {name} behind")
+    countdown = _Countdown(process.kernel.clock, patience, timeout)
+    try:
+        with countdown.scope as limit:
+            process._ending = limit
+            scopes = Scopes(current_task())
+            await getattr(process.behaviour, name)(reason)
+            if scopes.are_left():
+                error = left_open(process.callbacks.behaviour, name, scopes.nurseries())
+                await scopes.close()
+                raise error
+        if limit.cancelled_caught and trio.current_time() < limit.deadline:
+            process.forced = True
+            process.log.error(f"{name} was cut off by a kill", limit=timeout)
+        elif limit.cancelled_caught:
+            process.log.error(f"{name} was cut off", limit=timeout)
+    except BaseException as error:
+        if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(process.home)):
+            raise
+        _account_for(process, name, error)
+    finally:
+        countdown.stop()
+
+
+class _Countdown:
+    """The time that a last callback has: cut off when it is over, and left behind if it goes on although it was.
+
+    It counts in turns, and a turn that ends late moves the end: time in which the loop itself stood still does not count.
+    """
+
+    __slots__ = ("_clock", "_due", "_end", "_patience", "_turn", "scope")
+
+    def __init__(self, clock: Clock, patience: "Patience", seconds: float) -> None:
+        self.scope = trio.CancelScope(shield=True)
+        self._clock = clock
+        self._patience = patience
+        self._end = clock.now() + seconds
+        self._begin_turn(seconds)
+
+    def stop(self) -> None:
+        self._turn.abandon()
+        self._patience.abandon()
+
+    def end_turn(self) -> None:
+        now = self._clock.now()
+        self._end += max(0.0, now - self._due)
+        if now < self._end:
+            self._begin_turn(self._end - now)
+        else:
+            self.scope.deadline = now
+            self._clock.arm_call(self._patience, 2 * GRACE)
+
+    def _begin_turn(self, most: float) -> None:
+        seconds = min(most, _TURN)
+        self._due = self._clock.now() + seconds
+        self._turn = _Turn(self, self._patience)
+        self._clock.arm_call(self._turn, seconds)
+
+
+class _Turn(Caller):
+    """One turn of a countdown: what the clock gives up on, as on a call."""
+
+    __slots__ = ("_countdown",)
+
+    def __init__(self, countdown: _Countdown, patience: "Patience") -> None:
+        super().__init__(patience.pid, 0, patience.pid, None)
+        self._countdown = countdown
+
+    def awaken(self) -> None:
+        self._countdown.end_turn()
+
+
+class Patience(Caller):
+    """What the clock gives up on, as on a call, if a callback goes on although it was cut off."""
+
+    __slots__ = ("_end", "_name", "process")
+
+    def __init__(self, process: "Process", end: Callable[[], Awaitable[object]], name: str) -> None:
+        super().__init__(process.id, 0, process.id, None)
+        self.process: Process | None = process
+        self._end = end
+        self._name = name
+
+    def awaken(self) -> None:
+        # Once abandoned it is settled, and nobody is woken: so there still is a process.
+        assert self.process is not None
+        self.process.kernel.start(self._end, name=self._name)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.process = None
+
+
+def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
+    process.handling = None
+    # Of a process that ends in its sleep, this is the task of the one who ends it.
+    task = current_task()
+    status = task._cancel_status
+    try:
+        check_plain(process, name, getattr(process.behaviour, name)(reason))
+    except BaseException as error:
+        _account_for(process, name, error)
+    if task._cancel_status is not status:
+        scopes = Scopes.since(task, status)
+        _account_for(process, name, left_open(process.callbacks.behaviour, name, scopes.nurseries()))
+        scopes.close_plain()
+
+
+def _account_for(process: "Process", name: str, error: BaseException) -> None:
+    """Deal with what left a last callback: the end goes on."""
+    if isinstance(error, Exception | trio.Cancelled | GeneratorExit):
+        process.log.error(f"{name} raised", exception=Crashed(error).traceback)
+    else:
+        process.kernel.panic(error)
+
+
+def _has_much(process: "Process") -> bool:
+    """Say whether there may be much to release. Mostly there is not, and then the end of a process pays for this look only."""
+    return bool(
+        process.main
+        or process.mailbox.ahead
+        or process.deferred
+        or process.timers
+        or process.seats
+        or process.kernel.relations
+    )
+
+
+async def _clear(process: "Process", reason: Reason) -> None:
+    """Do in slices what would take long in :func:`_release`, where nothing may wait."""
+    await in_slices(answer(process, reason))
+    kernel = process.kernel
+    if process.timers:
+        await in_slices(_cancel_timers(process.timers))
+    if kernel.relations:
+        await in_slices(kernel.forget_watcher(process.id))
+    if process.seats and process.seat is None:
+        # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
+        seats, process.seats = process.seats, {}
+        await in_slices(drop_seats(kernel, seats.values(), reason))
+
+
+def _cancel_timers(timers: Owned) -> Iterator[None]:
+    for number, timer in enumerate(tuple(timers), 1):
+        timer.cancel()
+        if not number % _MANY:
+            yield
+
+
+async def _release_in_slices(process: "Process") -> None:
+    rest = _release(process)
+    if rest is not None:
+        await in_slices(rest)
+
+
+def _release_at_once(process: "Process") -> None:
+    rest = _release(process)
+    if rest is not None:
+        at_once(rest)
+
+
+def _release(process: "Process") -> Iterator[None] | None:
+    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done.
+
+    Returns the telling, which comes last, if there are many to be told.
+    """
+    if process.state is TERMINATED:
+        return None
+    kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
+    is_related = bool(kernel.relations)
+    lived = process.behaviour is not None and process.task is process.home
+    # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it came too late.
+    process.task = _GONE
+    process.handling = None
+    box = process.mailbox
+    if process.main or box.ahead or box.log or process.deferred or process.postponed:
+        at_once(answer(process, reason))
+    if process.seat is not None:
+        hand_over(process, process.seat)
+    name, aliases = process.name, process.aliases or ()
+    if name is not None and router.registry.names.get(name) is process:
+        router.registry.free_name(name)
+    for alias in aliases:
+        router.registry.drop_alias(alias)
+    if process.timers:
+        at_once(_cancel_timers(process.timers))
+    if kernel.log.watched:
+        kernel.remove_logger(process.id)
+    if is_related:
+        at_once(kernel.forget_watcher(process.id))
+    router.processes.pop(process.id, None)
+    if kernel.watches:
+        kernel.stop_watching(process.id)
+    parent = process.parent
+    if parent is None:
+        kernel.roots.pop(process.id, None)
+    else:
+        parent.disown(process.id)
+    if kernel.stopping and process.forced and not process.abandoned:
+        kernel.killed.append(as_ended(process))
+    process.enter(TERMINATED)
+    process.behaviour = process._scope = process._ending = process.waiting = None
+    process.peer = NOBODY
+    if router.peer is process:
+        router.peer = NOBODY
+    # Only now are the others told.
+    if is_related or process.events:
+        watching = _watching(process, aliases)
+        if len(watching) > _MANY:
+            return _tell_many(process, watching, reason, lived)
+        for relation in watching:
+            kernel.tell(relation, reason)
+    _tell(process, reason, lived)
+    return None
+
+
+def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
+    """Take the relations to a process, its addresses and its events out of the tables."""
+    kernel = process.kernel
+    fired = [*kernel.relations.fire(process.id)]
+    if process.name is not None:
+        fired += kernel.relations.fire(Name(process.name, process.router.node))
+    for alias in aliases:
+        fired += kernel.relations.fire(alias)
+    for event in process.events or ():
+        kernel.publishing.events.remove(event)
+        fired += kernel.relations.fire(event)
+    return fired
+
+
+def _tell_many(process: "Process", watching: list[Relation], reason: Reason, lived: bool) -> Iterator[None]:
+    for number, relation in enumerate(watching, 1):
+        process.kernel.tell(relation, reason)
+        if not number % _MANY:
+            yield
+    _tell(process, reason, lived)
+
+
+def _tell(process: "Process", reason: Reason, lived: bool) -> None:
+    """Tell those who need no relation to it: observer, subscribers of the node's events, parent, and whoever waits for its end."""
+    kernel, router, parent = process.kernel, process.router, process.parent
+    if kernel.observer is not None and lived:
+        kernel.observer(Stopped(process.id, reason))
+    if kernel.publishing.heard:
+        ended = Ended(process.id, process.name, process.callbacks.behaviour, reason)
+        kernel.publishing.announce(PROCESS_ENDED, ended)
+    if lived and parent is not None:
+        if process.seat is not None:
+            router.signal(parent, SYSTEM_LANE, (CONTROL, process.id, None, (process.seat, reason)))
+        if "handle_child_exit" in parent.callbacks.defined:
+            router.signal(parent, SYSTEM_LANE, (CHILD_EXIT, process.id, None, reason))
+    if process.seats is not None and process.seat is None:
+        at_once(drop_seats(kernel, process.seats.values(), reason))
+        if lived and parent is None and is_failure(reason) and not kernel.stopping:
+            kernel.escalate(process, reason)
+    if process._gone is not None:
+        process._gone.set()
+
+
+async def _empty_lines(process: "Process", reason: Reason) -> None:
+    """A supervisor ends: a child that is down comes back with the successor of its supervisor at the earliest, or never.
+
+    Its other children would wait for it until they are killed, since they end first.
+    """
+    returns = process.seat is not None and process.seat.returns(reason)
+    vacant = [seat for seat in (process.seats or {}).values() if seat.pid is None]
+    if not returns:
+        await in_slices(close_seats(process.kernel, vacant, reason))
+        return
+    for seat in vacant:
+        seat.turn_away(reason)

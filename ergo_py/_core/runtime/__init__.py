@@ -1,0 +1,1 @@
+"""Everything that touches trio's internals, OS threads and OS resources."""

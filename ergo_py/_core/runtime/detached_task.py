@@ -1,0 +1,84 @@
+"""A task that somebody waits for, but not for ever: it can be asked to end, and in the end be left behind."""
+
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+from trio.lowlevel import Task, checkpoint, current_task
+
+from .abandonable import Relay
+
+__all__ = ["Errand", "is_cut_off", "without_cancellation"]
+
+
+class Starter(Protocol):
+    """Starts tasks in the nursery of a node: the kernel."""
+
+    def start(self, body: Callable[..., Awaitable[object]], *args: object, name: str) -> None: ...
+
+
+class Errand:
+    """Runs one async function in a task of its own, in nobody's context: it serves everybody."""
+
+    __slots__ = ("_ended", "_relay", "_scope", "gone", "task")
+
+    def __init__(self, ended: Callable[[], None] | None = None) -> None:
+        self._ended = ended
+        self._relay = Relay()
+        self._scope = trio.CancelScope()
+        self.task: Task | None = None
+        """Its task, once it has taken its first step and until its last."""
+        self.gone = trio.Event()
+
+    def start(self, kernel: Starter, body: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run ``body``. It must not raise anything but a cancellation."""
+        contextvars.Context().run(lambda: kernel.start(self._run, body, name=name))
+
+    def cancel(self) -> None:
+        """Ask it to end. It may take its time, and may refuse."""
+        self._scope.cancel()
+
+    async def cut_off(self) -> bool:
+        """Leave it behind if it has not ended, wherever it is. False if it has not begun in time."""
+        if self.task is not None:
+            await self._relay.cut_off(self.task)
+        else:
+            # One that has not begun is gone after its first step.
+            self._relay.abandon()
+        with trio.CancelScope(shield=True):
+            await checkpoint()
+            await checkpoint()
+        if self._relay.detached:
+            self._be_gone()
+        return self.gone.is_set()
+
+    async def _run(self, body: Callable[[], Awaitable[None]]) -> None:
+        self.task = current_task()
+        try:
+            await self._relay.run(self._inside(body))
+        finally:
+            self._be_gone()
+
+    def _be_gone(self) -> None:
+        if not self.gone.is_set():
+            self.task = None
+            self.gone.set()
+            if self._ended is not None:
+                self._ended()
+
+    async def _inside(self, body: Callable[[], Awaitable[None]]) -> None:
+        with self._scope:
+            await body()
+
+
+def without_cancellation(error: BaseException) -> BaseException | None:
+    """What is left of an exception without the cancellations in it; None if it is nothing else."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return None if isinstance(error, trio.Cancelled) else error
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether an exception says no more than that its task is to end: it was cancelled, or left behind."""
+    return isinstance(error, GeneratorExit) or without_cancellation(error) is None

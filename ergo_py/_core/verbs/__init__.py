@@ -1,0 +1,1 @@
+"""The methods that users call: on a node, in a process, in a meta-process."""

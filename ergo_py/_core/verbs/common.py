@@ -1,0 +1,89 @@
+"""What the verbs of nodes, processes and meta-processes have in common."""
+
+from typing import Any, Final
+
+from ..messaging.router import check_priority
+from ..processes.process import Process
+from ..tables.pending_calls import Caller
+from ..tables.timers import Timer
+from ..vocabulary.envelopes import Priority
+from ..vocabulary.errors import BadInputError, NameUnknownError
+from ..vocabulary.ids import PID, Name, Target
+from ..vocabulary.options import check_number
+from ..vocabulary.reasons import Unregistered, as_reason
+from ..vocabulary.states import Operation
+
+__all__ = [
+    "arm_timer",
+    "check_caller",
+    "check_error",
+    "check_priority",
+    "check_timeout",
+    "exit_target",
+    "kill_target",
+    "release_name",
+]
+
+_ARM_TIMER: Final = Operation.ARM_TIMER
+
+
+def arm_timer(
+    process: Any, delay: float, period: float, to: Target, message: object, priority: Priority | None
+) -> Timer:
+    """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
+    process.allow(_ARM_TIMER)
+    if type(to) is not PID:
+        process.router.resolve(to)
+    clock = process.kernel.clock
+    chosen = process.priority if priority is None else check_priority(priority)
+    timer = Timer(clock.timers, process, to, message, chosen, period)
+    clock.arm_timer(timer, delay)
+    return timer
+
+
+def release_name(process: Process) -> None:
+    """Take a process's name away and tell whoever watches the name."""
+    name = process.name
+    if name is None:
+        raise NameUnknownError(None)
+    process.router.registry.free_name(name)
+    process.be_called(None)
+    process.kernel.tell_all(Name(name, process.router.node), Unregistered())
+
+
+def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
+    """Ask whoever is at ``to`` to end."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.ask_to_exit(sender, as_reason(reason))
+    return True
+
+
+def kill_target(owner: Any, to: Target) -> bool:
+    """Kill whoever is at ``to``."""
+    receiver = owner.router.resolve(to)
+    if receiver is None:
+        return False
+    receiver.kill()
+    return True
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what cannot be a time limit."""
+    # First what nearly every call passes.
+    if timeout is not None and not (type(timeout) is float and timeout >= 0.0):
+        check_number("timeout", timeout, least=0.0)
+
+
+def check_error(error: object) -> BaseException:
+    """Refuse what cannot be raised."""
+    if not isinstance(error, BaseException):
+        raise BadInputError("error", error, "an exception; for an ordinary answer use reply(caller, value)")
+    return error
+
+
+def check_caller(caller: object) -> Caller:
+    if not isinstance(caller, Caller):
+        raise BadInputError("caller", caller, "the Caller that handle_call was given")
+    return caller

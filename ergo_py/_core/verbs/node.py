@@ -1,0 +1,456 @@
+"""A node: owns the tables and the nursery, starts and stops everything, and answers questions about it."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import trio
+from trio.lowlevel import current_task
+
+from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
+from ..kernel import Kernel
+from ..messaging.publisher import BLOCKED
+from ..metas.meta import Meta
+from ..processes.process import Process, caller_in
+from ..processes.threaded_process import process_type
+from ..runtime.bridge import get_ident, task_waiting_for_thread
+from ..tables.pending_calls import Caller
+from ..tables.timers import Owned, Timer
+from ..vocabulary.envelopes import Priority
+from ..vocabulary.errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
+from ..vocabulary.ids import PID, Alias, EventName, Target
+from ..vocabulary.info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
+from ..vocabulary.messages import DeadLetter, Request
+from ..vocabulary.options import SpawnKeywords, check_level, check_name, check_number, read_options
+from ..vocabulary.reasons import Reason, Shutdown
+from .behaviour import Behaviour, behaviour_of
+from .common import (
+    arm_timer,
+    check_caller,
+    check_error,
+    check_priority,
+    check_timeout,
+    exit_target,
+    kill_target,
+    release_name,
+)
+from .node_inspection import Looking
+
+__all__ = ["Node"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Node(Looking):
+    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
+
+    def __init__(self, kernel: Kernel, expose_env: bool) -> None:
+        self._kernel = kernel
+        self._router = kernel.router
+        self._expose_env = expose_env
+        self._born = perf_counter()
+        self._blocked = 0
+        self._last_blocked: BlockedReport | None = None
+        self._watchdog: Any = None
+        self._timers = _NodeTimers(kernel)
+        self._stop_asked = trio.Event()
+        self.control_path: Path | None = None
+        """Where its control socket is, if it was opened with one."""
+        self.exit_report: ExitReport | None = None
+        """How the node came down; None while it is up."""
+        kernel.node = self
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name} {len(self._router.processes)} processes>"
+
+    @property
+    def name(self) -> str:
+        """Its name, such as ``demo@localhost``."""
+        return self._kernel.pid.node
+
+    @property
+    def pid(self) -> PID:
+        """What stands as the sender of what the node itself sends, and as the parent of what it spawned."""
+        return self._kernel.pid
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        """The environment that every process inherits."""
+        return MappingProxyType(dict(self._kernel.env))
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to the node."""
+        return self._kernel.logger
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    async def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        """Start a process that belongs to the node, and return when its ``init`` has succeeded.
+
+        Raises:
+            InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
+            InitTimeoutError: its ``init`` took longer than ``init_timeout``.
+            NameTakenError: ``name`` belongs to another process.
+            TooManyProcessesError: the node's limit is reached.
+            BehaviourError: ``behaviour`` is not a class of behaviours.
+            NodeStoppedError: the node is stopping or has stopped.
+        """
+        self._here("spawn")
+        checked = read_options(options)
+        if checked.link:
+            raise BadInputError(
+                "node.spawn(link=True)", True, "link=True where a process spawns: a node cannot be linked"
+            )
+        process = await process_type(checked).spawn(
+            self._kernel, None, behaviour, behaviour_of(behaviour), args, checked
+        )
+        return process.id
+
+    def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
+        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        return self._run(exit_target, self._kernel, self.pid, to, reason)
+
+    def kill(self, to: Target) -> bool:
+        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        return self._run(kill_target, self._kernel, to)
+
+    if not TYPE_CHECKING:  # type checkers say it by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "spawn_meta":
+                raise AttributeError(
+                    "a meta-process belongs to a process, not to the node: `await self.spawn_meta(…)` in a callback of an actor"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    async def wait_ended(self, to: Target) -> Reason:
+        """Wait until a process or meta-process has ended and everything of it is released; returns why it ended.
+
+        Of one that has ended before, by its PID or alias, if it is among the last that the node remembers.
+
+        Raises:
+            ProcessUnknownError: there is none, and was none among the last that ended.
+        """
+        found = self._router.resolve(to)
+        if not isinstance(found, Process | Meta):
+            reason = self._kernel.obituaries.reason_of(to)
+            await trio.lowlevel.checkpoint()
+            if reason is None:
+                raise ProcessUnknownError(to)
+            return reason
+        await found.wait_gone()
+        return found.reason or Shutdown()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message, from any thread. False if nobody is there to receive it; it is a dead letter then.
+
+        Raises:
+            MailboxFullError: the receiver is full and its rule is to refuse.
+            TargetTypeError: ``to`` is no address.
+            NodeStoppedError: the node has stopped.
+        """
+        return self._router.send(self._kernel.pid, to, message, priority)
+
+    async def send_wait(
+        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+    ) -> bool:
+        """Send a message, and wait for room if the receiver is full and its rule is ``Overflow.WAIT``.
+
+        Raises:
+            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses at once.
+        """
+        self._here("send_wait")
+        check_timeout(timeout)
+        return await self._router.send_wait(self.pid, to, message, check_priority(priority), timeout)
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message ``delay`` seconds from now."""
+        check_number("delay", delay, least=0.0)
+        return self._run(arm_timer, self._timers, delay, 0.0, to, message, priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message every ``period`` seconds until the timer is cancelled."""
+        check_number("period", period, least=1e-6)
+        return self._run(arm_timer, self._timers, period, period, to, message, priority)
+
+    @overload
+    async def call(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    async def call(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    async def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and wait for the answer, from any trio task of the program.
+
+        Raises:
+            TargetDownError: the callee died before it answered, or was not there.
+            CallTimeoutError: it did not answer in time.
+            DeadlockError: a process asks in this way, and the callee waits for it, directly or through others.
+            MailboxFullError: it is full and refuses.
+            NodeStoppedError: the node has stopped.
+            Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
+        """
+        self._here("call")
+        check_timeout(timeout)
+        return await self._kernel.calls.call(
+            caller_in(current_task()), self._kernel.pid, to, request, timeout, priority
+        )
+
+    @overload
+    def call_from_thread(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    def call_from_thread(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    def call_from_thread(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and block this thread until it answers. Raises what :meth:`call` raises.
+
+        Raises:
+            NotAllowedError: this is the thread of the event loop, which would wait for itself.
+        """
+        check_timeout(timeout)
+        check_priority(priority)
+        task = task_waiting_for_thread()
+        process = None if task is None else caller_in(task)
+        return self._kernel.calls.call_from_thread(process, self._kernel.pid, to, request, timeout, priority)
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        """Answer a deferred call, from any thread. False if nobody waits any more."""
+        return self._kernel.calls.reply(check_caller(caller), value, None)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        """Answer a deferred call with an exception, from any thread. False if nobody waits any more."""
+        return self._kernel.calls.reply(check_caller(caller), None, check_error(error))
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, to: Target) -> None:
+        """Give a process a name.
+
+        Raises:
+            NameTakenError: somebody has it; nothing is changed.
+            NotAllowedError: the process has another name already.
+            ProcessUnknownError: there is no such process.
+        """
+        check_name(name)
+        self._run(self._register, name, to)
+
+    def _register(self, name: str, to: Target) -> None:
+        process = self._find(to)
+        if process.name is not None and process.name != name:
+            raise NotAllowedError(
+                f"{process} has the name {process.name!r}; unregister it first, a process has one name at a time"
+            )
+        process.take_name(name)
+
+    def unregister(self, name: str) -> None:
+        """Take a name away from its holder. Whoever watches it is told.
+
+        Raises:
+            ProcessUnknownError: nobody has it.
+        """
+        self._run(lambda: release_name(self._find(check_name(name))))
+
+    def whereis(self, name: str) -> PID | None:
+        """Who has this name; None if nobody."""
+        holder = self._router.registry.names.get(check_name(name))
+        return None if holder is None or not isinstance(holder.id, PID) else holder.id
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    def info(self) -> NodeInfo:
+        """The node as it is at this moment."""
+        return self._run(node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env)
+
+    def processes(self) -> list[PID]:
+        """All living processes, oldest first."""
+        return list(self._router.processes)
+
+    def process_info(self, to: Target) -> ProcessInfo:
+        """A process as it is at this moment.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        return self._run(lambda: process_info(self._find(to), self._expose_env))
+
+    async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a process tell about itself, through its ``handle_inspect``, before anything else it has to do.
+
+        Raises:
+            ProcessUnknownError: there is none.
+            CallTimeoutError: it is busy for longer than ``timeout``; ``process_info`` says in what.
+            DeadlockError: it is the very process that asks.
+        """
+        self._here("inspect")
+        check_timeout(timeout)
+        process = self._find(to)
+        if process.works_in(current_task()):
+            raise DeadlockError(to, items, [process.id, process.id])
+        answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, process, to, items, timeout)
+        return answer
+
+    def metas(self) -> list[Alias]:
+        """All living meta-processes, oldest first."""
+        return sorted(alias for alias, holder in self._router.registry.aliases.items() if isinstance(holder, Meta))
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """A meta-process as it is at this moment, also while its handler is busy.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        return self._run(lambda: meta_info(self._find_meta(alias)))
+
+    async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting messages.
+
+        Raises:
+            ProcessUnknownError: there is none.
+            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` says in what.
+        """
+        self._here("inspect_meta")
+        check_timeout(timeout)
+        answer: dict[str, str] = await self._kernel.calls.inspect(
+            self.pid, self._find_meta(alias), alias, items, timeout
+        )
+        return answer
+
+    def events(self) -> dict[str, int]:
+        """All events of this node, its own included, each with the number of its subscribers."""
+        return {event.name.name: len(event.subscribers) for event in self._kernel.publishing.events.all()}
+
+    def event_info(self, event: str | EventName) -> EventInfo:
+        """An event as it is at this moment, with what each subscriber has lost.
+
+        Raises:
+            EventUnknownError: there is none.
+        """
+        publishing = self._kernel.publishing
+        return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
+
+    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
+        """The most recent messages that had nowhere to go, newest last."""
+        return self._router.dead_letters.last(count)
+
+    def add_logger(self, to: Target, level: str = "info") -> None:
+        """Have a process receive log records of at least ``level`` through its ``handle_log``.
+
+        Raises:
+            ProcessUnknownError: there is none.
+        """
+        check_level(level)
+        self._run(lambda: self._kernel.add_logger(self._find(to), level))
+
+    def remove_logger(self, to: Target) -> bool:
+        """Stop that. False if it was no logger."""
+        return self._run(lambda: self._kernel.remove_logger(self._find(to).id))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the node to stop; ``async with open_node(...)`` then ends its body by cancelling it. From any thread."""
+        self._run(self._stop_asked.set)
+
+    def stop_soon(self) -> None:
+        """The same for signal handlers, which must not do anything themselves."""
+        self._router.bridge.post(self._stop_asked.set)
+
+    def alive(self, *, stacks: bool = False) -> list[str]:
+        """One line for each living process and meta-process: who it is and what it is doing. Needs no running loop.
+
+        With ``stacks``, further lines say where each one waits that is in the middle of something.
+        """
+        return describe_living(self._kernel, stacks)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the node is on its way down, or down."""
+        return self._kernel.stopping or self._stop_asked.is_set()
+
+    def _find(self, to: Target) -> Process:
+        found = self._router.resolve(to)
+        if isinstance(found, Meta):
+            raise BadInputError("target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`")
+        if not isinstance(found, Process):
+            raise ProcessUnknownError(to)
+        return found
+
+    def _find_meta(self, alias: Alias) -> Meta:
+        found = self._router.resolve(alias)
+        if isinstance(found, Process):
+            raise BadInputError(
+                "alias", alias, "that of a meta-process; about a process ask `process_info` and `inspect`"
+            )
+        if not isinstance(found, Meta):
+            raise ProcessUnknownError(alias, "meta-process")
+        return found
+
+    def _run(self, function: Callable[..., T], *args: Any) -> T:
+        if self._router.stopped:
+            raise NodeStoppedError(self.name)
+        return self._router.bridge.run(function, *args)
+
+    def _here(self, verb: str) -> None:
+        if self._router.stopped:
+            raise NodeStoppedError(self.name)
+        if get_ident() != self._router.loop_thread:
+            raise NotAllowedError(
+                f"node.{verb} belongs on the node's own loop, and this is another thread; use send or call_from_thread"
+            )
+
+    def _note_long_mailbox(self, process: Process, depth: int) -> None:
+        """Called in the watchdog's thread."""
+        self.log.warning(
+            "a mailbox is long: messages come faster than they are handled",
+            process=str(process.id),
+            name=process.name,
+            behaviour=process.callbacks.behaviour,
+            waiting=depth,
+            advice="bound it with mailbox_size=, and have senders wait: overflow=Overflow.WAIT with send_wait or call",
+        )
+
+    def _note_blocked(self, report: BlockedReport) -> None:
+        """Called in the watchdog's thread."""
+        self._blocked += 1
+        self._last_blocked = report
+        self.log.warning(
+            "the event loop gets no time to run" if report.starved else "the event loop is blocked",
+            seconds=round(report.seconds, 3),
+            process=str(report.process),
+            name=report.name,
+            behaviour=report.behaviour,
+            callback=report.callback,
+            message_type=report.message_type,
+            exception=report.stack,
+        )
+        self._kernel.publishing.announce(BLOCKED, report)
+
+
+class _NodeTimers:
+    """Who owns the timers that were armed through the node: looks to them like a process."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.router = kernel.router
+        self.id = kernel.pid
+        self.priority = Priority.NORMAL
+        self.timers: Owned | None = None
+
+    def allow(self, _operation: object) -> None:
+        """A node may always arm a timer."""

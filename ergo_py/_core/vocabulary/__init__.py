@@ -1,0 +1,1 @@
+"""Identifiers, messages, errors, exit reasons, states and options: values that every other room uses."""

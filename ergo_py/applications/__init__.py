@@ -1,0 +1,1 @@
+"""Applications: supervision trees with dependencies, started and stopped together."""

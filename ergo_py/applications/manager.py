@@ -1,0 +1,274 @@
+"""Applications performed: started in order and all or nothing, stopped in the reverse order, and watched meanwhile."""
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from .._core.messaging.publisher import APPLICATION_PHASE
+from .._core.processes.process import Process
+from .._core.vocabulary.errors import (
+    ApplicationNeededError,
+    ApplicationStartError,
+    ApplicationUnknownError,
+    BadInputError,
+    NotAllowedError,
+)
+from .._core.vocabulary.info import ApplicationInfo, Phase
+from .._core.vocabulary.options import Options
+from .._core.vocabulary.reasons import Crashed, Reason, Shutdown, is_failure
+from ..supervision.specs import INFINITE
+from ..supervision.supervisor import Supervisor
+from .application import Application, start_order
+
+if TYPE_CHECKING:
+    from ..node import Node
+
+__all__ = ["ApplicationRoot", "Applications"]
+
+
+class _Loaded:
+    """An application on a node."""
+
+    def __init__(self, application: Application) -> None:
+        self.application = application
+        self.phase = Phase.PENDING
+        self.process: Process | None = None
+        self.gone = trio.Event()
+        self.since = 0.0
+        self.reason: Reason | None = None
+        self.is_asked = False
+        """Somebody has asked for its end."""
+
+    @property
+    def runs(self) -> bool:
+        return self.phase in (Phase.RUNNING, Phase.TERMINATING)
+
+
+class ApplicationRoot(Supervisor):
+    """The supervisor at the top of an application."""
+
+    def __init__(self, applications: "Applications", name: str) -> None:
+        loaded = applications._loaded[name]
+        super().__init__(loaded.application.spec)
+        self._applications = applications
+        self._loaded = loaded
+
+    async def pre_stop(self, reason: Reason) -> None:
+        """The application ends, whoever asked for it."""
+        self._applications._enter(self._loaded, Phase.TERMINATING)
+        await _done(self._loaded.application.before_stop(self._applications._node, reason))
+
+    async def terminate(self, reason: Reason) -> None:
+        """Its parts have stopped."""
+        await _done(self._loaded.application.after_stop(self._applications._node, reason))
+
+    def handle_inspect(self, *items: str) -> Mapping[str, str]:
+        """What a person should see: the application, and its supervisor."""
+        info = self._applications._info(self._loaded)
+        return {
+            "application": info.name,
+            "phase": info.phase.value,
+            "mode": info.mode,
+            "depends on": ", ".join(info.depends_on),
+            **self._describe(),
+        }
+
+
+class Applications:
+    """The applications of one node."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._loaded: dict[str, _Loaded] = {}
+        self._lock = trio.Lock()
+
+    def load(self, applications: tuple[Application, ...]) -> None:
+        """Add applications, if they fit together with those that are loaded. Nothing is started."""
+        for one in applications:
+            if not isinstance(one, Application):
+                raise BadInputError("applications", one, "an Application, such as Application('web', [ChildSpec(…)])")
+        known = [loaded.application for loaded in self._loaded.values()]
+        new = [one for one in applications if one not in known]
+        start_order([*known, *new])
+        for one in new:
+            self._loaded[one.name] = loaded = _Loaded(one)
+            self._announce(loaded)
+
+    def infos(self) -> list[ApplicationInfo]:
+        """All that are loaded, in the order of start."""
+        return [self._info(self._loaded[one.name]) for one in self._order()]
+
+    async def start(self, given: tuple[Application | str, ...]) -> list[str]:
+        """Start applications and what they depend on, all or nothing. Returns which were started, in order."""
+        new = tuple(one for one in given if not isinstance(one, str))
+        names = [one if isinstance(one, str) else one.name for one in given if isinstance(one, str | Application)]
+        async with _Turn(self._lock):
+            self.load(new)
+            wanted: set[str] = set()
+            waiting = [self._find(name).application for name in names] if given else self._order()
+            while waiting:
+                one = waiting.pop()
+                if one.name not in wanted:
+                    wanted.add(one.name)
+                    waiting += [self._loaded[name].application for name in one.depends_on]
+            started: list[_Loaded] = []
+            for one in self._order():
+                loaded = self._loaded[one.name]
+                if one.name not in wanted or loaded.phase is Phase.RUNNING:
+                    continue
+                if loaded.phase is Phase.TERMINATING:
+                    await loaded.gone.wait()
+                try:
+                    await self._start(loaded)
+                except BaseException as error:
+                    await self._undo(started)
+                    if isinstance(error, Exception):
+                        undone = [done.application.name for done in reversed(started)]
+                        raise ApplicationStartError(one.name, error, undone) from error
+                    raise
+                started.append(loaded)
+            return [loaded.application.name for loaded in started]
+
+    async def stop(self, names: tuple[str, ...]) -> list[str]:
+        """Stop applications, in the reverse of the order in which they were started. Returns which were stopped, in order."""
+        async with _Turn(self._lock):
+            chosen = [self._find(name) for name in names] if names else list(self._loaded.values())
+            for loaded in chosen:
+                name = loaded.application.name
+                needed_by = [
+                    other.application.name
+                    for other in self._loaded.values()
+                    if other.runs and other not in chosen and name in other.application.depends_on
+                ]
+                if loaded.runs and needed_by:
+                    raise ApplicationNeededError(name, needed_by)
+            running = [loaded for loaded in chosen if loaded.process is not None]
+            running.sort(key=lambda loaded: loaded.process.id if loaded.process is not None else self._node.pid)
+            for loaded in reversed(running):
+                await self._stop(loaded)
+            return [loaded.application.name for loaded in reversed(running)]
+
+    # -- one of them -------------------------------------------------------------------------------------------------
+
+    async def _start(self, loaded: _Loaded) -> None:
+        node, application = self._node, loaded.application
+        loaded.reason, loaded.is_asked, loaded.gone = None, False, trio.Event()
+        is_prepared = False
+        try:
+            await _done(application.before_start(node))
+            is_prepared = True
+            options = Options(
+                name=application.name, init_timeout=INFINITE, shutdown=application.shutdown, env=application.env
+            )
+            loaded.process = process = await Process.spawn(
+                node._kernel, None, ApplicationRoot, ApplicationRoot, (self, application.name), options
+            )
+            loaded.since = trio.current_time()
+            node._kernel.start(self._watch, loaded, process, name=f"application {application.name}")
+            await _done(application.after_start(node))
+            if process.reason is not None:
+                raise NotAllowedError(f"it ended while it was being started: {process.reason}")
+        except BaseException as error:
+            reason = Crashed(error) if isinstance(error, Exception) else Shutdown("its start was cancelled")
+            with trio.CancelScope(shield=True):
+                if loaded.process is not None:
+                    await self._stop(loaded)
+                elif is_prepared:
+                    await self._after_failed_start(application, reason)
+            loaded.reason = reason
+            self._enter(loaded, Phase.FAILED)
+            raise
+        self._enter(loaded, Phase.RUNNING)
+
+    async def _after_failed_start(self, application: Application, reason: Reason) -> None:
+        try:
+            await _done(application.after_stop(self._node, reason))
+        except Exception as error:
+            # What made the start fail is what should be heard of.
+            self._node.log.error("after_stop raised", application=application.name, exception=Crashed(error).traceback)
+
+    async def _undo(self, started: list[_Loaded]) -> None:
+        with trio.CancelScope(shield=True):
+            for loaded in reversed(started):
+                await self._stop(loaded)
+                self._enter(loaded, Phase.PENDING)
+
+    async def _stop(self, loaded: _Loaded) -> None:
+        process = loaded.process
+        if process is not None:
+            loaded.is_asked = True
+            await process.shut(Shutdown())
+            await loaded.gone.wait()
+
+    async def _watch(self, loaded: _Loaded, process: Process) -> None:
+        await process.wait_gone()
+        kernel, reason = self._node._kernel, process.reason or Shutdown()
+        loaded.process, loaded.reason = None, reason
+        self._enter(loaded, Phase.FAILED if is_failure(reason) else Phase.COMPLETED)
+        loaded.gone.set()
+        if not loaded.is_asked and not kernel.stopping and loaded.application.mode.wants(reason):
+            self._node.log.error(
+                "an application ended, and the node stops because of its mode",
+                application=loaded.application.name,
+                mode=loaded.application.mode.value,
+                reason=str(reason),
+            )
+            kernel.stop_because(process, reason)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _order(self) -> list[Application]:
+        return start_order(loaded.application for loaded in self._loaded.values())
+
+    def _find(self, name: str) -> _Loaded:
+        loaded = self._loaded.get(name)
+        if loaded is None:
+            raise ApplicationUnknownError(name, tuple(self._loaded))
+        return loaded
+
+    def _enter(self, loaded: _Loaded, phase: Phase) -> None:
+        if loaded.phase is not phase:
+            loaded.phase = phase
+            self._announce(loaded)
+
+    def _announce(self, loaded: _Loaded) -> None:
+        publishing = self._node._kernel.publishing
+        if publishing.heard:
+            publishing.announce(APPLICATION_PHASE, self._info(loaded))
+
+    def _info(self, loaded: _Loaded) -> ApplicationInfo:
+        process, application = loaded.process, loaded.application
+        return ApplicationInfo(
+            name=application.name,
+            phase=loaded.phase,
+            mode=application.mode.value,
+            depends_on=application.depends_on,
+            pid=None if process is None else process.id,
+            uptime=0.0 if process is None else trio.current_time() - loaded.since,
+            reason=loaded.reason,
+        )
+
+
+class _Turn:
+    """One operation at a time; one that a callback of an application asks for would wait for itself."""
+
+    def __init__(self, lock: trio.Lock) -> None:
+        self._lock = lock
+
+    async def __aenter__(self) -> None:
+        if self._lock.statistics().owner is trio.lowlevel.current_task():
+            raise NotAllowedError(
+                "applications are being started or stopped right here, and what asks is one of their callbacks; "
+                "say in depends_on what must run before"
+            )
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+async def _done(result: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(result):
+        await result

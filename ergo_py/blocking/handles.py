@@ -1,0 +1,129 @@
+"""Supervisors and services for synchronous code: what :mod:`ergo_py.blocking` hands out."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar, overload
+
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.info import ChildInfo
+from .._core.vocabulary.messages import Request
+from ..service import Service
+from ..supervision.handle import SupervisorHandle
+from ..supervision.specs import ChildSpec
+from ..supervision.supervisor import ChildCount
+
+__all__ = ["BlockingService", "BlockingSupervisor"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Wait(Protocol):
+    """Has a coroutine run on the loop, and blocks this thread until it is done."""
+
+    def __call__(self, function: Callable[[], Awaitable[T]], /) -> T: ...
+
+
+class BlockingService:
+    """A :class:`Service` without ``await``, for every thread but the node's own."""
+
+    def __init__(self, service: Service, wait: Wait) -> None:
+        self._service = service
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._service!r}>"
+
+    @property
+    def name(self) -> str:
+        """The child's name."""
+        return self._service.name
+
+    @property
+    def pid(self) -> PID | None:
+        """The process behind it at this moment; None while there is none."""
+        return self._service.pid
+
+    def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message, or put it in line for the successor. Raises as ``Service.send``."""
+        return self._service.send(message, priority=priority)
+
+    def send_wait(self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0) -> bool:
+        """Send a message, and wait for the child to come back or to have room. Raises as ``Service.send_wait``."""
+        return self._wait(partial(self._service.send_wait, message, priority=priority, timeout=timeout))
+
+    @overload
+    def call(
+        self,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
+    ) -> R: ...
+    @overload
+    def call(
+        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+    ) -> Any: ...
+    def call(
+        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+    ) -> Any:
+        """Ask the child and wait for the answer. Raises as ``Service.call``."""
+        return self._wait(partial(self._service.call, request, timeout=timeout, priority=priority, retry=retry))
+
+
+class BlockingSupervisor:
+    """A :class:`SupervisorHandle` without ``await``, for every thread but the node's own. Errors are those of the handle."""
+
+    def __init__(self, handle: SupervisorHandle, wait: Wait) -> None:
+        self._handle = handle
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._handle!r}>"
+
+    @property
+    def pid(self) -> PID:
+        """The supervisor's process."""
+        return self._handle.pid
+
+    def children(self) -> list[ChildInfo]:
+        """The children, in order."""
+        return self._handle.children()
+
+    def count(self) -> ChildCount:
+        """How many children there are, and how they are."""
+        return self._handle.count()
+
+    def service(self, child: str | PID) -> BlockingService:
+        """The address of a child, which survives its restarts."""
+        return BlockingService(self._handle.service(child), self._wait)
+
+    def start_child(self, child: str, *args: Any, timeout: float | None = None) -> PID:
+        """As :meth:`Supervisor.start_child`."""
+        return self._wait(partial(self._handle.start_child, child, *args, timeout=timeout))
+
+    def stop_child(self, child: str | PID, *, timeout: float | None = None) -> PID:
+        """As :meth:`Supervisor.stop_child`."""
+        return self._wait(partial(self._handle.stop_child, child, timeout=timeout))
+
+    def restart_child(self, child: str | PID, *, timeout: float | None = None) -> PID:
+        """As :meth:`Supervisor.restart_child`."""
+        return self._wait(partial(self._handle.restart_child, child, timeout=timeout))
+
+    def add_child(self, spec: ChildSpec, *, timeout: float | None = None) -> PID:
+        """As :meth:`Supervisor.add_child`."""
+        return self._wait(partial(self._handle.add_child, spec, timeout=timeout))
+
+    def remove_child(self, child: str | PID, *, timeout: float | None = None) -> PID | None:
+        """As :meth:`Supervisor.remove_child`."""
+        return self._wait(partial(self._handle.remove_child, child, timeout=timeout))
+
+    def enable_child(self, child: str, *, timeout: float | None = None) -> PID:
+        """As :meth:`Supervisor.enable_child`."""
+        return self._wait(partial(self._handle.enable_child, child, timeout=timeout))
+
+    def disable_child(self, child: str | PID, *, timeout: float | None = None) -> PID | None:
+        """As :meth:`Supervisor.disable_child`."""
+        return self._wait(partial(self._handle.disable_child, child, timeout=timeout))

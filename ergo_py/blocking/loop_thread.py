@@ -1,0 +1,169 @@
+"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in a thread of its own.
+
+::
+
+    from ergo_py.blocking import open_node
+
+    node = open_node("demo@localhost")
+    counter = node.spawn(Counter, 5)
+    node.call(counter, Total())
+    node.close()
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from importlib import import_module
+from time import monotonic
+from types import TracebackType
+from typing import Any, Final
+from weakref import WeakSet
+
+import outcome
+import trio
+
+from .._core.runtime.bridge import Parker, wait_in_slices
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.info import ExitReport
+from ..node import Node
+from ..node import open_node as open_async_node
+from .handles import BlockingService, BlockingSupervisor
+from .node import BlockingNode
+
+__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "OwnedNode", "handle", "open_node"]
+
+_AT_EXIT = 5.0
+"""Seconds that a forgotten node may take to stop when the interpreter exits."""
+
+
+class OwnedNode(BlockingNode):
+    """A node together with the thread its loop runs in. Close it, or use it with ``with``."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self._up: Parker[outcome.Outcome[Node]] = Parker()
+        self._over = threading.Event()
+        self._is_unwanted = False
+        self._thread = threading.Thread(
+            target=self._run, args=(name, dict(options)), name=f"ergo-loop {name}", daemon=True
+        )
+        try:
+            self._thread.start()
+            self._up.wait(None)
+            assert self._up.value is not None
+            if isinstance(self._up.value, outcome.Error):
+                self._thread.join()
+            super().__init__(self._up.value.unwrap())
+            _open.add(self)
+        except BaseException:
+            # Ctrl-C, and nobody will ever close it. Its thread says that it is up and then looks at the mark; here it is the
+            # other way round.
+            self._is_unwanted = True
+            if isinstance(self._up.value, outcome.Value):
+                self._up.value.value.stop_soon()
+            raise
+
+    def __enter__(self) -> "OwnedNode":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float | None = None) -> ExitReport | None:
+        """Stop the node and end its thread; returns how it came down, or None if that took longer than ``timeout``.
+
+        Closing twice is closing once.
+        """
+        _open.discard(self)
+        self._ask_to_stop()
+        if not wait_in_slices(self._is_over, timeout):
+            return None
+        self._thread.join()
+        return self._node.exit_report
+
+    def _ask_to_stop(self) -> None:
+        try:
+            self._node.stop_soon()
+        except NodeStoppedError:  # it has stopped, and that is what is wanted
+            pass
+
+    def _is_over(self, seconds: float) -> bool:
+        # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it once.
+        return self._over.wait(None if seconds < 0 else seconds)
+
+    def _forked(self) -> None:
+        """Be over: this is a forked copy of the program, without the thread. The lock in the event may have been copied held."""
+        self._over = threading.Event()
+        self._over.set()
+
+    @property
+    def exit_report(self) -> ExitReport | None:
+        """How the node came down; None while it is up."""
+        return self._node.exit_report
+
+    def _run(self, name: str, options: dict[str, Any]) -> None:
+        async def main() -> None:
+            try:
+                context = open_async_node(name, **options)
+                node = await context.__aenter__()
+            except BaseException as error:
+                self._up.settle(outcome.Error(error))
+                return
+            self._up.settle(outcome.Value(node))
+            reason: BaseException | None = None
+            try:
+                if not self._is_unwanted:
+                    await trio.sleep_forever()
+            except trio.Cancelled as cancelled:
+                # Asked to stop: the node's own scope takes this back when it is left.
+                reason = cancelled
+            await context.__aexit__(type(reason) if reason is not None else None, reason, None)
+
+        try:
+            trio.run(main)
+        finally:
+            self._over.set()
+
+
+_open: Final[WeakSet[OwnedNode]] = WeakSet()
+
+
+def _close_forgotten() -> None:
+    """When the interpreter exits: stop in order whatever nobody has closed, within a few seconds. Daemons keep nobody."""
+    forgotten = tuple(_open)
+    for node in forgotten:
+        node._ask_to_stop()
+    end = monotonic() + _AT_EXIT
+    for node in forgotten:
+        node.close(max(0.0, end - monotonic()))
+
+
+def _mark_over_in_copy() -> None:
+    for node in tuple(_open):
+        node._forked()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_over_in_copy)
+
+# Before Python waits for all threads that are no daemons, which is before atexit: one of them may wait for a node, and for ever.
+# The threads of pools are waited for in the same way; who registers last is called first.
+import_module("concurrent.futures.thread")
+getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
+
+
+def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
+    """Open a node whose loop runs in a background thread. The options are those of :func:`ergo_py.open_node`.
+
+    Raises:
+        BadInputError: an option has a value that cannot be right.
+    """
+    return OwnedNode(name, options)
+
+
+def handle(node: Node) -> BlockingNode:
+    """The blocking verbs of a node that lives in a running trio program, for that program's other threads."""
+    return BlockingNode(node)

@@ -1,0 +1,290 @@
+"""A node's verbs for synchronous code: each is done on the node's loop, while the thread that uses it waits."""
+
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import outcome
+import trio
+
+from .._core.inspection.trace import Statistics, TraceEntry
+from .._core.runtime.bridge import Parker
+from .._core.tables.obituaries import Obituary
+from .._core.tables.pending_calls import Caller
+from .._core.tables.timers import Timer
+from .._core.verbs.behaviour import Behaviour
+from .._core.verbs.node_inspection import Queued
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import NodeStoppedError
+from .._core.vocabulary.ids import PID, Alias, Target
+from .._core.vocabulary.info import ApplicationInfo, MetaInfo, NodeInfo, ProcessInfo
+from .._core.vocabulary.messages import DeadLetter, Request
+from .._core.vocabulary.options import SpawnKeywords
+from .._core.vocabulary.reasons import Reason, Shutdown
+from ..applications.application import Application
+from ..node import Node
+from ..supervision.specs import ChildSpec, SupervisorSpec
+from ..supervision.tree import TreeNode
+from .handles import BlockingService, BlockingSupervisor
+
+__all__ = ["BlockingNode"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class BlockingNode:
+    """A node's verbs without ``await``, for every thread but the node's own. Errors come as if the verb had been called there."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._node!r}>"
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self._node.name
+
+    @property
+    def pid(self) -> PID:
+        """What stands as the sender of what the node itself sends."""
+        return self._node.pid
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        """The environment that every process inherits."""
+        return self._node.env
+
+    @property
+    def log(self) -> Any:
+        """A structlog logger bound to the node."""
+        return self._node.log
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        """Start a process that belongs to the node, and return when its ``init`` has succeeded. Raises as ``Node.spawn``."""
+        return self._wait(partial(self._node.spawn, behaviour, *args, **options))
+
+    def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
+        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        return self._node.send_exit(to, reason)
+
+    def kill(self, to: Target) -> bool:
+        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        return self._node.kill(to)
+
+    def wait_ended(self, to: Target) -> Reason:
+        """Wait until a process has ended; returns why. Raises as ``Node.wait_ended``."""
+        return self._wait(partial(self._node.wait_ended, to))
+
+    # -- supervision -------------------------------------------------------------------------------------------------
+
+    def supervise(self, children: SupervisorSpec | Sequence[ChildSpec], **options: Any) -> BlockingSupervisor:
+        """Start a supervisor, and return when all its children are ready. Takes and raises what ``Node.supervise`` does."""
+        handle = self._wait(partial(self._node.supervise, children, **options))
+        return BlockingSupervisor(handle, self._wait)
+
+    def supervisor(self, target: Target) -> BlockingSupervisor:
+        """The operations of a supervisor. Raises as ``Node.supervisor``."""
+        return BlockingSupervisor(self._node.supervisor(target), self._wait)
+
+    def service(self, name: str) -> BlockingService:
+        """The address of a supervised child that survives its restarts. Raises as ``Node.service``."""
+        return BlockingService(self._node.service(name), self._wait)
+
+    def start_applications(self, *applications: Application | str) -> list[str]:
+        """Start applications, and before each what it depends on. Raises as ``Node.start_applications``."""
+        return self._wait(partial(self._node.start_applications, *applications))
+
+    def stop_applications(self, *names: str) -> list[str]:
+        """Stop applications, last started first. Raises as ``Node.stop_applications``."""
+        return self._wait(partial(self._node.stop_applications, *names))
+
+    def applications(self) -> list[ApplicationInfo]:
+        """The applications that are loaded, in the order in which they would be started."""
+        return self._node.applications()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
+        """Send a message. False if nobody is there to receive it. Raises as ``Node.send``."""
+        return self._node.send(to, message, priority=priority)
+
+    def send_wait(
+        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+    ) -> bool:
+        """Send a message, and wait for room if the receiver's rule is ``Overflow.WAIT``. Raises as ``Node.send_wait``."""
+        return self._wait(partial(self._node.send_wait, to, message, priority=priority, timeout=timeout))
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message ``delay`` seconds from now."""
+        return self._node.send_after(delay, to, message, priority=priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+        """Send a message every ``period`` seconds until the timer is cancelled."""
+        return self._node.send_every(period, to, message, priority=priority)
+
+    @overload
+    def call(
+        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> R: ...
+    @overload
+    def call(
+        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any: ...
+    def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+    ) -> Any:
+        """Ask a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait, not the node."""
+        return self._node.call_from_thread(to, request, timeout=timeout, priority=priority)
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        """Answer a deferred call. False if nobody waits any more."""
+        return self._node.reply(caller, value)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        """Answer a deferred call with an exception. False if nobody waits any more."""
+        return self._node.reply_error(caller, error)
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def register(self, name: str, to: Target) -> None:
+        """Give a process a name. Raises as ``Node.register``."""
+        self._node.register(name, to)
+
+    def unregister(self, name: str) -> None:
+        """Take a name away from its holder. Raises as ``Node.unregister``."""
+        self._node.unregister(name)
+
+    def whereis(self, name: str) -> PID | None:
+        """Who has this name; None if nobody."""
+        return self._node.whereis(name)
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    def info(self) -> NodeInfo:
+        """The node as it is at this moment."""
+        return self._node.info()
+
+    def processes(self) -> list[PID]:
+        """All living processes, oldest first."""
+        return self._node.processes()
+
+    def process_info(self, to: Target) -> ProcessInfo:
+        """A process as it is at this moment. Raises as ``Node.process_info``."""
+        return self._node.process_info(to)
+
+    def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a process tell about itself. Raises as ``Node.inspect``."""
+        return self._wait(partial(self._node.inspect, to, *items, timeout=timeout))
+
+    def metas(self) -> list[Alias]:
+        """All living meta-processes, oldest first."""
+        return self._node.metas()
+
+    def meta_info(self, alias: Alias) -> MetaInfo:
+        """A meta-process as it is at this moment. Raises as ``Node.meta_info``."""
+        return self._node.meta_info(alias)
+
+    def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
+        """Have a meta-process tell about itself. Raises as ``Node.inspect_meta``."""
+        return self._wait(partial(self._node.inspect_meta, alias, *items, timeout=timeout))
+
+    def tree(self) -> TreeNode:
+        """Everything that runs on this node, and every child that should."""
+        return self._node.tree()
+
+    def get_state(self, to: Target, *, timeout: float = 5.0) -> dict[str, object]:
+        """The attributes of a behaviour, read between two of its messages. Raises as ``Node.get_state``."""
+        return self._wait(partial(self._node.get_state, to, timeout=timeout))
+
+    def replace_state(
+        self,
+        to: Target,
+        function: Callable[[dict[str, object]], Mapping[str, object]],
+        *,
+        timeout: float = 5.0,
+    ) -> dict[str, object]:
+        """Give a behaviour other attributes, between two of its messages. Raises as ``Node.replace_state``."""
+        return self._wait(partial(self._node.replace_state, to, function, timeout=timeout))
+
+    def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
+        """Have a process take no message until it is resumed. Raises as ``Node.suspend``."""
+        return self._wait(partial(self._node.suspend, to, timeout=timeout))
+
+    def resume(self, to: Target, *, timeout: float = 5.0) -> bool:
+        """Let a suspended process go on. Raises as ``Node.resume``."""
+        return self._wait(partial(self._node.resume, to, timeout=timeout))
+
+    def trace(self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any) -> list[TraceEntry]:
+        """The next callbacks of a process, as many as come in ``seconds``. Takes and raises what ``Node.trace`` does."""
+
+        async def collect() -> list[TraceEntry]:
+            async with self._node.trace(to, limit=limit, seconds=seconds, **filters) as entries:
+                return [entry async for entry in entries]
+
+        return self._wait(collect)
+
+    def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
+        """Watch a process for a while, and tell what it did. Raises as ``Node.statistics``."""
+        return self._wait(partial(self._node.statistics, to, seconds=seconds))
+
+    def peek(self, to: Target, *, limit: int = 100, contents: bool = False) -> list[Queued]:
+        """The messages that wait for a process or meta-process. Raises as ``Node.peek``."""
+        return self._node.peek(to, limit=limit, contents=contents)
+
+    def crashes(self, count: int | None = None) -> list[Obituary]:
+        """The last processes and meta-processes that failed, newest last."""
+        return self._node.crashes(count)
+
+    def ended(self, count: int | None = None) -> list[Obituary]:
+        """The last processes and meta-processes that ended, newest last."""
+        return self._node.ended(count)
+
+    def events(self) -> dict[str, int]:
+        """All events of this node, each with the number of its subscribers."""
+        return self._node.events()
+
+    def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
+        """The most recent messages that had nowhere to go, newest last."""
+        return self._node.dead_letters(count)
+
+    def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
+        """Run ``await function(node)`` on the node's loop, with the node whose verbs are to be awaited; returns its result."""
+
+        async def call() -> T:
+            return await function(self._node)
+
+        return self._wait(call)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Have a coroutine run on the loop, and block this thread until it is done."""
+        bridge = self._node._router.bridge
+        bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
+        parker: Parker[outcome.Outcome[T]] = Parker()
+        scope = trio.CancelScope()
+
+        async def job() -> None:
+            with scope:
+                parker.settle(await outcome.acapture(function))
+            # Nobody waits any more if it was cancelled from here; if the node ended, the one who waits is told.
+            parker.settle(outcome.Error(NodeStoppedError(self.name)))
+
+        def start() -> None:
+            contextvars.Context().run(lambda: self._node._kernel.start(job, name="for a thread"))
+
+        bridge.post(start)
+        try:
+            parker.wait(None)
+        except BaseException:
+            bridge.post(scope.cancel)
+            raise
+        assert parker.value is not None
+        return parker.value.unwrap()

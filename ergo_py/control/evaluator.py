@@ -1,0 +1,180 @@
+"""Running what somebody types: Python with top-level ``await``, on the node's own loop, in a namespace that lasts."""
+
+import ast
+import inspect
+import io
+import linecache
+import pprint
+import pydoc
+import rlcompleter
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from types import FunctionType
+from typing import Any, Final, NoReturn
+
+import trio
+
+from .._core.vocabulary.errors import NotAllowedError
+from .._core.vocabulary.ids import PID, Alias
+from .rendering import crash, process_table, table_text
+from .rows import list_rows
+
+__all__ = ["Session"]
+
+_FLAGS: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_WIDTH: Final = 100
+
+
+class Session:
+    """What one prompt has typed so far: its variables, and the way to its screen."""
+
+    def __init__(self, node: Any, write: Callable[[str], object], more: dict[str, Any] | None = None) -> None:
+        self._node = node
+        self._write = write
+        self._count = 0
+        self._files: list[str] = []
+        # The public names of the package, as they are on the day: this module is one of the parts they are made of.
+        package = sys.modules[__name__.partition(".")[0]]
+        public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
+        self.names: dict[str, Any] = {
+            "__name__": "__prompt__",
+            "__builtins__": __builtins__,
+            **public,
+            "trio": trio,
+            "node": node,
+            "print": self._print,
+            "help": self._help,
+            "input": _no_input,
+            "breakpoint": _no_input,
+            "pid": self._pid,
+            "alias": self._alias,
+            "ps": self._ps,
+            "tree": self._tree,
+            "crashes": self._crashes,
+            **(more or {}),
+        }
+
+    # -- what is preloaded -------------------------------------------------------------------------------------------
+
+    def _print(
+        self, *values: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, **how: Any
+    ) -> None:
+        """Print where the prompt is, which need not be where the node is."""
+        out = io.StringIO() if file is None else file
+        print(*values, sep=sep, end=end, file=out, **how)
+        if file is None:
+            self._write(out.getvalue())
+
+    def _help(self, what: object = None) -> None:
+        """Show the documentation of something. Not in a pager, which would be one at the node's terminal."""
+        if what is None:
+            self._print(
+                "help(x) shows what x is; `node` is the node, and ps(), tree() and crashes() show what it is doing"
+            )
+        else:
+            self._print(pydoc.plain(pydoc.render_doc(what, "%s")))
+
+    def _pid(self, number: int) -> PID:
+        """The PID with this number."""
+        return PID(self._node.name, self._node.pid.creation, number)
+
+    def _alias(self, number: int) -> Alias:
+        """The alias with this number."""
+        return Alias(self._node.name, self._node.pid.creation, number)
+
+    def _ps(self, *, threads: bool = False) -> None:
+        """Show all processes and meta-processes."""
+        self._print(table_text(process_table(list_rows(self._node, threads=threads), threads=threads), _WIDTH))
+
+    def _tree(self) -> None:
+        """Show who belongs to whom."""
+        self._print(self._node.tree())
+
+    def _crashes(self, count: int = 10) -> None:
+        """Show why the last processes died."""
+        for one in self._node.crashes(count):
+            self._print(crash(one))
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    async def run(self, source: str) -> None:
+        """Run some input, and write what it prints, the value of its last expression, or its error."""
+        self._count += 1
+        name = f"<input {self._count}>"
+        # So that tracebacks show the line.
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        self._files.append(name)
+        try:
+            value = await self._evaluate(source, name)
+            if value is not None:
+                self.names["_"] = value
+                self._print(_display(value))
+                if inspect.iscoroutine(value):
+                    self._print("nothing has happened yet: `await _` does it, and next time write `await` before it")
+        except (trio.Cancelled, GeneratorExit):
+            raise
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: what is typed here must not end the node.
+            self._print(_explain(error), end="")
+            self._let_go(error)
+
+    async def _evaluate(self, source: str, name: str) -> object:
+        tree = ast.parse(source, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        value: object = None
+        if tree.body:
+            await self._execute(compile(tree, name, "exec", _FLAGS))
+        if isinstance(last, ast.Expr):
+            value = await self._execute(compile(ast.Expression(last.value), name, "eval", _FLAGS))
+        return value
+
+    async def _execute(self, code: Any) -> object:
+        result = FunctionType(code, self.names)()
+        return await result if code.co_flags & inspect.CO_COROUTINE else result
+
+    def _let_go(self, error: BaseException) -> None:
+        # The frames would keep the variables of whatever failed alive.
+        self.names["_error"] = error
+        error.__traceback__ = None
+
+    def complete(self, text: str) -> list[str]:
+        """The names that begin like this, with their dots."""
+        completer = rlcompleter.Completer(self.names)
+        found: list[str] = []
+        try:
+            while len(found) < 200 and (one := completer.complete(text, len(found))) is not None:
+                found.append(one)
+        except Exception:  # a property of somebody's that raised
+            return found
+        return found
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.names.clear()
+        for name in self._files:
+            linecache.cache.pop(name, None)
+
+
+def _no_input(*_: object, **__: object) -> NoReturn:
+    raise NotAllowedError("nothing that waits for the keyboard may run here: it would block the event loop of the node")
+
+
+def _display(value: object) -> str:
+    show: Callable[[object], str] = repr
+    text = show(value)
+    is_container = isinstance(value, dict | list | tuple | set | frozenset) and not hasattr(value, "_fields")
+    if len(text) > _WIDTH and (is_container or is_dataclass(value)):
+        text = pprint.pformat(value, width=_WIDTH, sort_dicts=False)
+    return text
+
+
+def _explain(error: BaseException) -> str:
+    """What Python would print, without the frames of this module."""
+    if isinstance(error, SyntaxError):
+        return "".join(traceback.format_exception_only(error))
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))

@@ -1,0 +1,348 @@
+"""Libraries without an asynchronous version: their calls done by threads of their own, their poll loops turned into messages."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar, cast
+
+import outcome
+import trio
+
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.meta_process import MetaProcess
+from .._core.vocabulary.errors import BadInputError, NodeStoppedError
+from .._core.vocabulary.ids import Target
+from .._core.vocabulary.messages import NO_REPLY, Request
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.reasons import Crashed, Reason
+from .receivers import check_receiver
+
+__all__ = ["Apply", "BlockingCalls", "Invoke", "Poller"]
+
+R = TypeVar("R")
+_AT_ONCE: Final = 0.001
+"""A poll that took less than this, in seconds, has not blocked."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Invoke(Request[Any]):
+    """Call a method of the target: ``Invoke("execute", "select 1")``. What it returns, or raises, is the answer."""
+
+    method: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __init__(self, method: str, /, *args: Any, **kwargs: Any) -> None:
+        for name, value in (("method", method), ("args", args), ("kwargs", kwargs)):
+            object.__setattr__(self, name, value)
+
+    def run(self, target: Any) -> Any:
+        """Do it, in the thread of the target."""
+        return getattr(target, self.method)(*self.args, **self.kwargs)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Apply(Request[R]):
+    """Call a function with the target and what else is given: several steps in one, in the target's thread, with a typed answer."""
+
+    function: Callable[..., R]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __init__(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> None:
+        for name, value in (("function", function), ("args", args), ("kwargs", kwargs)):
+            object.__setattr__(self, name, value)
+
+    def run(self, target: Any) -> R:
+        """Do it, in the thread of the target."""
+        return self.function(target, *self.args, **self.kwargs)
+
+
+class BlockingCalls(MetaProcess):
+    """Turns calls to a meta-process into calls of a blocking object, on a thread of its own.
+
+    The answer is what the method returns or raises; whatever it raises, the meta-process lives on. With one thread, calls are
+    done one at a time, in order. What is sent instead of called is done as well; an exception is logged then. A call whose
+    caller has given up before its turn came is not done at all. When the meta-process is stopped, the calls in progress are
+    waited for, as long as its ``stop_timeout`` says. It ends with any of its threads that is ended by somebody else.
+
+    Args:
+        target: the object. With more than one thread it must be made for that.
+        factory: makes the object instead, in the thread that uses it, as connections to databases like it; one for each thread.
+            What it raises is an error of ``spawn_meta``.
+        threads: how many calls may be in progress at once.
+        close: called with each object in its thread in the end. By default its ``close()``, if it was made by ``factory``.
+        interrupt: called with the object, from another thread, to get a call in progress out of its wait when the
+            meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
+        max_waiting: how many calls may wait for a thread before further ones wait in the mailbox.
+
+    Raises:
+        BadInputError: an argument can never be right.
+    """
+
+    kind = "calls"
+
+    def __init__(
+        self,
+        target: Any = None,
+        *,
+        factory: Callable[[], Any] | None = None,
+        threads: int = 1,
+        close: Callable[[Any], object] | None = None,
+        interrupt: Callable[[Any], object] | None = None,
+        max_waiting: int = 1000,
+    ) -> None:
+        if (target is None) == (factory is None):
+            raise BadInputError("BlockingCalls(...)", target, "either an object, or factory=function that makes one")
+        if factory is not None and not callable(factory):
+            raise BadInputError("factory", factory, "a function that makes the object")
+        check_number("threads", threads, least=1, whole=True)
+        check_number("max_waiting", max_waiting, least=1, whole=True)
+        self._threads = threads
+        self._most = max_waiting
+        self._made_by = factory if factory is not None else lambda: target
+        self._closed_by = close if close is not None or factory is None else _close
+        self._interrupted_by = interrupt
+        self._idle: list[_Worker] = []
+        self._waiting: deque[_Job] = deque()
+        self._room = trio.Event()
+        self._done = self._failed = self._skipped = 0
+
+    async def init(self) -> None:
+        """Start the threads, and have each make its object."""
+        for _ in range(self._threads):
+            worker = _Worker(self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost)
+            await self.spawn_meta(worker, stop_timeout=self._meta.options.stop_timeout)
+            await worker.made.wait()
+            if worker.failure is not None:
+                raise worker.failure
+            self._idle.append(worker)
+
+    async def start(self) -> None:
+        """Be there: everything is done by the threads."""
+        await trio.sleep_forever()
+
+    async def handle_message(self, message: object, sender: object) -> None:
+        """Have it done; nobody is told."""
+        if isinstance(message, Invoke | Apply):
+            await self._take(_Job(message, None))
+        else:
+            super().handle_message(message, sender)
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Have it done; the answer comes from the thread."""
+        if not isinstance(request, Invoke | Apply):
+            return super().handle_call(request, caller)
+        await self._take(_Job(request, caller))
+        return NO_REPLY
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """How busy it is."""
+        return {
+            "threads": str(self._threads),
+            "busy": str(self._threads - len(self._idle)),
+            "waiting": str(len(self._waiting)),
+            "done": str(self._done),
+            "failed": str(self._failed),
+            "skipped": str(self._skipped),
+        }
+
+    async def _take(self, job: "_Job") -> None:
+        while len(self._waiting) >= self._most:
+            self._room = trio.Event()
+            await self._room.wait()
+        if self._idle:
+            self._idle.pop().give(job)
+        else:
+            self._waiting.append(job)
+
+    def _lost(self, reason: Reason) -> None:
+        """A thread has ended. If that is not because of the end of all this, nobody would do what it was given."""
+        self._meta.finish(reason)
+
+    def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
+        """On the loop, when a thread is free again."""
+        self._done += 1
+        error = _as_exception(result.error) if isinstance(result, outcome.Error) else None
+        if error is not None:
+            self._failed += 1
+        if job.caller is not None:
+            value = result.value if isinstance(result, outcome.Value) else None
+            self._meta.kernel.calls.reply(job.caller, value, error)
+        elif error is not None:
+            self.log.error("a call that nobody waits for failed", call=str(job), exception=Crashed(error).traceback)
+        while self._waiting:
+            following = self._waiting.popleft()
+            if following.caller is None or not following.caller.settled:
+                worker.give(following)
+                break
+            self._skipped += 1
+        else:
+            self._idle.append(worker)
+        self._room.set()
+
+
+class _Job:
+    """A call that is to be done, and who waits for it."""
+
+    __slots__ = ("_order", "caller")
+
+    def __init__(self, order: Invoke | Apply[Any], caller: Caller | None) -> None:
+        self._order = order
+        self.caller = caller
+
+    def __str__(self) -> str:
+        order = self._order
+        return order.method if isinstance(order, Invoke) else getattr(order.function, "__qualname__", "function")
+
+    def run(self, target: Any) -> Any:
+        return self._order.run(target)
+
+
+class _Worker(MetaProcess):
+    """One of the threads, with the object it calls."""
+
+    kind = "calls"
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        close: Callable[[Any], object] | None,
+        interrupt: Callable[[Any], object] | None,
+        finished: Callable[["_Worker", _Job, outcome.Outcome[Any]], None],
+        lost: Callable[[Reason], None],
+    ) -> None:
+        self._make, self._close, self._interrupt, self._finished = make, close, interrupt, finished
+        self._lost = lost
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._target: Any = None
+        self._is_busy = False
+        self.made = trio.Event()
+        self.failure: BaseException | None = None
+
+    def give(self, job: _Job) -> None:
+        """Have it done."""
+        self._jobs.put(job)
+
+    def start(self) -> None:
+        try:
+            self._target = self._make()
+        except BaseException as error:
+            self.failure = _as_exception(error)
+            self._post(self.made.set)
+            return
+        self._post(self.made.set)
+        try:
+            while not self.stopping and (job := self._jobs.get()) is not None:
+                self._is_busy = True
+                result = outcome.capture(job.run, self._target)
+                self._is_busy = False
+                self._post(self._finished, self, job, result)
+        finally:
+            if self._close is not None:
+                self._close(self._target)
+
+    def unblock(self) -> None:
+        if self._interrupt is not None and self._is_busy:
+            self._interrupt(self._target)
+        self._jobs.put(None)
+
+    async def terminate(self, reason: Reason) -> None:
+        if self.failure is None:
+            self._lost(reason)
+
+    def _post(self, function: Callable[..., object], *args: Any) -> None:
+        try:
+            self._meta.router.bridge.post(function, *args)
+        except NodeStoppedError:  # it was left behind, and nobody waits for it
+            return
+
+
+class Poller(MetaProcess):
+    """Calls a function that blocks again and again, in a thread of its own, and sends what it returns.
+
+    None is not sent: it means that there was nothing. The function should come back now and then, such as by a timeout of half a
+    second, or ``wake`` must get it to; otherwise the stop waits for it in vain. What it raises ends the meta-process.
+
+    Args:
+        poll: the function.
+        each: it returns several things at once, and each is sent by itself.
+        interval: seconds to pause after there was nothing, if the function itself does not block.
+        wake: called, from another thread, to get ``poll`` to return when the meta-process is stopped.
+        close: called in the thread in the end.
+        receiver: who gets what it returns; the owner if not given.
+
+    Raises:
+        BadInputError: an argument can never be right.
+    """
+
+    kind = "poller"
+
+    def __init__(
+        self,
+        poll: Callable[[], object],
+        *,
+        each: bool = False,
+        interval: float = 0.0,
+        wake: Callable[[], object] | None = None,
+        close: Callable[[], object] | None = None,
+        receiver: Target | None = None,
+    ) -> None:
+        if not callable(poll):
+            raise BadInputError("poll", poll, "a function without arguments")
+        check_number("interval", interval, least=0.0)
+        self._poll = poll
+        self._each = each
+        self._interval = interval
+        self._wake = wake
+        self._close = close
+        self._receiver = check_receiver(receiver)
+        self._polls = self._sent = 0
+
+    def start(self) -> None:
+        """Poll until the stop comes."""
+        to = self.parent if self._receiver is None else self._receiver
+        try:
+            while not self.stopping:
+                began = time.monotonic()
+                found = self._poll()
+                self._polls += 1
+                if found is None:
+                    # Without a pause, a function that does not block would take all the time there is.
+                    if self._interval or time.monotonic() - began < _AT_ONCE:
+                        self.pause(self._interval or _AT_ONCE)
+                    continue
+                for message in cast(Iterable[object], found) if self._each else (found,):
+                    self._sent += 1
+                    self.send(to, message)
+                    if self.stopping:  # there may be no end of what it returns
+                        break
+        finally:
+            if self._close is not None:
+                self._close()
+
+    def unblock(self) -> None:
+        """Get the function to return."""
+        if self._wake is not None:
+            self._wake()
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """How often it has looked, and what it found."""
+        return {"polls": str(self._polls), "sent": str(self._sent)}
+
+
+def _close(target: Any) -> None:
+    close = getattr(target, "close", None)
+    if callable(close):
+        close()
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a caller may get: an exit that some library asks for is not the caller's own."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

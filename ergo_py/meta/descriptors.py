@@ -1,0 +1,284 @@
+"""Readiness of descriptors as messages: for libraries that bring a descriptor of their own and want to be told when to look.
+
+No thread is used, and an owner is never flooded: a descriptor that stays ready is told again only when the owner has handled
+the last time.
+"""
+
+import os
+import select
+import stat
+from dataclasses import dataclass
+from errno import EBADF
+from typing import Any, Final, Protocol
+
+import trio
+from trio.lowlevel import current_task, wait_readable, wait_writable
+
+from .._core.messaging.waiters import TaskCaller
+from .._core.metas.sender import wait_for_room
+from .._core.tables.pending_calls import Caller
+from .._core.verbs.meta_process import MetaProcess
+from .._core.vocabulary.envelopes import FENCE, Lane
+from .._core.vocabulary.errors import BadInputError, Reject
+from .._core.vocabulary.ids import Alias, Target
+from .._core.vocabulary.messages import Request
+from .receivers import check_receiver
+
+__all__ = ["Descriptors", "FdLost", "FdReadable", "FdWritable", "UnwatchFd", "WatchFd"]
+
+_MOST: Final = 0x7FFF_FFFF
+"""The largest number a descriptor can have."""
+_PAUSE: Final = 0.1
+"""Seconds until a descriptor is looked at again whose readiness nobody was there to hear of."""
+
+
+class HasFileno(Protocol):
+    """Something with a descriptor."""
+
+    def fileno(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFd(Request[None]):
+    """Tell when a descriptor can be read, or written, or both: each time, or only ``once``.
+
+    Called instead of sent, it is answered when the descriptor is watched. The descriptor stays its opener's, who must call
+    :class:`UnwatchFd` before closing it.
+    """
+
+    fd: int | HasFileno
+    readable: bool = True
+    writable: bool = False
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchFd(Request[bool]):
+    """Watch a descriptor no more. When the answer is there, it may be closed; False if it was not watched."""
+
+    fd: int | HasFileno
+
+
+@dataclass(frozen=True, slots=True)
+class FdReadable:
+    """Reading from the descriptor would not block: there is something, or its end, or an error."""
+
+    watcher: Alias
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class FdWritable:
+    """Writing to the descriptor would not block."""
+
+    watcher: Alias
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class FdLost:
+    """The descriptor cannot be watched any more: it was closed, is something else now, or somebody else waits for it, too."""
+
+    watcher: Alias
+    fd: int
+    reason: str
+
+
+class Descriptors(MetaProcess):
+    """Watches descriptors: sockets, pipes, terminals, and everything else that ``epoll`` or ``kqueue`` takes.
+
+    Send or call it :class:`WatchFd` and :class:`UnwatchFd`.
+
+    Args:
+        receiver: who is told; the owner if not given.
+    """
+
+    kind = "fd"
+
+    def __init__(self, *, receiver: Target | None = None) -> None:
+        self._receiver = check_receiver(receiver)
+        self._nursery: trio.Nursery | None = None
+        self._open = trio.Event()
+        self._watches: dict[int, _Watch] = {}
+        self._told = 0
+
+    async def start(self) -> None:
+        """Be there for the tasks that wait for descriptors."""
+        async with trio.open_nursery() as self._nursery:
+            self._open.set()
+            await trio.sleep_forever()
+
+    # -- the handler -------------------------------------------------------------------------------------------------
+
+    async def handle_message(self, message: object, sender: object) -> None:
+        """Watch or unwatch; what cannot be done is told."""
+        match message:
+            case WatchFd(fd):
+                try:
+                    await self._add(message)
+                except (BadInputError, OSError) as error:
+                    await self.send_wait(self._to, FdLost(self.id, _number_or(-1, fd), str(error)))
+            case UnwatchFd(fd):
+                await self._remove(fd)
+            case _:
+                super().handle_message(message, sender)
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Watch or unwatch; what cannot be done is the answer."""
+        match request:
+            case WatchFd():
+                try:
+                    await self._add(request)
+                except (BadInputError, OSError) as error:
+                    raise Reject(error) from None
+                return None
+            case UnwatchFd(fd):
+                return await self._remove(fd)
+        return super().handle_call(request, caller)
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """What is watched."""
+        return {
+            "watched": " ".join(map(str, sorted(self._watches))),
+            "told": str(self._told),
+        }
+
+    async def _add(self, order: WatchFd) -> None:
+        fd = _number(order.fd)
+        if not (order.readable or order.writable):
+            raise BadInputError("WatchFd", order, "readable=True, writable=True or both")
+        if fd in self._watches:
+            raise BadInputError("WatchFd(fd)", fd, "a descriptor that is not watched yet; UnwatchFd it first")
+        identity = _identity(fd)
+        _check_pollable(fd)
+        # The handler may be faster than the reader.
+        await self._open.wait()
+        assert self._nursery is not None
+        watch = self._watches[fd] = _Watch(identity, order.once)
+        for wanted, ready, kind in (
+            (order.readable, wait_readable, FdReadable),
+            (order.writable, wait_writable, FdWritable),
+        ):
+            if wanted:
+                self._nursery.start_soon(self._wait, fd, watch, watch.begin(), ready, kind)
+
+    async def _remove(self, fd: int | HasFileno) -> bool:
+        # What is no descriptor, as a socket that was closed already, is not watched: that is no reason to end.
+        watch = self._watches.pop(_number_or(-1, fd), None)
+        if watch is None:
+            return False
+        watch.cancel()
+        await watch.gone.wait()
+        return True
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    @property
+    def _to(self) -> Target:
+        return self.parent if self._receiver is None else self._receiver
+
+    async def _wait(self, fd: int, watch: "_Watch", scope: trio.CancelScope, ready: Any, kind: Any) -> None:
+        """Wait for one direction of one descriptor."""
+        lost = ""
+        with scope:
+            try:
+                while True:
+                    if _identity(fd) != watch.identity:
+                        raise OSError(EBADF, "it was closed, and its number is something else now")
+                    await ready(fd)
+                    await self._tell(kind(self.id, fd))
+                    if watch.once:
+                        break
+            except (OSError, trio.ClosedResourceError, trio.BusyResourceError) as error:
+                lost = str(error) or type(error).__name__
+        watch.end(scope)
+        if lost:
+            watch.cancel()
+        if (lost or watch.gone.is_set()) and self._watches.get(fd) is watch:
+            del self._watches[fd]
+            if lost:
+                await self._tell(FdLost(self.id, fd, lost))
+
+    async def _tell(self, message: object) -> None:
+        """Send, and wait until the receiver has handled it."""
+        to = self._to
+        await wait_for_room(self._meta, to)
+        self._told += 1
+        if not self.send(to, message):
+            await trio.sleep(_PAUSE)
+            return
+        router, sender = self._meta.router, self._meta.id
+        receiver = router.resolve(to)
+        if receiver is None or not receiver.accepting:
+            return
+        fence = TaskCaller(sender, next(router.references), to, None, current_task())
+        fence.callee = receiver
+        # Behind the message, in the same lane: when it is reached, the message was handled.
+        router.signal(receiver, Lane.MAIN, (FENCE, sender, fence, None))
+        await self._meta.kernel.calls.wait(None, fence, None)
+
+
+class _Watch:
+    """A descriptor that is watched, in one direction or two."""
+
+    def __init__(self, identity: tuple[int, int, int], once: bool) -> None:
+        self.identity = identity
+        self.once = once
+        self.gone = trio.Event()
+        self._scopes: set[trio.CancelScope] = set()
+
+    def begin(self) -> trio.CancelScope:
+        """One direction more."""
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        return scope
+
+    def end(self, scope: trio.CancelScope) -> None:
+        """One direction less."""
+        self._scopes.discard(scope)
+        if not self._scopes:
+            self.gone.set()
+
+    def cancel(self) -> None:
+        """No direction any more."""
+        for scope in self._scopes:
+            scope.cancel()
+
+
+def _number(fd: int | HasFileno) -> int:
+    number = _number_or(-1, fd)
+    if not 0 <= number <= _MOST:
+        raise BadInputError("fd", fd, "an open descriptor, or something that has one")
+    return number
+
+
+def _number_or(default: int, fd: object) -> int:
+    if isinstance(fd, int):
+        return fd
+    try:
+        number = getattr(fd, "fileno", lambda: default)()
+    except (OSError, ValueError):  # so files and buffers that are closed or have none say that
+        return default
+    return number if isinstance(number, int) else default
+
+
+def _identity(fd: int) -> tuple[int, int, int]:
+    """What a descriptor is, apart from its number, which is given away again."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
+
+
+def _check_pollable(fd: int) -> None:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        raise BadInputError(
+            "WatchFd(fd)", fd, "no file on a disk, which is always ready and yet may block: read it with FileReader"
+        )
+    if hasattr(select, "epoll"):
+        with select.epoll() as probe:
+            try:
+                probe.register(fd, 0)
+            except PermissionError:
+                raise BadInputError(
+                    "WatchFd(fd)", fd, "a descriptor that can be waited for, as those of sockets, pipes and terminals"
+                ) from None

@@ -1,0 +1,1 @@
+"""Files, standard input and directory watches as meta-processes."""

@@ -1,0 +1,202 @@
+"""A path whose file is replaced now and then, as log files are: the files that have been there, oldest first."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from errno import EISDIR
+from typing import Final
+
+from ..parsing.cutter import MessageCutter
+
+__all__ = ["Files", "Followed"]
+
+_CHUNK: Final = 65_536
+_NO_LIMIT: Final = 1 << 63
+_TAIL: Final = 64
+"""So many of the bytes that were read last are looked at again: if they have changed, the file was written anew."""
+
+
+class Followed:
+    """One open file, the place in it, and what cuts it. Used by one thread, once it was added to :class:`Files`."""
+
+    def __init__(
+        self, path: str, cutter: MessageCutter, now: Callable[[], float], *, follow: bool, from_end: bool
+    ) -> None:
+        # A fifo is opened without waiting for a writer; and, to be followed, as one of its writers, so that it has no end when the
+        # others leave.
+        is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
+        access = os.O_RDWR if follow and is_fifo else os.O_RDONLY
+        self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        status = os.fstat(self.fd)
+        if stat.S_ISDIR(status.st_mode):
+            os.close(self.fd)
+            raise IsADirectoryError(EISDIR, "a directory has no lines; its changes are told by DirectoryWatch", path)
+        self.cutter = cutter
+        self.identity = status.st_dev, status.st_ino
+        self.number = 0
+        """Which of the files at its path it is, from 1."""
+        self._follows = follow
+        self._has_size = stat.S_ISREG(status.st_mode)
+        self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._has_size else 0
+        self._changed = status.st_mtime_ns
+        self._tail = b""
+        if self._position:
+            self._tail = os.pread(self.fd, _TAIL, max(0, self._position - _TAIL))
+        self.error: OSError | None = None
+        """Why it could not be looked at, if it could not: a passing error of a file that is followed."""
+        self.count = 0
+        """Bytes that were read."""
+        self._now = now
+        self.opened = self.grew = now()
+        """When it was opened, and when there was last something to read."""
+
+    def rests(self, successor: "Followed") -> float:
+        """For how many seconds it has neither grown nor had this successor."""
+        return self._now() - max(self.grew, successor.opened)
+
+    def size(self) -> int:
+        """How many bytes there are; for a fifo nobody knows."""
+        if not self._has_size:
+            return _NO_LIMIT
+        try:
+            return os.fstat(self.fd).st_size
+        except OSError as error:
+            self.error = error
+            return self._position
+
+    def was_truncated(self) -> bool:
+        """Whether it is shorter than what was read of it, or was that and has grown again since the last look."""
+        self.error = None
+        if not self._has_size:
+            return False
+        try:
+            status = os.fstat(self.fd)
+            if status.st_size < self._position:
+                return not self._lies_about_size(status.st_size)
+            if status.st_mtime_ns == self._changed and status.st_size == self._position:
+                return False
+            self._changed = status.st_mtime_ns
+            tail = self._tail
+            return bool(tail) and os.pread(self.fd, len(tail), self._position - len(tail)) != tail
+        except OSError as error:
+            self.error = error
+            return False
+
+    def _lies_about_size(self, size: int) -> bool:
+        """Files such as those in /proc have no bytes, as far as their size says, and can be read all the same."""
+        if size == 0 and os.pread(self.fd, 1, 0) and os.fstat(self.fd).st_size == 0:
+            self._has_size = False
+        return not self._has_size
+
+    def rewind(self) -> None:
+        """Begin anew."""
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        self._position = 0
+        self._tail = b""
+        self.cutter.restart()
+
+    def read(self, limit: int = _NO_LIMIT) -> bytes:
+        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this moment.
+
+        Raises:
+            OSError: it cannot be read. Not if it is followed: then it is tried again at the next look.
+        """
+        try:
+            data = os.read(self.fd, max(0, min(_CHUNK, limit - self._position)))
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            if not self._follows:
+                raise
+            self.error = error
+            return b""
+        if data:
+            self.grew = self._now()
+            self._position += len(data)
+            self.count += len(data)
+            self._tail = data[-_TAIL:] if len(data) >= _TAIL else (self._tail + data)[-_TAIL:]
+        return data
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.fd)
+
+
+class Files:
+    """The file that is followed, and those before it that may still grow. One thread adds, another reads."""
+
+    def __init__(self) -> None:
+        self._files: list[Followed] = []
+        self._count = 0
+        self._reached = 0
+        self._closed = False
+        self.rotations = 0
+        self.truncations = 0
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def has_newest(self, status: os.stat_result) -> bool:
+        """Whether this is the file that was added last.
+
+        One that is held open keeps its number, and none is let go of before the next is there: so a new file never looks like an
+        old one.
+        """
+        files = self._files
+        return bool(files) and files[-1].identity == (status.st_dev, status.st_ino)
+
+    def add(self, file: Followed) -> None:
+        """A file that took the place of the one before."""
+        self._count += 1
+        file.number = self._count
+        self._files.append(file)
+        if self._closed:
+            self.close()
+
+    def read(self, linger: float, rotated: object, truncated: object) -> Iterator[object]:
+        """What there is to tell of all of them at this moment, oldest first; ``rotated`` and ``truncated`` in their places.
+
+        The oldest one is let go of when it has a successor, and has neither grown nor got that successor for ``linger`` seconds.
+        """
+        files = list(self._files)
+        # Who writes to a new file has written its last to the old one. So they are measured newest first, and each before those
+        # that came before it are read: then no line overtakes an earlier one.
+        limits = [file.size() for file in reversed(files)][::-1]
+        limits[:1] = [_NO_LIMIT] * len(files[:1])
+        for index, (file, limit) in enumerate(zip(files, limits, strict=True)):
+            if file.number > self._reached:
+                if self._reached:
+                    self.rotations += 1
+                    yield rotated
+                self._reached = file.number
+            if file.was_truncated():
+                yield from file.cutter.end()
+                self.truncations += 1
+                file.rewind()
+                yield truncated
+            while data := file.read(limit):
+                yield from file.cutter.feed(data)
+            # At once after the last read, which found nothing: who knows how long what follows takes.
+            if index == 0 and len(self._files) > 1:
+                successor = self._files[1]
+                if file.rests(successor) > linger:
+                    yield from file.cutter.end()
+                    self._files.remove(file)
+                    file.close()
+
+    def error(self) -> OSError | None:
+        """Why one of them could not be looked at, if one could not."""
+        return next((file.error for file in list(self._files) if file.error is not None), None)
+
+    def newest(self) -> Followed:
+        """The one that was added last."""
+        return self._files[-1]
+
+    def close(self) -> None:
+        """Close all of them, and what is added later."""
+        self._closed = True
+        while self._files:
+            try:
+                self._files.pop().close()
+            except IndexError:  # the other thread was faster
+                return

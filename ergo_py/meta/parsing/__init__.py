@@ -1,0 +1,1 @@
+"""Bytes to messages: framings, text lines, and the cutter that applies them."""

@@ -1,0 +1,123 @@
+"""Waiting for many sockets in one task: each wake-up of the loop serves all that are ready.
+
+``trio.lowlevel.wait_readable`` costs a system call and a turn of the scheduler for each read of each socket. Readers that are tasks
+share an epoll instead, which the loop watches as it watches any descriptor; what is ready is read by plain functions, in one turn.
+Where there is no epoll, each reader waits for itself.
+"""
+
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Final
+
+import trio
+from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_readable
+
+from .._core.runtime.parking import park_as, wake_with
+
+__all__ = ["Poller", "watch_alone"]
+
+_AT_ONCE: Final = 64
+"""How many sockets are asked for at once."""
+_SLICE: Final = 0.001
+"""Seconds after which others get their turn, before the next socket is served."""
+
+Start = Callable[[Callable[[], Awaitable[None]]], None]
+Readable = Callable[[], bool]
+"""Reads once, without waiting. False if it is not to be called again: the reader itself has something to wait for."""
+
+
+class _Watch:
+    __slots__ = ("failure", "readable", "task")
+
+    def __init__(self, readable: Readable, task: Task) -> None:
+        self.readable = readable
+        self.task = task
+        self.failure: Exception | None = None
+
+
+class Poller:
+    """Serves the readers of one server, all of which are tasks. Everything here happens on the loop."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._epoll: select.epoll | None = None
+        self._watches: dict[int, _Watch] = {}
+        self._scope: trio.CancelScope | None = None
+
+    def open(self) -> None:
+        """Take the descriptor, before there are connections that would fail if there were none left.
+
+        Raises:
+            OSError: there is none.
+        """
+        self._epoll = select.epoll()
+
+    async def watch(self, sock: socket.socket, readable: Readable) -> None:
+        """Have ``readable`` called whenever there is something to read, until it says False."""
+        if self._epoll is None:
+            # The server has been closed without waiting for its connections.
+            await watch_alone(sock, readable)
+            return
+        fd, watch = sock.fileno(), _Watch(readable, current_task())
+        self._epoll.register(fd, select.EPOLLIN)
+        self._watches[fd] = watch
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+            self._start(self._serve)
+        try:
+            await park_as(watch.task, watch)
+        finally:
+            self._forget(fd, watch)
+        if watch.failure is not None:
+            raise watch.failure
+
+    def close(self) -> None:
+        """Give the descriptor back. Nobody may be watching."""
+        if self._scope is not None:
+            self._scope.cancel()
+        if self._epoll is not None:
+            notify_closing(self._epoll)
+            self._epoll.close()
+            self._epoll = None
+
+    def _forget(self, fd: int, watch: _Watch) -> None:
+        if self._watches.get(fd) is watch:
+            del self._watches[fd]
+            if self._epoll is not None:
+                self._epoll.unregister(fd)
+
+    async def _serve(self) -> None:
+        assert self._scope is not None
+        with self._scope:
+            while (epoll := self._epoll) is not None:
+                try:
+                    await wait_readable(epoll)
+                except trio.ClosedResourceError:  # by close(): the node is ending
+                    return
+                end = perf_counter() + _SLICE
+                for fd, _ in epoll.poll(0, _AT_ONCE):
+                    if perf_counter() >= end:
+                        await checkpoint()
+                        end = perf_counter() + _SLICE
+                    watch = self._watches.get(fd)
+                    if watch is None:
+                        continue
+                    try:
+                        goes_on = watch.readable()
+                    except Exception as error:
+                        # The reader it belongs to fails, and no other.
+                        watch.failure, goes_on = error, False
+                    if not goes_on:
+                        self._forget(fd, watch)
+                        wake_with(watch.task, watch)
+
+
+async def watch_alone(sock: socket.socket, readable: Readable) -> None:
+    """The same for a reader that is alone."""
+    while True:
+        await wait_readable(sock)
+        if not readable():
+            await checkpoint()
+            return

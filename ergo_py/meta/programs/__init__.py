@@ -1,0 +1,1 @@
+"""Programs of the operating system as meta-processes."""

@@ -1,0 +1,58 @@
+"""One of the outputs of a program, seen from the other side."""
+
+import fcntl
+import os
+from typing import Any, Final
+
+import trio
+
+from ..parsing.cutter import MessageCutter
+
+__all__ = ["Outlet"]
+
+_CHUNK: Final = 65_536
+
+
+class Outlet:
+    """Reads what a program writes, while it lives and after."""
+
+    def __init__(self, stream: Any, cutter: MessageCutter) -> None:
+        self._stream = stream
+        self._scope: trio.CancelScope | None = None
+        self._left: int | None = None
+        self.cutter = cutter
+        self.count = 0
+
+    async def receive(self) -> bytes:
+        """What comes next; nothing at the end."""
+        if self._stream is None:
+            return b""
+        data = b""
+        try:
+            if self._left is None:
+                with trio.CancelScope() as self._scope:
+                    data = await self._stream.receive_some(_CHUNK)
+                self._scope = None
+            if self._left is not None and not data and self._left > 0:
+                data = os.read(self._stream.fileno(), _CHUNK)
+                self._left -= len(data)
+        except BlockingIOError:  # empty: somebody else holds the other end, but the program has written its last
+            return b""
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):  # so a terminal says that nobody is there
+            return b""
+        self.count += len(data)
+        return data
+
+    def drain(self) -> None:
+        """The program is gone, so all it has written is in the pipe: read that, and do not wait for more.
+
+        No more than a pipe holds: one that it left behind, in a group of its own, may go on writing.
+        """
+        self._left = 1 << 20
+        if self._stream is not None and hasattr(fcntl, "F_GETPIPE_SZ"):
+            try:
+                self._left = fcntl.fcntl(self._stream.fileno(), fcntl.F_GETPIPE_SZ)
+            except OSError:  # a terminal
+                pass
+        if self._scope is not None:
+            self._scope.cancel()

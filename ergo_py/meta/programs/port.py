@@ -1,0 +1,438 @@
+"""Port: a program of the operating system, as a meta-process.
+
+What it prints becomes messages, what it is sent is written to its input, and its end is told with all that is known about it.
+No thread is used.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from errno import EPIPE
+from functools import partial
+from math import inf
+from typing import Final
+
+import trio
+
+from ..._core.metas.handler import wait_in_callback
+from ..._core.metas.sender import wait_for_room
+from ..._core.tables.pending_calls import Caller
+from ..._core.verbs.meta_process import MetaProcess
+from ..._core.vocabulary.envelopes import Lane
+from ..._core.vocabulary.errors import BadInputError, MailboxFullError, Reject
+from ..._core.vocabulary.ids import Alias, Target
+from ..._core.vocabulary.messages import MayBeLate, Request
+from ..._core.vocabulary.options import check_flag
+from ..._core.vocabulary.reasons import Killed, Reason
+from ..._core.vocabulary.text import shown
+from ..checks import check_text
+from ..parsing.cutter import MessageCutter, check_mode
+from ..parsing.framing import Framing, FramingError, Raw
+from ..parsing.lines import Text
+from ..receivers import check_receiver
+from .output import Outlet
+from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
+
+__all__ = [
+    "Port",
+    "PortCloseInput",
+    "PortData",
+    "PortErrorData",
+    "PortErrorLine",
+    "PortExited",
+    "PortInputLost",
+    "PortLine",
+    "PortResize",
+    "PortSignal",
+    "PortStarted",
+    "PortWrite",
+]
+
+_TEXT: Final = Text()
+_RAW: Final = Raw()
+_TIMES: Final = StopTimes()
+_PATIENCE: Final = 0.5
+"""Seconds that a slow receiver has, when the port is being stopped, to make room for what the program said last."""
+
+
+# -- from the port -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PortStarted:
+    """The program runs; ``pid`` is its number in the operating system."""
+
+    port: Alias
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortLine:
+    """A line of its output, without its end. ``is_whole`` is False for a part of a very long line; the rest follows."""
+
+    port: Alias
+    line: str
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PortData:
+    """A frame of its output, or, without a framing, what was read at once."""
+
+    port: Alias
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PortErrorLine:
+    """A line of its error output."""
+
+    port: Alias
+    line: str
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PortErrorData:
+    """A frame of its error output."""
+
+    port: Alias
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PortInputLost:
+    """The program reads its input no more, though nobody closed it: what is sent from now on is dropped. Told once."""
+
+    port: Alias
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PortExited(MayBeLate):
+    """The program has ended; nothing of it follows. Either ``status`` or ``signal`` is given."""
+
+    port: Alias
+    status: int | None
+    signal: int | None
+    seconds: float
+    """How long it ran."""
+    bytes_in: int
+    """Written to its input."""
+    bytes_out: int
+    bytes_err: int
+
+
+# -- to the port -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PortWrite(Request[int]):
+    """Write this to the program's input. Called instead of sent, the answer comes when it is written: how many bytes."""
+
+    data: bytes | str
+
+    def __post_init__(self) -> None:
+        check_text("PortWrite(data)", self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class PortCloseInput(Request[None]):
+    """Let the program see the end of its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortSignal(Request[bool]):
+    """Send a signal to the program and all it has started. The answer is False if nobody is left."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortResize(Request[None]):
+    """Change the size of the program's terminal."""
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        Terminal(self.rows, self.columns)
+
+
+# -- the port ----------------------------------------------------------------------------------------------------------
+
+
+class Port(MetaProcess):
+    """Runs a program, and ends with it. When the port is stopped first, so is the program, and all that it has started.
+
+    A program that cannot be started is an error of ``spawn_meta``, with the reason. Its outputs are read as fast as the receiver
+    handles what came, and no faster. Both are read to their end before :class:`PortExited` is sent; what the program started and
+    left behind is ended, too, and does not hold that up.
+
+    Args:
+        argv: the program and its arguments. No shell: for one, write ``["sh", "-c", command]``.
+        stdout: how its output is read: :class:`Text` for lines, or a :class:`Framing`.
+        stderr: the same for its error output.
+        stdin: how bytes that are sent to it are framed. A ``str`` is encoded as ``stdout`` is, or as UTF-8.
+        env: its environment: this and nothing else.
+        inherit_env: names of variables it gets from this program, or True for all.
+        cwd: where it runs.
+        user: as whom it runs, with that user's groups.
+        group: with which group.
+        limits: resource limits: ``{"nofile": 64, "cpu": (10, 12)}``, as the ``RLIMIT_`` names of :mod:`resource`.
+        new_session: False keeps it in this program's session, with its terminal. It has a process group of its own in any case.
+        terminal: give it a pseudo-terminal of this size. Its error output is part of its output then.
+        stop: how long each step of stopping it may take.
+        check: end with :class:`ProgramFailedError` unless the program ends with status 0.
+        receiver: who gets the messages; the owner if not given.
+
+    Raises:
+        BadInputError: an argument can never be right.
+    """
+
+    kind = "port"
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: Text | Framing = _TEXT,
+        stderr: Text | Framing = _TEXT,
+        stdin: Framing = _RAW,
+        env: Mapping[str, str] | None = None,
+        inherit_env: bool | Collection[str] = False,
+        cwd: str | os.PathLike[str] | None = None,
+        user: str | int | None = None,
+        group: str | int | None = None,
+        limits: Mapping[str, int | tuple[int, int]] | None = None,
+        new_session: bool = True,
+        terminal: Terminal | None = None,
+        stop: StopTimes = _TIMES,
+        check: bool = False,
+        receiver: Target | None = None,
+    ) -> None:
+        self._options = ProgramOptions(
+            argv, env or {}, inherit_env, cwd, user, group, limits or {}, new_session, terminal
+        )
+        check_mode("stdout", stdout)
+        check_mode("stderr", stderr)
+        if not isinstance(stdin, Framing):
+            raise BadInputError("stdin", stdin, "a framing such as Raw()")
+        if not isinstance(stop, StopTimes):
+            raise BadInputError("stop", stop, "StopTimes(close=..., terminate=..., kill=...)")
+        check_flag("check", check)
+        self._stdout, self._stderr, self._framing = stdout, stderr, stdin
+        self._times = stop
+        self._check = check
+        self._receiver = check_receiver(receiver)
+        self._asked = trio.Event()
+        self._give_up_at = inf
+        self._failure: Exception | None = None
+        self._waiting: set[trio.CancelScope] = set()
+        self._program: Program | None = None
+        self._outlets: tuple[Outlet, ...] = ()
+        self._input_closed = False
+        self._input_lost = False
+        self._bytes_in = 0
+        self._dropped = 0
+
+    @property
+    def _to(self) -> Target:
+        return self.parent if self._receiver is None else self._receiver
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Start the program."""
+        stop_timeout = self._meta.options.stop_timeout
+        if self._times.total + _PATIENCE > stop_timeout:
+            raise BadInputError(
+                "stop",
+                self._times,
+                f"at most {stop_timeout - _PATIENCE:g} seconds in all, or a longer stop_timeout: spawn_meta(..., stop_timeout=...)",
+            )
+        # Closed with the meta-process, whatever happens to it before its start or after its end.
+        self._program = program = self.opened(await Program.start(self._options))
+        port = self.id
+        out = MessageCutter(self._stdout, partial(PortLine, port), partial(PortData, port))
+        err = MessageCutter(self._stderr, partial(PortErrorLine, port), partial(PortErrorData, port))
+        self._outlets = (Outlet(program.stdout, out), Outlet(program.stderr, err))
+
+    async def start(self) -> None:
+        """Read both outputs until the program has ended, or must."""
+        program = self._program
+        assert program is not None
+        # Cancelling is not how a program is ended: unblock() asks for it, and the steps below take their time.
+        with trio.CancelScope(shield=True):
+            await self._pass_on(PortStarted(self.id, program.pid))
+            async with trio.open_nursery() as nursery:
+                for outlet in self._outlets:
+                    nursery.start_soon(self._read, outlet)
+                await self._wait_for_end(program)
+                # Also after an end of its own: it may have left others behind.
+                if not await program.end(self._times, at_once=isinstance(self._meta.reason, Killed)):
+                    self.log.error("a program would not end", program=self._options.argv[0], os_pid=program.pid)
+                for outlet in self._outlets:
+                    outlet.drain()
+            exited = self._exited(program)
+            await self._pass_on(exited)
+            if self._failure is not None:
+                raise self._failure
+            if self._check and exited.status != 0 and not self._asked.is_set():
+                raise ProgramFailedError(self._options.argv[0], exited.status, exited.signal)
+
+    async def _wait_for_end(self, program: Program) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def until_asked() -> None:
+                await self._asked.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_asked)
+            await program.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self, outlet: Outlet) -> None:
+        try:
+            while data := await outlet.receive():
+                for message in outlet.cutter.feed(data):
+                    await self._pass_on(message)
+            for message in outlet.cutter.end():
+                await self._pass_on(message)
+        except (FramingError, UnicodeDecodeError) as error:
+            # The port ends with this error, and the program with it: it would fill a pipe that nobody reads.
+            self._failure = error
+            self._asked.set()
+
+    async def _pass_on(self, message: object) -> None:
+        """Send, as fast as the receiver makes room for it; when the port is being stopped, with limited patience."""
+        meta, to = self._meta, self._to
+        receiver = meta.router.resolve(to)
+        # Mostly there is room, and a scope for each line would cost more than all the rest.
+        if (
+            receiver is not None
+            and meta.outbox.is_behind(receiver, Lane.MAIN)
+            and trio.current_time() < self._give_up_at
+        ):
+            with trio.CancelScope(deadline=self._give_up_at) as scope:
+                self._waiting.add(scope)
+                await wait_for_room(meta, to)
+            self._waiting.discard(scope)
+        try:
+            self.send(to, message)
+        except MailboxFullError:  # it is a dead letter now
+            self._dropped += 1
+        await meta.router.pause()
+
+    def unblock(self) -> None:
+        """Have the program ended."""
+        self._asked.set()
+        if self._give_up_at < inf:
+            return
+        killed = isinstance(self._meta.reason, Killed)
+        self._give_up_at = trio.current_time() + (0.0 if killed else self._times.total + _PATIENCE / 2)
+        for scope in self._waiting:
+            scope.deadline = self._give_up_at
+
+    async def terminate(self, reason: Reason) -> None:
+        """Leave nothing behind, even if the steps of the end were cut short."""
+        if self._program is not None:
+            self._program.close()
+
+    def _exited(self, program: Program) -> PortExited:
+        code = program.returncode
+        status, by_signal = (None, None) if code is None else (code, None) if code >= 0 else (None, -code)
+        out, err = (outlet.count for outlet in self._outlets)
+        return PortExited(self.id, status, by_signal, program.seconds, self._bytes_in, out, err)
+
+    # -- the handler -------------------------------------------------------------------------------------------------
+
+    async def handle_message(self, message: object, sender: object) -> None:
+        """Do what a message says; what goes wrong is logged."""
+        try:
+            if await self._serve(message) is NotImplemented:
+                super().handle_message(message, sender)
+        except (OSError, FramingError, UnicodeError) as error:
+            self.log.warning("not done for a message", message_type=type(message).__qualname__, error=shown(error))
+
+    async def handle_call(self, request: object, caller: Caller) -> object:
+        """Do what a request says, and answer when it is done; what goes wrong is the answer."""
+        try:
+            answer = await self._serve(request)
+        except (OSError, FramingError, UnicodeError) as error:
+            raise Reject(error) from None
+        return super().handle_call(request, caller) if answer is NotImplemented else answer
+
+    async def _serve(self, order: object) -> object:
+        program = self._program
+        assert program is not None
+        match order:
+            case PortWrite(data):
+                return await self._write(program, data)
+            case PortCloseInput():
+                self._input_closed = True
+                program.close_stdin()
+                return None
+            case PortSignal(number):
+                return program.signal(number)
+            case PortResize(rows, columns):
+                program.resize(Terminal(rows, columns))
+                return None
+        return NotImplemented
+
+    async def _write(self, program: Program, data: bytes | str) -> int:
+        if isinstance(data, str):
+            data = data.encode(self._stdout.encoding if isinstance(self._stdout, Text) else "utf-8")
+        framed = self._framing.encode(data)
+        try:
+            await self._push(program, framed)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            why = "it was closed" if self._input_closed else str(error.__cause__ or error)
+            if not self._input_closed and not self._input_lost and not self._asked.is_set():
+                self._input_lost = True
+                await self._pass_on(PortInputLost(self.id, why))
+            raise BrokenPipeError(EPIPE, f"the program reads its input no more: {why}") from None
+        self._bytes_in += len(framed)
+        return len(framed)
+
+    async def _push(self, program: Program, data: bytes) -> None:
+        """Write all of it. The program may take its time for that, or never do it: who asks how it is must not wait, too."""
+        sent = program.write_some(data)
+        if sent == len(data) and sent:
+            await self._meta.router.pause()
+            return
+        done, errors = trio.Event(), list[Exception]()
+
+        async def push() -> None:
+            try:
+                await program.stdin.send_all(memoryview(data)[sent:])
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                errors.append(error)
+            done.set()
+            self._meta.wake()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(push)
+            await wait_in_callback(self._meta, lambda: not done.is_set())
+        for error in errors:
+            raise error
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Everything but the values of the environment, which may be secret."""
+        program, options = self._program, self._options
+        if program is None:
+            return {}
+        out, err = (outlet.count for outlet in self._outlets)
+        code = program.returncode
+        return {
+            "program": " ".join(options.argv),
+            "os_pid": str(program.pid),
+            "running": str(code is None),
+            "seconds": f"{program.seconds:.3f}",
+            "bytes_in": str(self._bytes_in),
+            "bytes_out": str(out),
+            "bytes_err": str(err),
+            "env": " ".join(sorted(options.environment())),
+            "cwd": str(options.cwd or os.getcwd()),
+            "dropped": str(self._dropped),
+        }

@@ -1,0 +1,1 @@
+"""TCP, TLS, Unix and UDP sockets as meta-processes."""

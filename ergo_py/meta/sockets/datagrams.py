@@ -1,0 +1,142 @@
+"""What UDP sockets and their users say to each other, and what can go wrong with a single datagram."""
+
+import errno
+import socket
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.ids import Alias
+from ..._core.vocabulary.messages import Request
+from ..checks import check_bytes, setters
+from .messages import Endpoint
+
+__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "check_group", "fault_of", "udp_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class UDPData:
+    """A datagram that came."""
+
+    socket: Alias
+    peer: Endpoint
+    data: bytes
+    truncated: bool = False
+    """It was longer than ``max_datagram``, and its rest is lost."""
+
+
+@dataclass(slots=True)
+class _Unfrozen:
+    socket: Alias
+    peer: Endpoint
+    data: bytes
+    truncated: bool = False
+
+
+def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
+    """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each field, so it is frozen afterwards."""
+    message: Any = _Unfrozen(socket, peer, data)
+    message.__class__ = UDPData
+    return message  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class UDPSend(Request[int]):
+    """Tell a UDP socket to send a datagram; ``peer`` is a host and a port, and is left out for a client.
+
+    Asked with ``call`` it answers with the number of bytes once the operating system has taken it, or raises ``OSError``. Sent, it
+    is answered with ``UDPFailed`` if it cannot be sent, or if the network says so later.
+    """
+
+    data: bytes
+    peer: tuple[str, int] | None = None
+
+    def __init__(self, data: bytes, peer: tuple[str, int] | None = None) -> None:
+        if type(data) is not bytes:
+            check_bytes("UDPSend(data)", data)
+        if peer is not None and not (
+            isinstance(peer, tuple) and len(peer) == 2 and isinstance(peer[0], str) and isinstance(peer[1], int)
+        ):
+            raise BadInputError("UDPSend(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)")
+        _set_data(self, data)
+        _set_peer(self, peer)
+
+
+_set_data, _set_peer = setters(UDPSend)
+
+
+class UDPFault(Enum):
+    """What was wrong with a datagram."""
+
+    UNREACHABLE = "the peer cannot be reached, or nobody listens there"
+    TOO_LONG = "it is longer than the network takes"
+    NO_ADDRESS = "there is no such address"
+    NOT_ALLOWED = "the operating system does not allow it"
+    OTHER = "it could not be sent"
+
+
+@dataclass(frozen=True, slots=True)
+class UDPFailed:
+    """A datagram was not delivered: told to whoever sent it. The socket goes on."""
+
+    socket: Alias
+    peer: Endpoint | None
+    fault: UDPFault
+    detail: str
+    data: bytes
+    """What was to be sent; as much of it as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class UDPJoin(Request[None]):
+    """Tell a UDP socket to join a multicast group, at the interface of this name or address, or at the system's choice."""
+
+    group: str
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        check_group("UDPJoin", self.group, self.interface)
+
+
+@dataclass(frozen=True, slots=True)
+class UDPLeave(Request[None]):
+    """Tell a UDP socket to leave a multicast group."""
+
+    group: str
+    interface: str | None = None
+
+    def __post_init__(self) -> None:
+        check_group("UDPLeave", self.group, self.interface)
+
+
+def check_group(what: str, group: object, interface: object) -> None:
+    """Refuse what can be neither a group nor where it is."""
+    if not isinstance(group, str):
+        raise BadInputError(f"{what}(group)", group, "the address of a multicast group, such as '239.1.2.3'")
+    if not isinstance(interface, str | None):
+        raise BadInputError(f"{what}(interface)", interface, "the name or the address of an interface, or None")
+
+
+_FAULTS: Final = {
+    errno.EMSGSIZE: UDPFault.TOO_LONG,
+    errno.ECONNREFUSED: UDPFault.UNREACHABLE,
+    errno.EHOSTUNREACH: UDPFault.UNREACHABLE,
+    errno.ENETUNREACH: UDPFault.UNREACHABLE,
+    errno.EHOSTDOWN: UDPFault.UNREACHABLE,
+    errno.ENETDOWN: UDPFault.UNREACHABLE,
+    getattr(errno, "ENONET", errno.EHOSTDOWN): UDPFault.UNREACHABLE,
+    errno.EACCES: UDPFault.NOT_ALLOWED,
+    errno.EPERM: UDPFault.NOT_ALLOWED,
+    errno.EADDRNOTAVAIL: UDPFault.NO_ADDRESS,
+    errno.EAFNOSUPPORT: UDPFault.NO_ADDRESS,
+    errno.EDESTADDRREQ: UDPFault.NO_ADDRESS,
+    errno.EINVAL: UDPFault.NO_ADDRESS,
+}
+
+
+def fault_of(error: Exception) -> UDPFault:
+    """What an exception says about a datagram."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return UDPFault.NO_ADDRESS
+    return _FAULTS.get(error.errno or 0, UDPFault.OTHER) if isinstance(error, OSError) else UDPFault.OTHER

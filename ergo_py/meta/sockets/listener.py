@@ -1,0 +1,405 @@
+"""A server over a listening socket: its reader accepts, and spawns one connection for each socket."""
+
+import errno
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
+from math import inf
+from typing import Any, Final
+
+import trio
+from trio.lowlevel import notify_closing, wait_readable
+
+from ..._core.metas.meta import Meta
+from ..._core.processes.process import Process
+from ..._core.runtime.bridge import Parker
+from ..._core.runtime.detached_task import Errand, is_cut_off
+from ..._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
+from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.reasons import Reason, Shutdown
+from ..poller import Poller
+from ..readers import EitherReader, ReaderKind
+from ..receivers import ReceiverOption, Receivers, make_actor
+from .connection import Stream
+from .messages import ORDERLY, Address, Cause
+from .options import LARGEST, StreamOptions, WhenFull
+from .socket_setup import OUT_OF_RESOURCES, describe
+from .tls import Contexts, Secure
+
+__all__ = ["Listener"]
+
+_AT_ONCE: Final = 128
+"""How many connections may be waiting for their actors to begin."""
+_IN_TURN: Final = 40
+_THREADS_IN_TURN: Final = 20
+"""How many are made in one turn of the loop, so that others have theirs within 5 ms. A reader thread costs twice as much."""
+_BACK_OFF: Final = (0.05, 1.0)
+"""The first and the longest pause, in seconds, when the system has no descriptors to give."""
+
+_WARNINGS: Final = 10.0
+"""Seconds between two warnings of failed handshakes."""
+
+# The connection was gone before it was accepted, or the network has a fault of its own: nothing to end a server for. Linux hands on
+# whatever error the new connection has already; accept(2) names those to try again after. Not every system knows all of them.
+_PASSING: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        "ECONNABORTED",
+        "ECONNRESET",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "ENETDOWN",
+        "ENETUNREACH",
+        "ENONET",
+        "ENOPROTOOPT",
+        "ENOSR",
+        "EOPNOTSUPP",
+        "EPERM",
+        "EPROTO",
+        "EPROTONOSUPPORT",
+        "ESOCKTNOSUPPORT",
+        "ETIMEDOUT",
+    )
+    if hasattr(errno, name)
+)
+
+Accepted = tuple[socket.socket, object]
+"""A socket, and the address of its peer."""
+
+
+class Listener(EitherReader):
+    """Accepts connections. They belong to it, or to their own actor, and end with it."""
+
+    kind = "accept"
+    _needed = True
+    _local: Any = ""
+
+    def __init__(
+        self,
+        receiver: ReceiverOption,
+        options: StreamOptions,
+        reader: ReaderKind,
+        max_connections: int | None,
+        when_full: WhenFull,
+        queue: int,
+    ) -> None:
+        if max_connections is not None:
+            check_number("max_connections", max_connections, least=1, whole=True)
+        if not isinstance(when_full, WhenFull):
+            raise BadInputError("when_full", when_full, "WhenFull.PAUSE or WhenFull.REFUSE")
+        check_number("queue", queue, least=1, whole=True, most=LARGEST)
+        self._choose_reader(reader)
+        self._receivers = Receivers(receiver)
+        self._options = options
+        self._most = max_connections
+        self._when_full = when_full
+        self._queue = queue
+        self._contexts: Contexts | None = None
+        self._open: dict[Stream, None] = {}
+        self._births: dict[Stream, Errand] = {}
+        """Those of them whose actors have not begun yet."""
+        self.poller = Poller(self._start_on_loop) if self.reader == "task" and hasattr(select, "epoll") else None
+        # Changed by the reader only.
+        self.errors = 0
+        self._turned_away = 0
+        self._pause = _BACK_OFF[0]
+        # Changed on the loop only.
+        self._is_shut = False
+        self.accepted = 0
+        self._not_made = 0
+        self._past_in = 0
+        self._past_out = 0
+        self._next_warning = -inf
+        self.failed = 0
+        """Connections that ended before they were ready, such as by a TLS handshake that failed."""
+
+    # -- birth -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        self._since = self._now()
+        if self._options.tls:
+            self._contexts = Contexts(self._options.tls, server_side=True)
+        self._socket = sock = await self._listen()
+        self.opened(sock)
+        # A thread does not block in it either: it takes all that wait, and there may be fewer than it thinks.
+        sock.setblocking(False)
+        sock.listen(self._queue)
+        self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
+        self._local = self._address(sock)
+        if self.poller is not None:
+            self.poller.open()
+
+    async def _listen(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _address(self, sock: socket.socket) -> Address:
+        raise NotImplementedError
+
+    def _make(self, sock: socket.socket, address: object) -> Stream:
+        raise NotImplementedError
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    def _read_in_thread(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        while not self.stopping:
+            if not self._may_accept():
+                self._wait_in_thread(self._may_accept)
+                continue
+            poll.poll()
+            taken: list[Accepted] = []
+            pause = self._accept(taken.append, taken, _AT_ONCE)
+            if taken and not self._adopt_on_loop(taken):
+                return
+            if pause:
+                self._wait_in_thread(lambda: False, pause)
+
+    async def _read_in_task(self) -> None:
+        while True:
+            if not self._may_accept():
+                await self._wait_in_task(self._may_accept)
+                continue
+            await wait_readable(self._socket)
+            pause = self._accept(self._adopt, (), _IN_TURN)
+            if pause:
+                await trio.sleep(pause)
+
+    def _may_accept(self, more: int = 0) -> bool:
+        """Whether one more than ``more`` others may be accepted now. Once the owner is ending, none is."""
+        if self._is_shut or len(self._births) + more >= _AT_ONCE:
+            return False
+        return self._when_full is WhenFull.REFUSE or self._has_place(more)
+
+    def _has_place(self, more: int = 0) -> bool:
+        return self._most is None or len(self._open) + more < self._most
+
+    def _accept(self, take: Callable[[Accepted], object], taken: Sized, most: int) -> float:
+        """Take those that wait, as far as there is place for them. Returns for how long to wait before the next look.
+
+        A busy loop comes to this once in each of its passes, so newcomers would wait for one another if one were taken at a time.
+        """
+        try:
+            for _ in range(most):
+                if not self._may_accept(len(taken)):
+                    break
+                sock, address = self._socket.accept()
+                self._pause = _BACK_OFF[0]
+                if self._has_place(len(taken)):
+                    take((sock, address))
+                else:
+                    self._turned_away += 1
+                    sock.close()
+        except BlockingIOError:  # that was all
+            return 0.0
+        except OSError as error:
+            # Those that were taken come first. An error that stays is there at the next look, too.
+            return 0.0 if taken else self._after(error)
+        return 0.0
+
+    def _after(self, error: OSError) -> float:
+        """How long to wait after an ``accept`` that failed. Raises what ends the server."""
+        if self.stopping or self._is_shut:
+            return 0.0
+        self.errors += 1
+        if error.errno in _PASSING:
+            return 0.0
+        if error.errno not in OUT_OF_RESOURCES:
+            raise error
+        # The peer stays in the queue of the operating system; trying at once would only burn the processor.
+        if self._pause == _BACK_OFF[0]:
+            self.log.warning("cannot accept for now", error=describe(error), open=len(self._open))
+        pause, self._pause = self._pause, min(2 * self._pause, _BACK_OFF[1])
+        return pause
+
+    def _adopt_on_loop(self, taken: list[Accepted]) -> bool:
+        """From the reader's thread: have the loop adopt them, some in each turn, and wait for that. False if the server ends."""
+        parker: Parker[bool] = Parker()
+        bridge = self._meta.router.bridge
+        waiting = deque(taken)
+
+        def adopt() -> None:
+            try:
+                while waiting:
+                    for _ in range(min(_THREADS_IN_TURN, len(waiting))):
+                        self._adopt(waiting.popleft())
+                    if waiting:
+                        try:
+                            bridge.post(adopt)
+                            return
+                        except NodeStoppedError:  # there is no other turn: all of them now
+                            continue
+                parker.settle(self._meta.reason is None)
+            except BaseException:
+                parker.settle(False)
+                raise
+
+        bridge.post(adopt)
+        parker.wait(None)
+        return bool(parker.value)
+
+    def _adopt(self, accepted: Accepted) -> None:
+        """Make a connection of an accepted socket, in a task of its own: its actor may take its time to begin. On the loop."""
+        sock, address = accepted
+        meta = self._meta
+        connection = self._make(sock, address)
+        connection._server = self
+        connection._when_gone = self._gone
+
+        async def find_owner() -> Process | Meta:
+            if plan is None:
+                return meta
+            connection._actor = actor = await make_actor(meta, plan)
+            if meta.reason is not None or self._is_shut:
+                raise NotAllowedError("the server is ending")
+            if not actor.accepting:
+                # What an actor owns ends with it, and so must be owned before that.
+                raise SpawnError("the actor that was made for it has ended already")
+            return actor
+
+        def told(error: BaseException | None) -> None:
+            self._births.pop(connection, None)
+            if error is None:
+                self.accepted += 1
+            else:
+                self._not_born(connection, sock, error)
+            self._ring()
+
+        self._open[connection] = None
+        try:
+            if meta.reason is not None or self._is_shut:
+                raise NotAllowedError("the server is ending")
+            if self._contexts is not None and not self._options.start_tls:
+                connection._secure = self.new_secure()
+                connection._may_write = False
+            # In the order in which they came; what follows may take its time.
+            plan = self._receivers.plan_actor()
+            self._births[connection] = Meta.spawn_beside(
+                meta.kernel, find_owner, connection, self._options_of_connections, told
+            )
+        except BaseException as error:
+            told(error)
+
+    def _not_born(self, connection: Stream, sock: socket.socket, error: BaseException) -> None:
+        sock.close()
+        self._open.pop(connection, None)
+        meta = self._meta
+        if connection._actor is not None:
+            connection._actor.ask_to_exit(self.id, Shutdown())
+        if isinstance(error, SpawnError | OSError) and not isinstance(error, NodeStoppedError):
+            self._not_made += 1
+            self.log.warning("no connection could be made for a socket that was accepted", error=describe(error))
+        elif not isinstance(error, NodeStoppedError | NotAllowedError) and not is_cut_off(error):
+            meta.finish(meta.failed("start", error))
+            if meta.has_thread:
+                meta.pass_on(error)
+
+    def new_secure(self) -> Secure:
+        """The server's side of TLS for one connection."""
+        assert self._contexts is not None
+        return Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
+
+    def _cannot_read_certificates(self, error: Exception) -> None:
+        self.log.error("the certificates have changed and cannot be read; the old ones stay in use", error=str(error))
+
+    def _gone(self, connection: Stream) -> None:
+        """A connection has ended. On the loop."""
+        self._open.pop(connection, None)
+        self._past_in += connection.bytes_in
+        self._past_out += connection.bytes_out
+        if connection.connected is None:
+            self.failed += 1
+            if self._contexts is not None and self._meta.reason is None:
+                self._log_failed_handshake(connection)
+        self._ring()
+
+    def _log_failed_handshake(self, connection: Stream) -> None:
+        """Warn now and then, and say the rest at a level that is off unless somebody wants it: peers must not fill the log."""
+        now, cause = self._now(), connection.cause or Cause.ASKED
+        log = self.log.info
+        if now >= self._next_warning and cause not in ORDERLY:
+            self._next_warning = now + _WARNINGS
+            log = self.log.warning
+        why = f"{cause.value}: {connection.detail}" if connection.detail else cause.value
+        log("a TLS handshake failed", peer=str(connection.peer), reason=why, failed=self.failed)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _stop_accepting(self) -> Sequence[Process]:
+        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions first, then this server."""
+        if not self._is_shut:
+            self._is_shut = True
+            try:
+                # Also wakes a thread that is in accept().
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:  # it is closed already
+                pass
+            self._end_births()
+            self._ring()
+        return [one._actor for one in self._open if one._actor is not None]
+
+    def unblock(self) -> None:
+        """Wake the reader, and tell all connections at once, so that they end side by side."""
+        super().unblock()
+        meta = self._meta
+        if meta.reason is not None and meta.router.bridge.on_loop():
+            for connection in list(self._open):
+                if isinstance(connection._meta, Meta):
+                    connection._meta.finish_with_owner(meta.reason)
+            self._end_births()
+
+    def _end_births(self) -> None:
+        for birth in list(self._births.values()):
+            birth.cancel()
+
+    async def terminate(self, reason: Reason) -> None:
+        """Wait for the connections that belong to actors, and give the address back."""
+        for birth in list(self._births.values()):
+            await birth.gone.wait()
+        for connection in list(self._open):
+            if isinstance(connection._meta, Meta):
+                await connection._meta.shut(reason)
+        if self.poller is not None:
+            self.poller.close()
+        if not self._meta.abandoned:
+            if self._socket.fileno() >= 0:
+                notify_closing(self._socket)
+            self._socket.close()
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    @property
+    def refused(self) -> int:
+        """How many were accepted and closed at once: there was no place for them, or no actor or connection could be made."""
+        return self._turned_away + self._not_made
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Say how it is doing."""
+        facts = {
+            "local": str(self._local),
+            "receiver": str(self._receivers),
+            "reader": self.reader,
+            "accepted": str(self.accepted),
+            "open": str(len(self._open)),
+            "refused": str(self.refused),
+            "failed": str(self.failed),
+            "errors": str(self.errors),
+            "max connections": "" if self._most is None else str(self._most),
+            "bytes in": str(self._past_in + self._sum(lambda one: one.bytes_in)),
+            "bytes out": str(self._past_out + self._sum(lambda one: one.bytes_out)),
+            "pending": str(self._sum(lambda one: one.pending)),
+            "age": f"{self._now() - self._since:.3f}",
+            "tls": "" if self._contexts is None else "yes",
+        }
+        return {item: facts[item] for item in items if item in facts} if items else facts
+
+    def _sum(self, what: Callable[[Stream], int]) -> int:
+        return sum(what(one) for one in self._open)

@@ -1,0 +1,177 @@
+"""The options of stream connections: one place for what TCP and Unix sockets, servers and clients have in common."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from enum import Enum
+from inspect import signature
+from typing import Any, Final, TypedDict
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.options import check_flag, check_number
+from ..checks import check_bytes
+from ..parsing.framing import Framing, Raw
+from .tls import TLSFiles
+
+__all__ = ["LARGEST", "KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]
+
+
+_RAW: Final = Raw()
+LARGEST: Final = 2**31 - 1
+"""What the operating system takes as a size."""
+_KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
+
+
+class WhenSlow(Enum):
+    """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are waiting."""
+
+    WAIT = "wait"
+    """What is sent waits in the mailbox of the connection; and a server reads nothing more from that peer."""
+    DROP = "drop"
+    """The connection is dropped."""
+
+
+class WhenFull(Enum):
+    """What a server does when it has ``max_connections``."""
+
+    PAUSE = "pause"
+    """It accepts nobody until one is gone; peers wait in the queue of the operating system."""
+    REFUSE = "refuse"
+    """It accepts, and closes at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """When the operating system asks a silent peer whether it is still there: after ``idle`` seconds, then every ``interval``
+    seconds, and after ``count`` unanswered questions it gives up.
+    """
+
+    idle: int = 60
+    interval: int = 10
+    count: int = 6
+
+    def __post_init__(self) -> None:
+        for name, most in _KEEP_ALIVE.items():
+            check_number(f"KeepAlive({name})", getattr(self, name), least=1, whole=True, most=most)
+
+
+class StreamKeywords(TypedDict, total=False):
+    """What a connection takes, and a server for its connections."""
+
+    framing: Framing
+    batch: bool
+    last_word: bool
+    tls: ssl.SSLContext | TLSFiles | bool | None
+    start_tls: bool
+    server_name: str | None
+    write_limit: int
+    when_slow: WhenSlow
+    idle_timeout: float | None
+    frame_timeout: float | None
+    handshake_timeout: float
+    linger: float
+    nodelay: bool
+    keepalive: KeepAlive | bool
+    receive_buffer: int | None
+    send_buffer: int | None
+    keepalive_bytes: bytes
+    keepalive_period: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the connections of a server, and clients, may be told as keywords; each with what it is if it is not given."""
+
+    framing: Framing = _RAW
+    """How the stream is cut into frames; raw unless said otherwise."""
+    batch: bool = False
+    """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each."""
+    last_word: bool = False
+    """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers before the connection ends."""
+    tls: ssl.SSLContext | TLSFiles | bool | None = None
+    """None for none. For a client, True trusts what the system trusts."""
+    start_tls: bool = False
+    """Begin in clear, and with ``tls`` only when ``TCPStartTLS`` says so. Until then, one message is served at a time."""
+    server_name: str | None = None
+    """The name a TLS client asks for and verifies; by default the host it connects to."""
+    write_limit: int = 1024 * 1024
+    """How many bytes may wait for the peer before it counts as slow."""
+    when_slow: WhenSlow = WhenSlow.WAIT
+    """Whether further sends to a slow peer wait, or its connection is dropped."""
+    idle_timeout: float | None = None
+    """Seconds without a byte in either direction after which the connection is dropped; None for no limit.
+
+    Bytes of a TLS record count when the record is complete.
+    """
+    frame_timeout: float | None = None
+    """Seconds within which a frame, or a TLS record, that was begun must be complete; None for no limit."""
+    handshake_timeout: float = 10.0
+    """Seconds within which the TLS handshake must be done."""
+    linger: float = 5.0
+    """How long closing waits for a peer that takes nothing of the last answers, or does not close its side."""
+    nodelay: bool = True
+    """Send small pieces at once (``TCP_NODELAY``). False lets the system wait a little, and put several into one packet."""
+    keepalive: KeepAlive | bool = False
+    """Have the operating system ask a silent peer whether it is there; True for its own times. Nothing is put into the stream."""
+    receive_buffer: int | None = None
+    """Bytes that the operating system keeps of what was not read yet; None leaves that to it."""
+    send_buffer: int | None = None
+    """Bytes that the operating system keeps of what the peer has not taken yet; None leaves that to it."""
+    keepalive_bytes: bytes = b""
+    """Sent whenever nothing else was sent for ``keepalive_period`` seconds, such as a line feed where the protocol allows it."""
+    keepalive_period: float | None = None
+    """Seconds after which ``keepalive_bytes`` are sent; both are given, or neither."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.framing, Framing):
+            raise BadInputError("framing", self.framing, "a framing, such as Delimiter(b'\\n') or LengthHeader()")
+        if not isinstance(self.tls, ssl.SSLContext | TLSFiles | bool | None):
+            raise BadInputError("tls", self.tls, "an ssl.SSLContext, TLSFiles(certificate, key), or True for a client")
+        if not isinstance(self.when_slow, WhenSlow):
+            raise BadInputError("when_slow", self.when_slow, "WhenSlow.WAIT or WhenSlow.DROP")
+        if not isinstance(self.keepalive, KeepAlive | bool):
+            raise BadInputError("keepalive", self.keepalive, "True, False or KeepAlive(idle, interval, count)")
+        check_number("write_limit", self.write_limit, least=1, whole=True)
+        for name in ("receive_buffer", "send_buffer"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least=1, whole=True, most=LARGEST)
+        for name in ("idle_timeout", "frame_timeout", "keepalive_period"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), least=0.001)
+        check_number("handshake_timeout", self.handshake_timeout, least=0.001)
+        check_number("linger", self.linger, least=0.0)
+        check_flag("nodelay", self.nodelay)
+        check_flag("batch", self.batch)
+        check_flag("last_word", self.last_word)
+        check_flag("start_tls", self.start_tls)
+        if self.start_tls and (not self.tls or self.batch or isinstance(self.framing, Raw)):
+            # Whatever follows on the request in the same message would have come in clear, and look as if it had not.
+            raise BadInputError("start_tls", True, "True together with tls and a framing, and without batch")
+        if self.batch and isinstance(self.framing, Raw):
+            raise BadInputError(
+                "batch", True, "True together with a framing; raw streams have no frames to put together"
+            )
+        check_bytes("keepalive_bytes", self.keepalive_bytes)
+        if bool(self.keepalive_bytes) != (self.keepalive_period is not None):
+            raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")
+
+
+def read_stream_options(what: str, keywords: Mapping[str, Any], made_by: Callable[..., object]) -> StreamOptions:
+    """Check the options of a connection. ``made_by`` is what they were given to, together with options of its own.
+
+    Raises:
+        BadInputError: one of them cannot be right.
+    """
+    known = {field.name for field in fields(StreamOptions)}
+    unknown = sorted(keywords.keys() - known)
+    if unknown:
+        own = {one.name for one in signature(made_by).parameters.values() if one.kind is one.KEYWORD_ONLY}
+        allowed = sorted(known | own)
+        near = get_close_matches(unknown[0], allowed, 1)
+        raise BadInputError(
+            f"{what}(…, {unknown[0]}=…)",
+            keywords[unknown[0]],
+            "one of " + ", ".join(allowed) + (f"; did you mean {near[0]}?" if near else ""),
+        )
+    return StreamOptions(**keywords)

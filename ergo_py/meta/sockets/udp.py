@@ -1,0 +1,138 @@
+"""UDP: a server that turns datagrams into messages, and a client that does the same for one peer.
+
+The smallest server is one line in the ``init`` of an actor, ``await self.spawn_meta(UDPServer("127.0.0.1", 8125))``; the actor then
+gets ``UDPData``, and answers with ``UDPSend`` to the alias that is in it.
+"""
+
+import errno
+import socket
+from collections.abc import Sequence
+from struct import pack
+
+from ..._core.vocabulary.errors import BadInputError
+from ..._core.vocabulary.ids import Target
+from ..._core.vocabulary.options import check_flag, check_number
+from ..readers import ReaderKind
+from ..receivers import check_receiver
+from .datagrams import check_group
+from .messages import Endpoint
+from .socket_setup import describe, endpoint, open_listener, resolve
+from .udp_socket import LONGEST, UDPSocket, interface_of
+
+__all__ = ["UDPClient", "UDPServer"]
+
+
+class UDPServer(UDPSocket):
+    """A UDP server.
+
+    Args:
+        host: the address to listen at; loopback unless said otherwise.
+        port: 0 for any that is free; ``local`` of the spawned server says which.
+        receiver: who gets the messages; None for the owner.
+        reader: ``"thread"`` or ``"task"``.
+        max_datagram: what is longer is cut, and marked as truncated.
+        receive_buffer: what the operating system may keep for a slow receiver, in bytes.
+        send_buffer: the same for what is sent.
+        broadcast: allow sending to broadcast addresses.
+        groups: multicast groups to join at once.
+        interface: where those are, by name or address; also where multicast is sent.
+        ttl: how many hops multicast may go.
+        reuse_port: let several sockets share the port.
+    """
+
+    _needed = True
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        max_datagram: int = LONGEST,
+        receive_buffer: int | None = None,
+        send_buffer: int | None = None,
+        broadcast: bool = False,
+        groups: Sequence[str] = (),
+        interface: str | None = None,
+        ttl: int = 1,
+        reuse_port: bool = False,
+    ) -> None:
+        if not isinstance(host, str):
+            raise BadInputError("UDPServer(host)", host, "a name or an address, such as '127.0.0.1'")
+        check_number("UDPServer(port)", port, least=0, whole=True, most=65535)
+        check_number("ttl", ttl, least=0, whole=True, most=255)
+        check_flag("broadcast", broadcast)
+        check_flag("reuse_port", reuse_port)
+        super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
+        self._host, self._port = host, port
+        self._broadcast = broadcast
+        if not isinstance(groups, Sequence):
+            raise BadInputError("UDPServer(groups)", groups, "the addresses of multicast groups, such as ['239.1.2.3']")
+        self._groups = (groups,) if isinstance(groups, str) else tuple(groups)
+        for group in self._groups or ("",):
+            check_group("UDPServer", group, interface)
+        self._interface = interface
+        self._ttl = ttl
+        self._reuse_port = reuse_port
+
+    async def _open(self) -> socket.socket:
+        return await open_listener(self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port)
+
+    def _prepare(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, self._broadcast)
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self._ttl)
+            if self._interface is not None:
+                address, index = interface_of(self._interface)
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(4) + address + pack("@i", index))
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, self._ttl)
+            if self._interface is not None:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(self._interface))
+        for group in self._groups:
+            self._member(group, self._interface, join=True)
+
+
+class UDPClient(UDPSocket):
+    """A UDP socket with one peer: it gets datagrams from nobody else, and hears when nobody listens there."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        receiver: Target | None = None,
+        reader: ReaderKind = "thread",
+        max_datagram: int = LONGEST,
+        receive_buffer: int | None = None,
+        send_buffer: int | None = None,
+        broadcast: bool = False,
+    ) -> None:
+        if not isinstance(host, str):
+            raise BadInputError("UDPClient(host)", host, "a name or an address, such as '127.0.0.1'")
+        check_number("UDPClient(port)", port, least=1, whole=True, most=65535)
+        check_flag("broadcast", broadcast)
+        super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
+        self._goal = (host, port)
+        self._broadcast = broadcast
+        self._is_client = True
+        self.peer = Endpoint("", 0)
+
+    async def _open(self) -> socket.socket:
+        failure: OSError | None = None
+        for family, address in await resolve(*self._goal, socket.SOCK_DGRAM):
+            sock = socket.socket(family, socket.SOCK_DGRAM)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, self._broadcast)
+                sock.connect(address)
+            except OSError as error:
+                sock.close()
+                failure = OSError(error.errno, f"{describe(error)}: {endpoint(address)}")
+                continue
+            self.peer = endpoint(address)
+            return sock
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"{self._goal[0]} has no address")
+
+    def _peer_text(self) -> str:
+        return str(self.peer)

@@ -1,0 +1,423 @@
+"""A UDP socket: datagrams become messages and messages datagrams. What fails is told to its sender, and ends nothing."""
+
+import errno
+import ipaddress
+import os
+import socket
+from collections import Counter
+from struct import pack, unpack
+from typing import Any, Final
+
+from trio.lowlevel import checkpoint, notify_closing, wait_readable, wait_writable
+
+from ..._core.tables.pending_calls import Caller
+from ..._core.vocabulary.errors import Reject, UnhandledCallError
+from ..._core.vocabulary.ids import PID, Alias, Target
+from ..._core.vocabulary.options import check_number
+from ..._core.vocabulary.reasons import Reason
+from ..readers import EitherReader, ReaderKind
+from .datagrams import UDPData, UDPFailed, UDPFault, UDPJoin, UDPLeave, UDPSend, fault_of, udp_data
+from .messages import Endpoint
+from .options import LARGEST
+from .socket_setup import describe, endpoint, resolve
+
+__all__ = ["LONGEST", "UDPSocket", "interface_of"]
+
+_DONT_WAIT: Final = socket.MSG_DONTWAIT
+_BATCH: Final = 64
+"""How many datagrams are read for one wake-up."""
+_KNOWN: Final = 1024
+"""How many peers are remembered, to make their endpoints and find the senders of what failed."""
+LONGEST: Final = 65535
+_ONLY_PEER: Final = Endpoint("", 0)
+"""Stands for the peer of a client."""
+_ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
+# Linux's numbers, which the socket module does not have: tell about every datagram that the network reports as undelivered.
+_RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
+_MEMORY_INFO: Final = 55
+_TRIES: Final = 8
+_BROKEN: Final = frozenset({errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK})
+"""A read fails like this because of the socket itself. All other errors tell what the network or the system had to say
+about datagrams: an ICMP packet chooses the number, and anybody can send one, so no number of theirs ends the socket.
+"""
+
+_FINAL: Final = _BROKEN | {errno.EMSGSIZE}
+"""To send again would not help. The system reports a datagram that is too long once for each try."""
+
+
+class UDPSocket(EitherReader):
+    """What servers and clients have in common."""
+
+    kind = "udp"
+    local: Endpoint = Endpoint("", 0)
+    """Where it is bound; with port 0 this is how to learn the port."""
+
+    _socket: socket.socket
+
+    def __init__(
+        self,
+        to: Target | None,
+        reader: ReaderKind,
+        max_datagram: int,
+        receive_buffer: int | None,
+        send_buffer: int | None,
+    ) -> None:
+        self._choose_reader(reader)
+        check_number("max_datagram", max_datagram, least=1, whole=True, most=LONGEST)
+        for name, size in (("receive_buffer", receive_buffer), ("send_buffer", send_buffer)):
+            if size is not None:
+                check_number(name, size, least=1, whole=True, most=LARGEST)
+        self._to = to
+        self._most = max_datagram
+        self._receive_buffer = receive_buffer
+        self._send_buffer = send_buffer
+        self._is_client = False
+        self._is_sixth = False
+        """The socket is one of IPv6, which may talk to peers of IPv4, too."""
+        self._endpoints: dict[Any, Endpoint] = {}
+        self._senders: dict[Endpoint, PID | Alias] = {}
+        """Who last sent to a peer: the network says only later that nobody is there."""
+        self._numeric: set[str] = set()
+        # Changed by the reader only.
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.truncated = 0
+        # Changed on the loop only.
+        self.bytes_out = 0
+        self.messages_out = 0
+        self.faults: Counter[UDPFault] = Counter()
+
+    # -- birth -------------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        self._since = self._now()
+        self._socket = sock = await self._open()
+        self.opened(sock)
+        sock.setblocking(self.reader == "thread")
+        if self._receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        if self._send_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+        try:
+            sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
+        except (OSError, KeyError):  # another system: then only clients hear of what was not delivered
+            pass
+        self._is_sixth = sock.family == socket.AF_INET6
+        self._prepare(sock)
+        self.local = endpoint(sock.getsockname())
+
+    async def _open(self) -> socket.socket:
+        raise NotImplementedError
+
+    def _prepare(self, sock: socket.socket) -> None:
+        """Set what only some have."""
+
+    def _receiver(self) -> Target:
+        return self.parent if self._to is None else self._to
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    def _read_in_thread(self) -> None:
+        receive, most, to = self._socket.recvfrom, self._most + 1, self._receiver()
+        while True:
+            read: list[tuple[bytes, Any]] = []
+            failed: OSError | None = None
+            try:
+                read.append(receive(most))
+                # What is there already is taken along.
+                for _ in range(_BATCH - 1):
+                    read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - what comes before a failure is kept
+            except BlockingIOError:  # that was all
+                pass
+            except OSError as error:
+                failed = error
+            if self.stopping:
+                # What came before the stop; the read that the stop has woken has no address.
+                self._post_many(to, self._messages([one for one in read if one[1] is not None]))
+                return
+            self._post_many(to, self._messages(read))
+            if failed is not None:
+                self._failed_to_read(failed)
+
+    async def _read_in_task(self) -> None:
+        sock, to = self._socket, self._receiver()
+        receive, most, meta = sock.recvfrom, self._most + 1, self._meta
+        there_is_more = False
+        while True:
+            if there_is_more:
+                await checkpoint()
+            else:
+                await wait_readable(sock)
+            room = self._room_for(to)
+            read: list[tuple[bytes, Any]] = []
+            there_is_more, failed = False, None
+            try:
+                if room < 1:
+                    # Still as many as there are: a reader that may drop must not leave the dropping to the operating system.
+                    for _ in range(_BATCH):
+                        await self._hand_over(to, self._messages([receive(most)])[0])
+                for _ in range(min(_BATCH, room)):
+                    read.append(receive(most))  # noqa: PERF401 - as above
+                there_is_more = True
+            except BlockingIOError:  # that was all
+                pass
+            except OSError as error:
+                failed = error
+            meta.sent += len(read)
+            meta.router.send_many(meta.id, to, self._messages(read), meta.priority)
+            if failed is not None:
+                self._failed_to_read(failed)
+
+    def _messages(self, read: list[tuple[bytes, Any]]) -> list[UDPData]:
+        """What was read, as messages; all at once, because a call for each would cost as much as making it."""
+        alias, endpoints, most = self._meta.id, self._endpoints, self._most
+        messages: list[UDPData] = []
+        size = 0
+        for data, address in read:
+            peer = endpoints.get(address)
+            if peer is None:
+                peer = self._remember(address)
+            size += len(data)
+            if len(data) > most:
+                self.truncated += 1
+                messages.append(UDPData(alias, peer, data[:most], True))
+            else:
+                messages.append(udp_data(alias, peer, data))
+        self.messages_in += len(messages)
+        self.bytes_in += size
+        return messages
+
+    def _remember(self, address: Any) -> Endpoint:
+        if len(self._endpoints) >= _KNOWN:
+            self._endpoints.clear()
+        peer = self._endpoints[address] = endpoint(address)
+        return peer
+
+    def _failed_to_read(self, error: OSError) -> None:
+        """A read can fail because of what was sent before. Raises what is wrong with the socket itself, and ends it."""
+        if error.errno in _BROKEN:
+            raise error
+        if not self._report_undelivered() and self._is_client:
+            self._report(None, fault_of(error), describe(error), b"")
+
+    # -- datagrams that fail -----------------------------------------------------------------------------------------
+
+    def _report_undelivered(self) -> bool:
+        """Tell the senders of what the network says was not delivered. From either side; False if it says nothing."""
+        found = False
+        while True:
+            try:
+                data, facts, _, address = self._socket.recvmsg(2048, 512, _ERROR_QUEUE | _DONT_WAIT)
+            except OSError:
+                return found
+            found = True
+            number = unpack("=I", facts[0][2][:4])[0] if facts else 0
+            peer = endpoint(address) if address else None
+            error = OSError(number, errno.errorcode.get(number, ""))
+            self._report(peer, fault_of(error), os.strerror(number), data)
+
+    def _report(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes) -> None:
+        self._meta.router.bridge.do(self._tell, peer, fault, detail, data, None)
+
+    def _tell(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes, to: PID | Alias | None) -> None:
+        """On the loop: count, and tell whoever sent it."""
+        self.faults[fault] += 1
+        sender = to or self._senders.get(_ONLY_PEER if self._is_client or peer is None else peer)
+        if sender is not None:
+            self.send(sender, UDPFailed(self.id, peer, fault, detail, data))
+
+    # -- the handler -------------------------------------------------------------------------------------------------
+
+    def _serve_in_passing(self, message: Any, sender: PID | Alias) -> bool:
+        """Send, in the turn of whoever asks for it, what needs no waiting."""
+        if type(message) is not UDPSend:
+            return False
+        peer = message.peer
+        if peer is not None and peer[0] not in self._numeric and not self._is_numeric(peer[0]):
+            return False
+        try:
+            self._write(message.data, peer, sender)
+        except BlockingIOError:
+            return False
+        except (OSError, OverflowError, ValueError) as error:
+            self._refused(message, error, sender)
+        return True
+
+    async def handle_message(self, message: Any, sender: PID | Alias) -> None:
+        """Send, join and leave."""
+        try:
+            if not await self._do(message, sender):
+                self._meta.unhandled += 1
+                self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+        except (OSError, OverflowError, ValueError) as error:
+            if isinstance(message, UDPSend):
+                self._refused(message, error, sender)
+            else:
+                self.log.warning("cannot do this", message_type=type(message).__qualname__, error=describe(error))
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """The same, for those who want to know how it went."""
+        try:
+            if not await self._do(request, caller.pid):
+                raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
+        except (OSError, OverflowError, ValueError) as error:
+            if isinstance(request, UDPSend):
+                self.faults[fault_of(error)] += 1
+            raise Reject(error) from None
+        return len(request.data) if isinstance(request, UDPSend) else None
+
+    async def _do(self, message: object, sender: PID | Alias) -> bool:
+        match message:
+            case UDPSend(data, peer):
+                if peer is not None and not self._is_numeric(peer[0]):
+                    peer = await self._look_up(peer)
+                while True:
+                    try:
+                        self._write(data, peer, sender)
+                        return True
+                    except BlockingIOError:
+                        await wait_writable(self._socket)
+            case UDPJoin(group, interface):
+                self._member(group, interface, join=True)
+            case UDPLeave(group, interface):
+                self._member(group, interface, join=False)
+            case _:
+                return False
+        return True
+
+    def _write(self, data: bytes, peer: tuple[str, int] | None, sender: PID | Alias) -> None:
+        if (peer is None) is not self._is_client:
+            raise OSError(
+                errno.EDESTADDRREQ,
+                "a client sends to its own peer only" if peer else "a server needs a peer to send to",
+            )
+        known = Endpoint(*peer) if peer is not None else _ONLY_PEER
+        if self._senders.get(known) != sender:
+            if len(self._senders) >= _KNOWN:
+                self._senders.clear()
+            self._senders[known] = sender
+        for attempt in range(_TRIES):
+            try:
+                if peer is None:
+                    self._socket.send(data, _DONT_WAIT)
+                else:
+                    self._socket.sendto(data, _DONT_WAIT, self._as_sixth(peer) if self._is_sixth else peer)
+                break
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                # The system uses the next send to say that an earlier datagram was lost; this one is still to be sent then.
+                # An error that is about this very datagram comes again when it is sent again.
+                if attempt == _TRIES - 1 or error.errno in _FINAL:
+                    raise
+                # The reader's thread may have been faster, so that there is nothing to report: this one is sent all the same.
+                self._report_undelivered()
+        self.messages_out += 1
+        self.bytes_out += len(data)
+
+    def _refused(self, message: UDPSend, error: Exception, sender: PID | Alias) -> None:
+        peer = None if message.peer is None else Endpoint(*message.peer)
+        self._tell(peer, fault_of(error), describe(error), message.data, sender)
+
+    def _is_numeric(self, host: str) -> bool:
+        """Whether a host needs no looking up, which would block the loop."""
+        if host in self._numeric:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        if len(self._numeric) >= _KNOWN:
+            self._numeric.clear()
+        self._numeric.add(host)
+        return True
+
+    def _as_sixth(self, peer: tuple[str, int]) -> tuple[str, int]:
+        return peer if ":" in peer[0] else (f"::ffff:{peer[0]}", peer[1])
+
+    async def _look_up(self, peer: tuple[str, int]) -> tuple[str, int]:
+        found = await resolve(*peer, socket.SOCK_DGRAM)
+        for wanted in (self._socket.family, socket.AF_INET) if self._is_sixth else (self._socket.family,):
+            for family, address in found:
+                if family == wanted:
+                    return (address[0], address[1])
+        raise socket.gaierror(socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to")
+
+    def _member(self, group: str, interface: str | None, join: bool) -> None:
+        """Join or leave a multicast group.
+
+        Raises:
+            OSError: that cannot be done.
+        """
+        try:
+            self._set_member(group, interface, join)
+        except OSError as error:
+            where = "" if interface is None else f" at {interface}"
+            text = f"cannot {'join' if join else 'leave'} {group}{where}: {describe(error)}"
+            raise OSError(error.errno or errno.EINVAL, text) from None
+
+    def _set_member(self, group: str, interface: str | None, join: bool) -> None:
+        sock = self._socket
+        if sock.family == socket.AF_INET6:
+            index = 0 if interface is None else socket.if_nametoindex(interface)
+            option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
+            sock.setsockopt(socket.IPPROTO_IPV6, option, socket.inet_pton(socket.AF_INET6, group) + pack("@I", index))
+            return
+        address, index = interface_of(interface)
+        option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
+        sock.setsockopt(socket.IPPROTO_IP, option, socket.inet_aton(group) + address + pack("@i", index))
+
+    # -- the end, and looking inside ---------------------------------------------------------------------------------
+
+    async def terminate(self, reason: Reason) -> None:
+        """Give the address back."""
+        if not self._meta.abandoned:
+            if self._socket.fileno() >= 0:
+                notify_closing(self._socket)
+            self._socket.close()
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        """Say how it is doing."""
+        lost, waiting = self._kernel_side()
+        facts = {
+            "local": str(self.local),
+            "peer": self._peer_text(),
+            "receiver": str(self._receiver()),
+            "reader": self.reader,
+            "bytes in": str(self.bytes_in),
+            "bytes out": str(self.bytes_out),
+            "messages in": str(self.messages_in),
+            "messages out": str(self.messages_out),
+            "pending": str(waiting),
+            "drops": str(self._meta.outbox.dropped + lost),
+            "truncated": str(self.truncated),
+            "errors": str(self.faults.total()),
+            "receive buffer": str(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)),
+            "age": f"{self._now() - self._since:.3f}",
+            "tls": "",
+        }
+        for fault, count in self.faults.items():
+            facts[f"errors: {fault.name.lower().replace('_', ' ')}"] = str(count)
+        return {item: facts[item] for item in items if item in facts} if items else facts
+
+    def _peer_text(self) -> str:
+        return ""
+
+    def _kernel_side(self) -> tuple[int, int]:
+        """How many datagrams the operating system has dropped for want of room, and how many bytes wait to be read."""
+        try:
+            numbers = unpack("@9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY_INFO, 36))
+        except (OSError, ValueError):  # another system, or an old one
+            return 0, 0
+        return numbers[8], numbers[0]
+
+
+def interface_of(interface: str | None) -> tuple[bytes, int]:
+    """Address and number of an IPv4 interface that was given as either name or address."""
+    if interface is None:
+        return bytes(4), 0
+    try:
+        return socket.inet_aton(interface), 0
+    except OSError:
+        return bytes(4), socket.if_nametoindex(interface)

@@ -1,0 +1,138 @@
+"""Finding the program that somebody names: ``module:app``, ``path/to/file.py`` or ``path/to/file.py:app``."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .._core.verbs.behaviour import Behaviour
+from ..program import refusing_run
+from .exit_codes import Leave, Status
+
+__all__ = ["Program", "load"]
+
+_WANTED = "an `async def main(node)`, or a behaviour class such as `class App(Actor)`"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What was found."""
+
+    module: ModuleType
+    app: Any
+    """A behaviour class, or an async function that takes the node; None if the module has none and none was named."""
+    name: str
+    """What to call its node if nobody says."""
+
+
+def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
+    """Import a program. Its ``sys.argv`` is what it would be if it had been started by itself.
+
+    Raises:
+        Leave: there is no such thing, or it is nothing that can be run.
+    """
+    where, _, attribute = target.partition(":")
+    with refusing_run(where):
+        if where.endswith(".py") or "/" in where:
+            module = _import_file(Path(where), arguments)
+        else:
+            module = _import_module(where, arguments)
+    app = _app(module, attribute, where)
+    if app is None and needs_app:
+        raise Leave(Status.USAGE, f"{where} has neither `main` nor `app`; name {_WANTED}, such as {where}:start")
+    stem = Path(where).stem if where.endswith(".py") else where.removesuffix(".__main__").rpartition(".")[2]
+    return Program(module, app, f"{stem}@localhost")
+
+
+def _import_file(path: Path, arguments: list[str]) -> ModuleType:
+    if not path.is_file():
+        raise Leave(Status.USAGE, f"there is no file {path}")
+    # As python does for a file, and as it does for -m: a file may import its neighbours, or modules of where one stands.
+    sys.path[:0] = [str(path.parent.resolve()), str(Path.cwd())]
+    sys.argv = [str(path), *arguments]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise Leave(Status.USAGE, f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(str(path), error) from None
+    return module
+
+
+def _import_module(name: str, arguments: list[str]) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Leave(Status.USAGE, f"{name!r} is no module; write module:app, or a path such as ./program.py")
+    sys.path.insert(0, str(Path.cwd()))
+    sys.argv = [name, *arguments]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Leave(Status.USAGE, f"there is no module {error.name!r} here, nor among the installed ones") from None
+        raise _failed(name, error) from None
+    except Exception as error:
+        raise _failed(name, error) from None
+
+
+def _failed(what: str, error: Exception) -> Leave:
+    trace = error.__traceback__
+    while trace is not None and (
+        trace.tb_frame.f_code.co_filename == __file__ or "importlib" in trace.tb_frame.f_code.co_filename
+    ):
+        trace = trace.tb_next
+    told = "".join(traceback.format_exception(type(error), error, trace))
+    return Leave(Status.FAILED, f"{told}{what} could not be imported")
+
+
+def _app(module: ModuleType, attribute: str, where: str) -> Any:
+    names = [attribute] if attribute else ["main", "app"]
+    missing = object()
+    for name in names:
+        app = getattr(module, name, missing)
+        inner = f"{module.__name__}.__main__"
+        if app is missing and hasattr(module, "__path__") and importlib.util.find_spec(inner) is not None:
+            # A package that runs with `python -m package` has its main function there.
+            app = getattr(importlib.import_module(inner), name, missing)
+        if app is missing:
+            continue
+        if isinstance(app, type) and issubclass(app, Behaviour):
+            return app
+        if inspect.iscoroutinefunction(app):
+            _check_takes_node(app, f"{where}:{name}")
+            return app
+        if attribute:
+            raise Leave(Status.USAGE, f"{where}:{name} is {_kind(app)}; it must be {_WANTED}")
+    if attribute:
+        there = [
+            name for name, value in vars(module).items() if inspect.iscoroutinefunction(value) or _is_app(value, module)
+        ]
+        told = f"; it has {', '.join(there)}" if there else ""
+        raise Leave(Status.USAGE, f"{where} has no {attribute!r}{told}")
+    return None
+
+
+def _is_app(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, Behaviour) and value.__module__ == module.__name__
+
+
+def _check_takes_node(function: Any, name: str) -> None:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise Leave(
+            Status.USAGE,
+            f"{name}{inspect.signature(function)} must take one argument, the node: `async def main(node)`; "
+            "the node is opened, and its signals are handled, by whoever runs it",
+        ) from None
+
+
+def _kind(value: object) -> str:
+    return "a plain function" if inspect.isfunction(value) else f"of type {type(value).__name__}"

@@ -1,0 +1,126 @@
+"""What ``rich`` makes of a terminal. Imported only if it is there, and only when something is to be shown at a terminal."""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table as Grid
+from rich.text import Text
+
+from .._core.vocabulary.text import printable
+from ..control.rendering import Crash, Table, narrowed
+from .screens import Screen
+
+__all__ = ["RichScreen"]
+
+_STRETCHES: Final = frozenset({"NAME", "BEHAVIOUR", "DOING", "MESSAGE", "WHY", "CALLBACK", "FROM", "TO", "NODE"})
+"""The columns that give way in a narrow terminal; numbers are shown whole."""
+_STATES: Final = {"running": "green", "sleep": "dim", "suspended": "yellow", "stopping": "red", "init": "cyan"}
+
+
+def _is_more_than_nothing(cell: str) -> bool:
+    return cell not in ("0", "0%", "-")
+
+
+_STYLES: Final[dict[str, Callable[[str], str]]] = {
+    "NAME": lambda cell: "dim" if cell == "-" else "bold",
+    "BEHAVIOUR": lambda _: "cyan",
+    "STATE": lambda cell: _STATES.get(cell, ""),
+    "MAIL": lambda cell: "bold yellow" if _is_more_than_nothing(cell) else "dim",
+    "MSG/S": lambda cell: "bold" if _is_more_than_nothing(cell) else "dim",
+    "LOAD": lambda cell: "bold" if _is_more_than_nothing(cell) else "dim",
+    "ERRORS": lambda cell: "bold red" if _is_more_than_nothing(cell) else "dim",
+    "DOING": lambda _: "dim",
+    "WHY": lambda _: "red",
+}
+
+
+class RichScreen(Screen):
+    """Colours, and columns that give way where they may."""
+
+    def table(self, table: Table) -> str:
+        """A line of heads, and one for each row."""
+        return self._table(table, "bold", is_wide=False)
+
+    def live_table(self, table: Table) -> str:
+        """The same with heads that stand out over the whole width."""
+        return self._table(table, "reverse", is_wide=True)
+
+    def _table(self, table: Table, head_style: str, *, is_wide: bool) -> str:
+        table = narrowed(table, self.width)
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=head_style, expand=is_wide)
+        for head, shown in zip(table.heads, table.shown_heads(), strict=True):
+            grid.add_column(
+                Text(shown, style="bold" if head == table.sorted_by else "", no_wrap=True, overflow="ellipsis"),
+                justify="right" if head in table.right else "left",
+                no_wrap=head not in _STRETCHES,
+                overflow="ellipsis",
+                ratio=1 if is_wide and head == table.heads[-1] else None,
+            )
+        for row in table.rows:
+            grid.add_row(*(self._cell(head, cell) for head, cell in zip(table.heads, row, strict=True)))
+        lines = self._render(grid).splitlines()
+        if table.below:
+            told = [lines[0]]
+            for line, below in zip(lines[1:], table.below, strict=True):
+                told += [line, *(self._line(f"        {one}", "dim") for one in below)]
+            lines = told
+        return "\n".join(lines)
+
+    def pairs(self, these: Mapping[str, object]) -> str:
+        """One line for each name and value; more if a value is long."""
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        grid.add_column(justify="right", style="cyan", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for key, value in these.items():
+            grid.add_row(Text(printable(str(key))), Text(printable(str(value))))
+        return self._render(grid)
+
+    def tree(self, text: str) -> str:
+        """Who belongs to whom, as a node drew it."""
+        shown = Text(text)
+        shown.highlight_regex(r"(?m)^[ │├└─]+", "dim")
+        shown.highlight_regex(r"<(PID|Alias) [^>]*>", "dim")
+        for state, style in _STATES.items():
+            shown.highlight_regex(rf"(?m)\b{state}\b(?=[^(]*\)$)", style)
+        return self._render(shown, soft_wrap=True)
+
+    def crash(self, one: Crash) -> str:
+        """Why one died."""
+        head = Text.assemble((one.who, "bold"), ": ", (one.reason, "bold red"))
+        told = [self._render(head, soft_wrap=True), *(self._line(f"    {line}", "dim") for line in one.facts)]
+        if one.traceback:
+            code = Syntax(
+                "\n".join(one.traceback), "pytb", theme="ansi_dark", background_color="default", word_wrap=True
+            )
+            told.append(self._render(Padding(code, (0, 0, 0, 4))))
+        return "\n".join(told)
+
+    def alarm(self, text: str) -> str:
+        """A line that nobody should overlook."""
+        return self._line(text, "bold white on red")
+
+    def title(self, text: str) -> str:
+        """A line above others."""
+        return self._line(text, "bold")
+
+    def aside(self, text: str) -> str:
+        """A line that need not be read."""
+        return self._line(text, "dim")
+
+    def _cell(self, head: str, cell: str) -> Text:
+        style = _STYLES.get(head)
+        # Never markup: what stands in a cell comes from anybody.
+        return Text(cell, style="" if style is None else style(cell), no_wrap=True, overflow="ellipsis")
+
+    def _line(self, text: str, style: str) -> str:
+        return self._render(Text(text, style=style), no_wrap=True)
+
+    def _render(self, what: RenderableType, *, no_wrap: bool | None = None, soft_wrap: bool = False) -> str:
+        console = Console(file=io.StringIO(), force_terminal=True, width=self.width, highlight=False, markup=False)
+        with console.capture() as taken:
+            console.print(what, no_wrap=no_wrap, soft_wrap=soft_wrap, overflow=None if soft_wrap else "ellipsis")
+        return "\n".join(line.rstrip() for line in taken.get().rstrip("\n").split("\n"))

@@ -1,0 +1,1 @@
+"""`StateMachine`: an actor whose handlers depend on its state."""

@@ -1,0 +1,350 @@
+"""StateMachine: an actor whose answer to a message depends on the state it is in."""
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import CoroutineType
+from typing import Any, ClassVar, Final, cast
+
+from .._core.processes.message_loop import callback
+from .._core.tables.pending_calls import Caller
+from .._core.tables.timers import Timer
+from .._core.vocabulary.envelopes import EVENT, MESSAGE, Priority
+from .._core.vocabulary.errors import BadInputError, BehaviourError, CallbackError, NotAllowedError, Reject
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import NO_REPLY, Why
+from .._core.vocabulary.options import check_name, check_number
+from .._core.vocabulary.states import Operation
+from ..actor import Actor
+from .states import (
+    AtMethod,
+    EventTimeout,
+    MachineState,
+    NamedTimeout,
+    StateMethod,
+    StateTimeout,
+    Timeout,
+    is_async,
+    read_states,
+)
+
+__all__ = ["StateMachine"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What a timer brings. One that was cancelled after it fired is known by not being the machine's any more."""
+
+    timeout: Timeout
+    at: float
+
+
+_STATE: Final = "the state's"
+_EVENT: Final = "the next event's"
+Key = str | tuple[str]
+StateGiven = str | StateMethod | type[MachineState[Any]]
+
+
+class StateMachine(Actor):
+    """An actor that is in one state at a time. What it is sent and asked goes to the state it is in.
+
+    States are methods marked with ``@state``, or classes in ``states``. The machine starts in the first one, unless ``first_state``
+    says another. ``init`` is taken; what would be done there can be done in ``first_state``.
+    """
+
+    states: ClassVar[tuple[type[MachineState[Any]], ...]] = ()
+    """States that are classes."""
+    _table: ClassVar[Mapping[str, StateMethod | type[MachineState[Any]]]] = {}
+    _at: MachineState[Any] | None = None
+    _since = 0.0
+    _next: str | None = None
+    _puts_aside = False
+    _is_moving = True
+    _timers: dict[Key, tuple[_Due, Timer]]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in ("init", "handle_message", "handle_call"):
+            if name in cls.__dict__:
+                raise BehaviourError(
+                    f"{cls.__qualname__}.{name}",
+                    cls.__dict__[name],
+                    "`first_state` for what is to be done at the start, and a method with @state for each state",
+                )
+        cls._table = read_states(cls, cls.states, partial(hasattr, StateMachine))
+        # A plain machine is a plain actor: it may be answered on the spot, and run where plain callbacks run.
+        waits = any(map(is_async, cls._table.values()))
+        machine = cast(Any, cls)
+        machine.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
+        machine.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
+        machine.init = StateMachine.init if waits or inspect.iscoroutinefunction(cls.first_state) else _init_at_once
+
+    # -- for users ---------------------------------------------------------------------------------------------------
+
+    def first_state(self) -> StateGiven | Awaitable[StateGiven]:
+        """Say where to start. Called once, before ``spawn`` returns; may be ``async``, and prepare what ``init`` would."""
+        return next(iter(self._table))
+
+    @property
+    def state_name(self) -> str:
+        """The state the machine is in."""
+        if self._at is None:
+            raise NotAllowedError("the machine is in no state before first_state has said which")
+        return self._at.name
+
+    def become(self, state: StateGiven) -> None:
+        """Go to a state when the one that handles this message returns; the last one said counts.
+
+        ``exit`` of the old state runs, then ``enter`` of the new one; then the postponed messages are handed out again. To become
+        the present state is to leave and enter it.
+
+        Raises:
+            BadInputError: the machine has no such state.
+            NotAllowedError: an ``enter`` or ``exit`` hook is running.
+        """
+        self._check_handling("become")
+        self._next = self._name_of("become(state)", state)
+
+    def postpone(self) -> None:
+        """Put the message or call in hand aside, until the machine has changed its state; it comes before newer ones then.
+
+        A machine with a ``mailbox_size`` puts aside at most so many; what is too much is refused as by a full mailbox.
+        """
+        self._check_handling("postpone")
+        self._puts_aside = True
+
+    def state_timeout(self, seconds: float | None) -> None:
+        """Have a ``StateTimeout`` come in so many seconds, if the machine is still in this state; None for never."""
+        self._start("state_timeout", _STATE, seconds, StateTimeout(self.state_name))
+
+    def event_timeout(self, seconds: float | None) -> None:
+        """Have an ``EventTimeout`` come if nothing else comes for so many seconds; None for never."""
+        self._start("event_timeout", _EVENT, seconds, EventTimeout(self.state_name))
+
+    def start_timeout(self, name: str, seconds: float, message: object = None) -> None:
+        """Have a ``NamedTimeout`` come in so many seconds, in whatever state. One of that name that runs begins anew."""
+        self._start("start_timeout", (check_name(name),), seconds, NamedTimeout(name, message))
+
+    def cancel_timeout(self, name: str) -> bool:
+        """Take a named timeout back; nothing of it comes any more. False if there is none."""
+        return self._cancel((check_name(name),))
+
+    def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
+        """What a person should see. A machine with more to say returns ``{**self.describe(), …}``."""
+        return self.describe()
+
+    def describe(self) -> dict[str, str]:
+        """The state, for how long, what was postponed and which timeouts run."""
+        now = self._process.kernel.clock.now()
+        told = {"state": self.state_name, "for": f"{now - self._since:.3f} s", "postponed": str(self._postponed())}
+        for key, (due, _) in list(self._timers.items()):
+            told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {due.at - now:.3f} s"
+        return told
+
+    # -- the work ----------------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Enter the first state."""
+        self._timers = {}
+        if not self._table:
+            raise BehaviourError(
+                type(self).__qualname__,
+                type(self),
+                "a machine with states: methods with @state, or classes in `states`",
+            )
+        first = self.first_state()
+        given = await first if inspect.isawaitable(first) else first
+        await self._enter(self._name_of("what first_state returned", given), None)
+        self._is_moving = False
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        """Have the present state handle a message, or a timeout that is due."""
+        if type(message) is _Due:
+            key = _key_of(message.timeout)
+            if self._timers.get(key, (None, None))[0] is not message:
+                return  # cancelled after it had fired
+            del self._timers[key]
+            message = message.timeout
+            self._process.handling = (MESSAGE, sender, None, message)
+        await self._handle(message, sender)
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        """Have the present state answer a call."""
+        return await self._handle(request, caller)
+
+    async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
+        """Take a timer of the machine's own. It comes as a signal, since a full mailbox must not keep a machine in a state."""
+        await callback(self._process, "handle_message", payload, sender)
+
+    async def _handle(self, message: Any, sender: Any) -> object:
+        assert self._at is not None
+        self._cancel(_EVENT)
+        rejection: Reject | None = None
+        answer: object = None
+        try:
+            answer = self._at.handle(message, sender)
+            if isinstance(answer, CoroutineType):
+                answer = await answer
+        except Reject as refusal:
+            rejection = refusal  # an answer like any other
+        except BaseException:
+            # Supervision may have it go on, in the state it was in.
+            self._next, self._puts_aside = None, False
+            raise
+        if self._puts_aside:
+            self._puts_aside = False
+            if rejection is None:
+                answer = NO_REPLY
+                self._put_aside(message, sender)
+        if self._next is not None:
+            following, self._next = self._next, None
+            await self._move(following)
+        if rejection is not None:
+            raise rejection
+        return answer
+
+    async def _move(self, following: str) -> None:
+        assert self._at is not None
+        left = self._at
+        self._is_moving = True
+        try:
+            leaving = left.exit(following)
+            if leaving is not None:
+                await leaving
+            self._cancel(_STATE)
+            await self._enter(following, left.name)
+        finally:
+            # Also if a hook failed and supervision has the machine go on: it is in one state or the other.
+            self._is_moving = False
+            if self._at is not left:
+                self._hand_out()
+
+    async def _enter(self, name: str, previous: str | None) -> None:
+        plan = self._table[name]
+        self._at = at = AtMethod(plan) if isinstance(plan, StateMethod) else plan()
+        at.machine = self
+        self._since = self._process.kernel.clock.now()
+        if at.timeout is not None:
+            self.state_timeout(at.timeout)
+        entering = at.enter(previous)
+        if entering is not None:
+            await entering
+
+    # -- postponed messages ------------------------------------------------------------------------------------------
+
+    def _postponed(self) -> int:
+        return len(self._process.postponed or ())
+
+    def _put_aside(self, message: Any, sender: Any) -> None:
+        process = self._process
+        envelope = process.handling
+        assert envelope is not None
+        if envelope[0] > EVENT:
+            # The end of something watched: told once, so what is told again is an ordinary message.
+            envelope = (MESSAGE, sender, None, message)
+        limit = process.mailbox.limit
+        if limit and self._postponed() >= limit:
+            process.mailbox.dropped += 1
+            process.router.bridge.run(process.router.bury, envelope, process.id, Why.FULL, process)
+            return
+        if process.postponed is None:
+            process.postponed = deque()
+        process.postponed.append(envelope)
+        process.handled -= 1  # it comes again
+
+    def _hand_out(self) -> None:
+        process = self._process
+        if process.postponed:
+            process.router.bridge.run(self._put_back)
+
+    def _put_back(self) -> None:
+        process = self._process
+        postponed, process.postponed = process.postponed or (), None
+        for _, _, ref, _ in postponed:
+            if isinstance(ref, Caller):
+                ref.undefer()
+        process.main.extendleft(reversed(postponed))
+        # One that answers a call on the spot is asleep, and would not look.
+        process.wake()
+
+    # -- timeouts ----------------------------------------------------------------------------------------------------
+
+    def _start(self, verb: str, key: Key, seconds: float | None, timeout: Timeout) -> None:
+        process = self._process
+        process.allow(Operation.ARM_TIMER)
+        if seconds is not None:
+            check_number(f"{verb}(seconds)", seconds, least=0.0)
+        self._cancel(key)
+        if seconds is None:
+            return
+        due = _Due(timeout, process.kernel.clock.now() + seconds)
+        process.router.bridge.run(self._arm, key, seconds, due)
+
+    def _arm(self, key: Key, seconds: float, due: _Due) -> None:
+        process = self._process
+        clock = process.kernel.clock
+        timer = Timer(clock.timers, process, None, due, Priority.NORMAL, 0.0)
+        self._timers[key] = (due, timer)
+        clock.arm_timer(timer, seconds)
+
+    def _cancel(self, key: Key) -> bool:
+        found = self._timers.pop(key, None)
+        if found is not None:
+            found[1].cancel()
+        return found is not None
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def _check_handling(self, verb: str) -> None:
+        self._process.allow(Operation.CONFIGURE)
+        if self._is_moving:
+            raise NotAllowedError(
+                f"{verb} belongs where a state handles a message, not into first_state or a hook of a state; "
+                "to go on from a state at once, give it a timeout of 0 and become another on StateTimeout"
+            )
+
+    def _name_of(self, what: str, given: object) -> str:
+        name = (
+            given
+            if isinstance(given, str)
+            else getattr(given, "name" if isinstance(given, StateMethod) else "__name__", None)
+        )
+        if not isinstance(name, str) or name not in self._table:
+            raise BadInputError(what, given, f"a state of {type(self).__qualname__}: {', '.join(self._table)}")
+        return name
+
+
+def _key_of(timeout: Timeout) -> Key:
+    match timeout:
+        case StateTimeout():
+            return _STATE
+        case EventTimeout():
+            return _EVENT
+        case NamedTimeout(name):
+            return (name,)
+
+
+def _init_at_once(self: StateMachine) -> None:
+    _at_once(self, StateMachine.init(self))
+
+
+def _handle_message_at_once(self: StateMachine, message: Any, sender: Any) -> None:
+    _at_once(self, StateMachine.handle_message(self, message, sender))
+
+
+def _handle_call_at_once(self: StateMachine, request: Any, caller: Caller) -> object:
+    return _at_once(self, StateMachine.handle_call(self, request, caller))
+
+
+def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
+    """Run to its end what has no reason to wait, since no state of the machine is ``async``."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    work.close()
+    raise CallbackError(
+        f"a state of {type(machine).__qualname__} is a plain `def` but waits for something; write `async def`"
+    )

@@ -1,0 +1,1 @@
+"""Supervisors: child specifications, restart strategies, pools, and the driver that performs their decisions."""

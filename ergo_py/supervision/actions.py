@@ -1,0 +1,145 @@
+"""What a supervisor can be asked for, and what its strategy tells it to do."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._core.vocabulary.reasons import Reason
+from .specs import ChildSpec
+
+__all__ = [
+    "Action",
+    "AddChild",
+    "Answer",
+    "DisableChild",
+    "EnableChild",
+    "End",
+    "Gone",
+    "Operation",
+    "RemoveChild",
+    "Removed",
+    "RestartChild",
+    "Start",
+    "StartChild",
+    "Stop",
+    "StopChild",
+    "Wake",
+]
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartChild:
+    """Start a child that does not run; with SIMPLE_ONE_FOR_ONE, make one from the template, with further arguments."""
+
+    child: Any
+    args: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopChild:
+    """Stop a child, and do not start it again until asked."""
+
+    child: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RestartChild:
+    """Stop a child if it runs, and start it at once."""
+
+    child: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AddChild:
+    """Start a new child, after all others."""
+
+    spec: ChildSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveChild:
+    """Stop a child if it runs, and forget it. With ``drain`` it first handles what is in its mailbox."""
+
+    child: Any
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnableChild:
+    """Start a child that was disabled."""
+
+    child: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DisableChild:
+    """Stop a child if it runs, and refuse to start it until it is enabled."""
+
+    child: Any
+
+
+Operation = StartChild | StopChild | RestartChild | AddChild | RemoveChild | EnableChild | DisableChild
+
+# -- what is to be done ----------------------------------------------------------------------------------------------
+
+# Made for each event and performed at once: frozen ones would cost twice as much.
+
+
+@dataclass(slots=True)
+class Start:
+    """Start a child. ``after`` is why its predecessor ended, if it had one."""
+
+    child: str
+    after: Reason | None = None
+
+
+@dataclass(slots=True)
+class Stop:
+    """Ask a child to end. ``returns`` says whether it is to be started again."""
+
+    child: str
+    returns: bool = False
+    drain: bool = False
+
+
+@dataclass(slots=True)
+class Gone:
+    """Let everybody know that a child does not come back by itself."""
+
+    child: str
+    reason: Reason
+
+
+@dataclass(slots=True)
+class Removed:
+    """Forget a child."""
+
+    child: str
+    reason: Reason
+
+
+@dataclass(slots=True)
+class Answer:
+    """Tell whoever asked for an operation that it is done, or why it failed."""
+
+    asker: Any
+    pid: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class Wake:
+    """Come back at this time."""
+
+    at: float
+
+
+@dataclass(slots=True)
+class End:
+    """End the supervisor, with this reason."""
+
+    reason: Reason
+
+
+Action = Start | Stop | Gone | Removed | Answer | Wake | End

@@ -1,0 +1,315 @@
+"""One address, many workers: what is sent to a pool goes straight into the mailbox of one of its workers."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVarTuple, Unpack
+
+import trio
+
+from .._core.processes.process import Process
+from .._core.tables.child_slot import Decision, Fate, Redirect, Seat
+from .._core.verbs.behaviour import Behaviour
+from .._core.vocabulary.envelopes import Divert, Overflow
+from .._core.vocabulary.errors import BadInputError, SupervisionError
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.options import check_number
+from .._core.vocabulary.reasons import Reason
+from .actions import Action, AddChild, Operation, RemoveChild
+from .child import Child
+from .handle import SupervisorHandle
+from .pool_mailbox import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Routing, Share
+from .specs import (
+    KEEP,
+    ONE_FOR_ONE,
+    PERMANENT,
+    Backoff,
+    Budget,
+    ChildSpec,
+    RestartPolicy,
+    SupervisorSpec,
+    WorkerKeywords,
+)
+from .supervisor import Supervisor
+
+__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Pool", "PoolHandle", "PoolSpec", "Routing"]
+
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PoolSpec:
+    """The workers of a pool, and how work is shared out among them."""
+
+    worker: ChildSpec
+    """What each worker is made from."""
+    size: int
+    routing: Routing
+    key: Callable[[Any], Hashable] | None = field(repr=False)
+    overflow: Overflow | Divert
+    intensity: int
+    period: float
+
+    def __init__(
+        self,
+        behaviour: Callable[[*Ts], Behaviour],
+        *args: *Ts,
+        size: int = 4,
+        routing: Routing = ROUND_ROBIN,
+        key: Callable[[Any], Hashable] | None = None,
+        overflow: Overflow | Divert = Overflow.RAISE,
+        restart: RestartPolicy = PERMANENT,
+        shutdown: float | None = None,
+        backoff: Backoff | None = None,
+        budget: Budget | None = None,
+        decide: Callable[[Exception], Decision] | None = None,
+        mailbox: Fate | Redirect = KEEP,
+        intensity: int = 3,
+        period: float = 5.0,
+        **options: Unpack[WorkerKeywords],
+    ) -> None:
+        """Describe a pool.
+
+        Args:
+            behaviour: the class of the workers, called anew with ``args`` for each.
+            args: what the class is called with.
+            size: how many workers to begin with.
+            routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
+            key: for BY_KEY, says which key a message or request has.
+            overflow: what happens to a message when no worker has room. Calls are refused then, whatever it is.
+            restart: as for a child of a supervisor, like the other ones that follow.
+            shutdown: seconds a worker is given to stop.
+            backoff: how long to wait before a worker is started again.
+            budget: a worker's own limit on restarts.
+            decide: says what an exception means.
+            mailbox: what happens to what an ended worker had not come to; in a pool, its successor gets it by default.
+            intensity: more than so many restarts within ``period`` seconds end the pool.
+            period: see ``intensity``.
+            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each of them.
+
+        Raises:
+            BadInputError: a value cannot be right.
+        """
+        check_number("PoolSpec(size)", size, least=1, whole=True)
+        if not isinstance(routing, Routing):
+            raise BadInputError("PoolSpec(routing)", routing, "ROUND_ROBIN, LEAST_LOADED or BY_KEY")
+        if (routing is BY_KEY) != (key is not None) or not (key is None or callable(key)):
+            raise BadInputError(
+                "PoolSpec(key)", key, "a function from a message to its key with BY_KEY, and only there"
+            )
+        if not isinstance(overflow, Overflow | Divert):
+            raise BadInputError("PoolSpec(overflow)", overflow, "a member of Overflow, or Divert(to=name)")
+        worker = ChildSpec(
+            "worker",
+            behaviour,
+            *args,
+            restart=restart,
+            shutdown=shutdown,
+            backoff=backoff,
+            budget=budget,
+            decide=decide,
+            mailbox=mailbox,
+            register=False,
+            # Where senders wait, they wait at a worker, and nobody overtakes them there.
+            overflow=Overflow.WAIT if overflow is Overflow.WAIT else Overflow.RAISE,
+            **options,
+        )
+        SupervisorSpec([worker], intensity=intensity, period=period)
+        values = (worker, size, routing, key, overflow, intensity, period)
+        for one, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, one.name, value)
+
+
+class Pool(Supervisor):
+    """A supervisor whose own address stands for its workers.
+
+    A message of normal priority and a call go straight to a worker; one of a higher priority goes to the pool itself, and so can be
+    used to talk to a subclass. A worker that is coming back keeps what waits for it.
+    """
+
+    _spec: PoolSpec | None = None
+    _numbers: int = 0
+
+    def __init__(self, spec: PoolSpec | None = None) -> None:
+        self._spec = spec
+
+    def workers(self) -> PoolSpec:
+        """Say what the workers are and how work is shared out. Called once, before anything is started."""
+        if self._spec is None:
+            raise BadInputError(
+                f"{type(self).__qualname__}.workers", None, "`def workers(self) -> PoolSpec`, or Pool(spec)"
+            )
+        return self._spec
+
+    def children(self) -> SupervisorSpec:
+        """The workers, as children of a supervisor; what says whom to supervise in a pool is ``workers``."""
+        spec = self._spec = self.workers()
+        if not isinstance(spec, PoolSpec):
+            raise BadInputError(
+                f"{type(self).__qualname__}.workers", spec, "a PoolSpec, such as PoolSpec(Worker, size=4)"
+            )
+        return SupervisorSpec(
+            [self._next_worker() for _ in range(spec.size)],
+            ONE_FOR_ONE,
+            intensity=spec.intensity,
+            period=spec.period,
+            auto_shutdown=False,
+        )
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    async def add_workers(self, count: int = 1) -> list[PID]:
+        """Start further workers.
+
+        Raises:
+            SpawnError: one could not be started; those before it were.
+        """
+        check_number("add_workers(count)", count, least=1, whole=True)
+        return [await self._operate(AddChild(self._next_worker())) for _ in range(count)]
+
+    async def remove_workers(self, count: int = 1) -> list[PID]:
+        """Take the oldest workers out; they get nothing new, and end when they have done what they have.
+
+        Raises:
+            BadInputError: no worker would be left.
+            ChildBusyError: another operation on one is under way, and it stays; the others go.
+        """
+        names = self._oldest(count)
+        self._share.leaving.update(names)
+        self._share_out()
+        return [await self._operate(RemoveChild(name, drain=True)) for name in names]
+
+    def _oldest(self, count: int) -> list[str]:
+        names = [name for name in self._plan.children if name not in self._share.leaving]
+        check_number("remove_workers(count)", count, least=1, most=max(1, len(names) - 1), whole=True)
+        if len(names) < 2:
+            raise BadInputError("remove_workers(count)", count, "nothing: a pool keeps its last worker")
+        return names[:count]
+
+    def _next_worker(self) -> ChildSpec:
+        assert self._spec is not None
+        self._numbers += 1
+        return self._spec.worker.named(f"worker-{self._numbers}")
+
+    # -- sharing out -------------------------------------------------------------------------------------------------
+
+    _share: Share
+
+    def _take_seats(self, spec: SupervisorSpec) -> None:
+        process = self._process
+        super()._take_seats(spec)
+        assert self._spec is not None
+        options = self._spec.worker.options
+        self._share = Share(
+            process, self._running, self._spec.routing, self._spec.key, options.mailbox_size or 0, self._spec.overflow
+        )
+        box, process.mailbox = process.mailbox, self._share
+        process.main = self._share.main
+        # Every send is to ask the mailbox, and no call is to be answered here.
+        process.open = process.inline = False
+        for lane, envelope in box.leave():
+            self._share.push(lane, envelope)
+
+    def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
+        actions = super()._has_started(child, started, after)
+        self._share_out()
+        return actions
+
+    def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
+        actions = super()._not_started(child, seat, error)
+        self._share_out()
+        return actions
+
+    def _stop(self, child: Child, returns: bool, drain: bool) -> None:
+        if drain:
+            self._share.leaving.add(child.name)
+        self._share_out()
+        super()._stop(child, returns, drain)
+
+    def _ask(self, operation: Operation, asker: Any) -> list[Action]:
+        try:
+            return super()._ask(operation, asker)
+        except SupervisionError:
+            if isinstance(operation, RemoveChild) and operation.drain:
+                # It stays, so it gets work again.
+                self._share.leaving.discard(operation.child)
+                self._share_out()
+            raise
+
+    def _lose(self, child: Child, reason: Reason) -> None:
+        super()._lose(child, reason)
+        self._share_out()
+
+    def _forget(self, name: str, reason: Reason) -> None:
+        super()._forget(name, reason)
+        self._share.leaving.discard(name)
+        self._share_out()
+
+    def _has_order(self) -> bool:
+        return False
+
+    def _share_out(self) -> None:
+        self._share.arrange()
+
+    def _describe(self) -> dict[str, str]:
+        assert self._spec is not None
+        queues = {f"queue {name}": str(len(worker.mailbox)) for name, worker in self._running.items()}
+        return {"routing": self._spec.routing.value, **queues, **super()._describe()}
+
+
+class PoolHandle(SupervisorHandle):
+    """A pool as seen from outside."""
+
+    def __repr__(self) -> str:
+        return f"<PoolHandle {self._target}>"
+
+    def workers(self) -> list[PID]:
+        """The workers that run and get work."""
+        return self._kernel.router.bridge.run(lambda: [worker.id for worker in self._pool()._share.ring])
+
+    async def add_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
+        """As :meth:`Pool.add_workers`."""
+        check_number("add_workers(count)", count, least=1, whole=True)
+        return [await self._operate(AddChild(self._pool()._next_worker()), timeout) for _ in range(count)]
+
+    async def remove_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
+        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that they get nothing new.
+
+        Raises:
+            CallTimeoutError: they have not ended within ``timeout`` seconds; they will.
+        """
+        pool = self._pool()
+        names = pool._oldest(count)
+        pool._share.leaving.update(names)
+        pool._share_out()
+        ended: dict[str, PID] = {}
+        errors: list[Exception] = []
+
+        async def remove(name: str) -> None:
+            try:
+                ended[name] = await self._operate(RemoveChild(name, drain=True), timeout)
+            except Exception as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(remove, name)
+        if errors:
+            raise errors[0]
+        return [ended[name] for name in names]
+
+    async def resize(self, size: int, *, timeout: float | None = None) -> int:
+        """Have so many workers. Returns by how many there are more, or, below zero, fewer."""
+        check_number("resize(size)", size, least=1, whole=True)
+        pool = self._pool()
+        change = size - len(pool._plan.children.keys() - pool._share.leaving)
+        if change > 0:
+            await self.add_workers(change, timeout=timeout)
+        elif change < 0:
+            await self.remove_workers(-change, timeout=timeout)
+        return change
+
+    def _pool(self) -> Pool:
+        pool = self._supervisor()
+        if not isinstance(pool, Pool):
+            raise BadInputError("pool", self._target, "the PID or name of a Pool")
+        return pool

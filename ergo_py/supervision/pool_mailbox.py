@@ -1,0 +1,300 @@
+"""Who gets what: the mailbox of a pool, which passes on what it is given to the mailbox of a worker."""
+
+from collections.abc import Callable, Hashable, Iterator
+from enum import Enum
+from typing import Any, Final
+
+from .._core.processes.process import Process
+from .._core.tables.child_slot import Seat
+from .._core.tables.mailbox import Mailbox, Verdict, Waiter
+from .._core.tables.pending_calls import Caller
+from .._core.vocabulary.envelopes import CALL, MESSAGE, Divert, Envelope, Lane, Overflow
+from .._core.vocabulary.errors import DeadlockError, TargetDownError
+from .._core.vocabulary.ids import PID
+from .._core.vocabulary.messages import Why
+from .._core.vocabulary.reasons import Reason
+from .._core.vocabulary.states import State
+from .._core.vocabulary.text import shown
+
+__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "Share"]
+
+_BUCKETS: Final = 65_536
+"""Keys are put into so many buckets, and a bucket belongs to a worker: so the table stays small, whatever the keys."""
+
+
+class Routing(Enum):
+    """Which worker gets a message."""
+
+    ROUND_ROBIN = "round robin"
+    """Each in turn."""
+    LEAST_LOADED = "least loaded"
+    """The one with the least to do."""
+    BY_KEY = "by key"
+    """The one that the message's key belongs to: the same one for the same key, as long as it is there."""
+
+
+ROUND_ROBIN: Final = Routing.ROUND_ROBIN
+LEAST_LOADED: Final = Routing.LEAST_LOADED
+BY_KEY: Final = Routing.BY_KEY
+
+
+class Share(Mailbox):
+    """The mailbox of a pool: what users send goes on to a worker, and only what concerns the pool itself stays."""
+
+    __slots__ = ("_held", "_key", "_next", "_owners", "_pool", "_routing", "_running", "_size", "leaving", "ring")
+
+    def __init__(
+        self,
+        pool: Process,
+        running: dict[str, Process],
+        routing: Routing,
+        key: Callable[[Any], Hashable] | None,
+        size: int,
+        overflow: Overflow | Divert,
+    ) -> None:
+        super().__init__(size, overflow)
+        self._pool = pool
+        self._running = running
+        self._routing = routing
+        self._key = key
+        self._size = size
+        """How many messages each worker takes; 0 for any number."""
+        self.leaving: set[str] = set()
+        """Workers that get nothing new."""
+        self.ring: list[Process] = []
+        """Those that run and get work, in order."""
+        self._next = 0
+        self._owners: dict[int, str] = {}
+        self._held: dict[str, int] = {}
+        """How many buckets each worker has."""
+
+    def arrange(self) -> None:
+        """Note that workers have come or gone."""
+        current = self.ring[self._next] if self._next < len(self.ring) else None
+        self.ring = [worker for name, worker in self._running.items() if name not in self.leaving]
+        self._next = self.ring.index(current) if current in self.ring else 0
+        self.limit = self._size * max(1, len(self.ring))
+
+    # -- what the router asks ----------------------------------------------------------------------------------------
+
+    def has_room(self, lane: Lane) -> bool:
+        """Say whether somebody can take a message; where the key decides who, whether everybody can."""
+        if lane is not Lane.MAIN:
+            return super().has_room(lane)
+        rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
+        if not rooms:
+            return any(len(seat.line) < seat.max_waiters for seat in self._returning())
+        return all(rooms) if self._routing is BY_KEY else any(rooms)
+
+    def promise(self, lane: Lane) -> bool:
+        """Keep a place for a message from a thread."""
+        if lane is not Lane.MAIN:
+            return super().promise(lane)
+        promised = (self.inbound or {}).get(lane, 0)
+        if not self.has_room(lane) or promised >= self.limit - sum(len(worker.mailbox.main) for worker in self.ring):
+            return False
+        self.inbound = {**(self.inbound or {}), lane: promised + 1}
+        return True
+
+    def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
+        """Hand a message or call to a worker, or do what the pool's overflow rule says."""
+        if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
+            return super().admit(lane, envelope)
+        if self._hand_over(envelope, must_fit=True):
+            return Verdict.PASSED, None
+        if envelope[0] == CALL:
+            self.dropped += 1
+            return Verdict.REFUSED, None
+        match self.overflow:
+            case Overflow.DROP_NEWEST:
+                self.dropped += 1
+                return Verdict.DROPPED, None
+            case Overflow.DROP_OLDEST if (worker := self._choose(envelope, must_fit=False)) and worker.mailbox.main:
+                self.dropped += 1
+                oldest = worker.mailbox.main.popleft()
+                self._give(worker, envelope)
+                return Verdict.DISPLACED, oldest
+            case Divert():
+                return Verdict.DIVERTED, None
+        self.dropped += 1
+        return Verdict.REFUSED, None
+
+    def push(self, lane: Lane, envelope: Envelope) -> None:
+        """Put what is not to be refused: signals stay, messages that were promised a place go on."""
+        if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
+            super().push(lane, envelope)
+        elif not self._hand_over(envelope, must_fit=False):
+            self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
+
+    def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
+        """Have a sender wait at the worker that will get its message. A call never waits: it is refused at once."""
+        if lane is not Lane.MAIN:
+            super().wait_for_room(lane, envelope, waiter, depth)
+            return
+        if envelope is not None and isinstance(envelope[2], Caller):
+            self.dropped += 1
+            self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
+            return
+        worker = self._choose(envelope, must_fit=False) if envelope is not None else self._least_loaded(False)
+        if worker is None:
+            super().wait_for_room(lane, envelope, waiter, depth)
+        else:
+            worker.mailbox.wait_for_room(lane, envelope, waiter, depth)
+            worker.wake()
+
+    def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
+        """Forget a waiter that gave up."""
+        super().stop_waiting(lane, waiter)
+        for worker in self._running.values():
+            worker.mailbox.stop_waiting(lane, waiter)
+
+    # -- who gets it -------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, envelope: Envelope, *, must_fit: bool) -> bool:
+        try:
+            worker = self._choose(envelope, must_fit=must_fit)
+            if worker is None:
+                return self._keep_for_successor(envelope)
+        except Exception as error:
+            # The key function's, which runs in the turn of whoever sends: it is not the sender's mistake.
+            self._refuse(envelope, error)
+            return True
+        caller = envelope[2]
+        if isinstance(caller, Caller) and worker.id == caller.pid:
+            caller.settle(None, DeadlockError(caller.to, caller.request, [caller.pid, self._pool.id, caller.pid]))
+        else:
+            self._give(worker, envelope)
+        return True
+
+    def _give(self, worker: Process, envelope: Envelope) -> None:
+        if isinstance(envelope[2], Caller):
+            envelope[2].callee = worker
+        worker.mailbox.push(Lane.MAIN, envelope)
+        worker.wake()
+
+    def _choose(self, envelope: Envelope, *, must_fit: bool) -> Process | None:
+        match self._routing:
+            case Routing.ROUND_ROBIN:
+                return self._in_turn(must_fit, envelope[1])
+            case Routing.LEAST_LOADED:
+                return self._least_loaded(must_fit, envelope[1])
+        worker = self._owner(envelope[3])
+        return worker if worker is not None and _takes(worker, must_fit) else None
+
+    def _in_turn(self, must_fit: bool, sender: object) -> Process | None:
+        ring, start = self.ring, self._next
+        own = None
+        for step in range(len(ring)):
+            place = (start + step) % len(ring)
+            worker = ring[place]
+            if _takes(worker, must_fit):
+                # One that asks its own pool should not wait for itself.
+                if worker.id == sender and len(ring) > 1:
+                    own = worker
+                    continue
+                self._next = (place + 1) % len(ring)
+                return worker
+        return own
+
+    def _least_loaded(self, must_fit: bool, sender: object = None) -> Process | None:
+        able = [worker for worker in self.ring if _takes(worker, must_fit)]
+        others = [worker for worker in able if worker.id != sender]
+        return min(others or able, key=_load, default=None)
+
+    def _owner(self, message: object) -> Process | None:
+        key = self._key
+        assert key is not None
+        bucket = hash(key(message)) % _BUCKETS
+        name = self._owners.get(bucket)
+        seat = self._seat(name)
+        if name is None or name in self.leaving or seat is None or seat.gone is not None:
+            names = [one.seat.name for one in self.ring if one.accepting and one.seat is not None]
+            names = names or [one.name for one in self._returning()]
+            if not names:
+                return None
+            # To the one that has the fewest, so that a worker that was added gets its share of what is new.
+            held, former = self._held, name
+            name = self._owners[bucket] = min(names, key=lambda one: held.get(one, 0))
+            held[name] = held.get(name, 0) + 1
+            if former is not None:
+                held[former] -= 1
+                if not held[former]:
+                    del held[former]
+        worker = self._running.get(name)
+        return worker if worker is not None and worker.accepting else None
+
+    def _keep_for_successor(self, envelope: Envelope) -> bool:
+        """Let a message wait for a worker that is coming back: the one it belongs to, or, if nobody is there, any."""
+        if self._routing is BY_KEY:
+            key = self._key
+            assert key is not None
+            seat = self._seat(self._owners.get(hash(key(envelope[3])) % _BUCKETS))
+            if seat is not None and seat.pid is not None:
+                return False  # it is there, and full
+        elif any(worker.accepting for worker in self.ring):
+            return False
+        else:
+            seat = min(self._returning(), key=lambda one: len(one.line), default=None)
+        if seat is None or seat.gone is not None or len(seat.line) >= seat.max_waiters:
+            return False
+        seat.line[_Passing(self._pool, envelope)] = None
+        return True
+
+    def _returning(self) -> Iterator[Seat]:
+        seats = self._pool.seats or {}
+        return (
+            seat for seat in seats.values() if seat.pid is None and seat.gone is None and seat.name not in self.leaving
+        )
+
+    def _seat(self, name: str | None) -> Seat | None:
+        return None if name is None else (self._pool.seats or {}).get(name)
+
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
+        _, sender, ref, payload = envelope
+        self._pool.log.error("the key of a message could not be found out", error=shown(error))
+        self.dropped += 1
+        if isinstance(ref, Caller):
+            ref.settle(None, error)
+        else:
+            self._pool.router.dead_letters.add(sender, self._pool.id, payload, Why.NO_PROCESS)
+
+
+def _takes(worker: Process, must_fit: bool) -> bool:
+    return worker.accepting and (not must_fit or worker.mailbox.has_room(Lane.MAIN))
+
+
+def _load(worker: Process) -> int:
+    return len(worker.mailbox.main) + (worker.state is not State.SLEEP)
+
+
+class _Passing:
+    """What waits for a worker that is coming back."""
+
+    __slots__ = ("_envelope", "_pool")
+
+    def __init__(self, pool: Process, envelope: Envelope) -> None:
+        self._pool = pool
+        self._envelope = envelope
+
+    @property
+    def waiter(self) -> None:
+        """Nobody that the pool knows of: a caller waits by itself, and is answered when the worker is."""
+        return
+
+    def admit(self, pid: PID, /) -> None:
+        worker = self._pool.router.processes.get(pid)
+        caller = self._envelope[2]
+        if isinstance(caller, Caller):
+            if caller.settled:
+                return
+            caller.callee = worker
+        if worker is not None:
+            worker.mailbox.push(Lane.MAIN, self._envelope)
+            worker.wake()
+
+    def refuse(self, reason: Reason, /) -> None:
+        _, sender, caller, payload = self._envelope
+        if isinstance(caller, Caller):
+            caller.settle(None, TargetDownError(caller.to, caller.request, reason))
+        else:
+            self._pool.router.dead_letters.add(sender, self._pool.id, payload, Why.NO_PROCESS)

@@ -1,0 +1,357 @@
+"""What to supervise and how: dataclasses that check themselves, so that a mistake is found before anything starts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from math import inf
+from typing import Any, Final, TypedDict, TypeVarTuple, Unpack
+
+from .._core.tables.child_slot import Decision, Fate, Redirect
+from .._core.verbs.behaviour import Behaviour, behaviour_of
+from .._core.vocabulary.dispatchers import Dispatcher
+from .._core.vocabulary.envelopes import Divert, Overflow, Priority
+from .._core.vocabulary.errors import BadInputError, BehaviourError
+from .._core.vocabulary.options import Options, check_name, check_number
+from .._core.vocabulary.reasons import Reason, is_failure
+
+__all__ = [
+    "ALL_FOR_ONE",
+    "ALWAYS",
+    "BRUTAL",
+    "DEAD_LETTER",
+    "DROP",
+    "ESCALATE",
+    "INFINITE",
+    "KEEP",
+    "NEVER",
+    "ONE_FOR_ONE",
+    "ON_FAILURE",
+    "PERMANENT",
+    "RESTART",
+    "REST_FOR_ONE",
+    "RESUME",
+    "SIMPLE_ONE_FOR_ONE",
+    "STOP",
+    "TEMPORARY",
+    "TRANSIENT",
+    "Backoff",
+    "Budget",
+    "ChildKeywords",
+    "ChildSpec",
+    "RestartPolicy",
+    "Strategy",
+    "SupervisorSpec",
+    "WorkerKeywords",
+]
+
+Ts = TypeVarTuple("Ts")
+
+
+class Strategy(Enum):
+    """Who is started anew when one child ends."""
+
+    ONE_FOR_ONE = "one for one"
+    """That child alone."""
+    ALL_FOR_ONE = "all for one"
+    """All children: the others are stopped, last first, and then all are started in order."""
+    REST_FOR_ONE = "rest for one"
+    """That child and those after it."""
+    SIMPLE_ONE_FOR_ONE = "simple one for one"
+    """That child alone; the children are made at run time, from one template."""
+
+
+ONE_FOR_ONE: Final = Strategy.ONE_FOR_ONE
+ALL_FOR_ONE: Final = Strategy.ALL_FOR_ONE
+REST_FOR_ONE: Final = Strategy.REST_FOR_ONE
+SIMPLE_ONE_FOR_ONE: Final = Strategy.SIMPLE_ONE_FOR_ONE
+
+
+class RestartPolicy(Enum):
+    """Whether a child that ended by itself comes back."""
+
+    PERMANENT = "permanent"
+    """Always."""
+    TRANSIENT = "transient"
+    """If it failed: that is, with every reason but ``Normal`` and ``Shutdown``."""
+    TEMPORARY = "temporary"
+    """Never, also not with its siblings."""
+
+    ALWAYS = "permanent"  # noqa: PIE796 - another name of the same
+    ON_FAILURE = "transient"  # noqa: PIE796
+    NEVER = "temporary"  # noqa: PIE796
+
+    def wants(self, reason: Reason) -> bool:
+        """Say whether a child with this policy comes back after it ended like this."""
+        return self is PERMANENT or (self is TRANSIENT and is_failure(reason))
+
+
+PERMANENT: Final = RestartPolicy.PERMANENT
+TRANSIENT: Final = RestartPolicy.TRANSIENT
+TEMPORARY: Final = RestartPolicy.TEMPORARY
+ALWAYS: Final = RestartPolicy.PERMANENT
+ON_FAILURE: Final = RestartPolicy.TRANSIENT
+NEVER: Final = RestartPolicy.TEMPORARY
+
+RESUME: Final = Decision.RESUME
+RESTART: Final = Decision.RESTART
+STOP: Final = Decision.STOP
+ESCALATE: Final = Decision.ESCALATE
+
+DEAD_LETTER: Final = Fate.DEAD_LETTER
+KEEP: Final = Fate.KEEP
+DROP: Final = Fate.DROP
+
+BRUTAL: Final = 0.0
+"""A ``shutdown`` time: killed at once, without being asked."""
+INFINITE: Final = inf
+"""A ``shutdown`` time: asked, and waited for as long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before a restart: ``first`` seconds, then ``factor`` times as long each time, up to ``ceiling``."""
+
+    first: float
+    ceiling: float
+    factor: float = 2.0
+    jitter: float = 0.0
+    """Up to this share of the delay, between 0 and 1, is taken off at random, so that many do not come back at once."""
+    healthy: float | None = None
+    """After having run for so many seconds a child begins with ``first`` again; None for as long as ``ceiling``."""
+
+    def __post_init__(self) -> None:
+        check_number("Backoff(first)", self.first, least=0.0)
+        check_number("Backoff(ceiling)", self.ceiling, least=self.first)
+        check_number("Backoff(factor)", self.factor, least=1.0)
+        check_number("Backoff(jitter)", self.jitter, least=0.0, most=1.0)
+        if self.healthy is not None:
+            check_number("Backoff(healthy)", self.healthy, least=0.0)
+
+    def delay(self, tries: int, chance: float) -> float:
+        """Seconds to wait after so many restarts in a row; ``chance`` is a number from 0 to 1."""
+        try:
+            delay = min(self.ceiling, self.first * self.factor**tries)
+        except OverflowError:
+            delay = self.ceiling if self.first else 0.0
+        return delay * (1.0 - self.jitter * chance)
+
+    def is_healthy(self, seconds: float) -> bool:
+        """Say whether a child that has run so long may begin with the first delay again."""
+        return seconds >= (self.ceiling if self.healthy is None else self.healthy)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A child's own limit: after more than ``restarts`` in ``period`` seconds it is disabled, and its supervisor goes on."""
+
+    restarts: int
+    period: float
+
+    def __post_init__(self) -> None:
+        check_number("Budget(restarts)", self.restarts, least=0, whole=True)
+        check_number("Budget(period)", self.period, least=1e-6)
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """What a pool hands to the ``spawn`` of its workers."""
+
+    mailbox_size: int | None
+    priority: Priority
+    init_timeout: float
+    terminate_timeout: float
+    env: Mapping[str, object] | None
+    log_level: str | None
+    dispatcher: Dispatcher
+
+
+class ChildKeywords(WorkerKeywords, total=False):
+    """What a :class:`ChildSpec` hands to ``spawn``."""
+
+    overflow: Overflow | Divert
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ChildSpec:
+    """One child: what to start, under which name, and what to do when it ends."""
+
+    name: str
+    behaviour: Callable[..., Behaviour]
+    args: tuple[Any, ...] = field(repr=False)
+    restart: RestartPolicy
+    shutdown: float
+    backoff: Backoff | None
+    budget: Budget | None
+    significant: bool
+    decide: Callable[[Exception], Decision] | None
+    mailbox: Fate | Redirect
+    max_waiters: int
+    register: bool
+    options: Options = field(repr=False)
+    cls: type[Behaviour] = field(repr=False)
+
+    def __init__(
+        self,
+        name: str,
+        behaviour: Callable[[*Ts], Behaviour],
+        *args: *Ts,
+        restart: RestartPolicy = PERMANENT,
+        shutdown: float | None = None,
+        backoff: Backoff | None = None,
+        budget: Budget | None = None,
+        significant: bool = False,
+        decide: Callable[[Exception], Decision] | None = None,
+        mailbox: Fate | Redirect = DEAD_LETTER,
+        max_waiters: int = 1000,
+        register: bool = True,
+        **options: Unpack[ChildKeywords],
+    ) -> None:
+        """Describe a child.
+
+        Args:
+            name: what the supervisor calls it; with ``register`` also the name of its process on the node.
+            behaviour: its class, called anew with ``args`` for each start.
+            args: what the class is called with.
+            restart: whether it comes back: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or TEMPORARY (NEVER).
+            shutdown: seconds it is given to stop before it is killed; BRUTAL, or INFINITE. 5 for actors, INFINITE for supervisors.
+            backoff: how long to wait before a restart; None to restart at once.
+            budget: its own limit on restarts, instead of the supervisor's.
+            significant: its end for good ends the supervisor.
+            decide: says for an exception whether to RESUME, RESTART, STOP or ESCALATE; None to RESTART always.
+            mailbox: what happens to messages it did not come to: DEAD_LETTER, KEEP, DROP or ``Redirect(name)``.
+            max_waiters: how many may wait at once, through a service, for it to come back.
+            register: whether its process is registered under ``name``.
+            options: further keywords of ``spawn``, such as ``mailbox_size``.
+
+        Raises:
+            BadInputError: a value cannot be right.
+            BehaviourError: ``behaviour`` is no class of behaviours.
+        """
+        check_name(name)
+        try:
+            cls = behaviour_of(behaviour)
+        except BehaviourError as error:
+            raise BehaviourError(f"ChildSpec({name!r}, behaviour)", error.given, error.allowed) from None
+        supervises = getattr(cls, "is_supervisor", False)
+        if shutdown is None:
+            shutdown = INFINITE if supervises else 5.0
+        keywords: dict[str, Any] = {"init_timeout": INFINITE} if supervises else {}
+        keywords |= options
+        unknown = keywords.keys() - _KEYWORDS
+        if unknown:
+            raise BadInputError(
+                f"ChildSpec({name!r}, …, {min(unknown)}=…)",
+                keywords[min(unknown)],
+                f"one of {', '.join(sorted(_KEYWORDS | _OWN))}; arguments of the behaviour itself are positional, "
+                "or use functools.partial(Behaviour, key=value)",
+            )
+        values = {
+            "name": name,
+            "behaviour": behaviour,
+            "args": args,
+            "restart": restart,
+            "shutdown": shutdown,
+            "backoff": backoff,
+            "budget": budget,
+            "significant": significant,
+            "decide": decide,
+            "mailbox": mailbox,
+            "max_waiters": max_waiters,
+            "register": register,
+            "options": Options(name=name if register else None, shutdown=shutdown, **keywords),
+            "cls": cls,
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        self._check()
+
+    @classmethod
+    def template(cls, name: str, behaviour: Callable[..., Behaviour], *args: Any, **keywords: Any) -> "ChildSpec":
+        """Describe what SIMPLE_ONE_FOR_ONE makes its children from: the further arguments are those of ``start_child``.
+
+        Takes the keywords of :class:`ChildSpec`.
+        """
+        given: Any = behaviour
+        return cls(name, given, *args, **keywords)
+
+    def named(self, name: str) -> "ChildSpec":
+        """The same child under another name."""
+        other = copy(self)
+        object.__setattr__(other, "name", check_name(name))
+        object.__setattr__(other, "options", replace(self.options, name=name if self.register else None))
+        return other
+
+    def _check(self) -> None:
+        allowed: list[tuple[str, bool, str]] = [
+            ("restart", isinstance(self.restart, RestartPolicy), "PERMANENT, TRANSIENT or TEMPORARY"),
+            ("backoff", isinstance(self.backoff, Backoff | None), "Backoff(first, ceiling, …), or None"),
+            ("budget", isinstance(self.budget, Budget | None), "Budget(restarts, period), or None"),
+            ("significant", isinstance(self.significant, bool), "True or False"),
+            ("register", isinstance(self.register, bool), "True or False"),
+            ("decide", self.decide is None or callable(self.decide), "a function from an exception to a decision"),
+            ("mailbox", isinstance(self.mailbox, Fate | Redirect), "DEAD_LETTER, KEEP, DROP or Redirect(name)"),
+            (
+                "significant",
+                not (self.significant and self.restart is PERMANENT),
+                "False for a PERMANENT child: it never ends for good, so its end cannot end the supervisor; "
+                "make it TRANSIENT or TEMPORARY",
+            ),
+        ]
+        for what, fits, hint in allowed:
+            if not fits:
+                raise BadInputError(f"ChildSpec({self.name!r}, {what}=…)", getattr(self, what), hint)
+        check_number(f"ChildSpec({self.name!r}, max_waiters=…)", self.max_waiters, least=0, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSpec:
+    """The children of a supervisor, and what they have in common."""
+
+    children: Sequence[ChildSpec] = ()
+    """In the order in which they are started; for SIMPLE_ONE_FOR_ONE the one template."""
+    strategy: Strategy = ONE_FOR_ONE
+    intensity: int = 3
+    """More than so many restarts within ``period`` seconds end the supervisor."""
+    period: float = 5.0
+    auto_shutdown: bool = True
+    """Whether the supervisor ends when its last child has ended for good. With SIMPLE_ONE_FOR_ONE it never does."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.children, str) or not isinstance(self.children, Sequence):
+            raise BadInputError("SupervisorSpec(children)", self.children, "a list of ChildSpec")
+        object.__setattr__(self, "children", tuple(self.children))
+        if not isinstance(self.strategy, Strategy):
+            raise BadInputError("SupervisorSpec(strategy)", self.strategy, ", ".join(one.name for one in Strategy))
+        check_number("SupervisorSpec(intensity)", self.intensity, least=0, whole=True)
+        check_number("SupervisorSpec(period)", self.period, least=1e-6)
+        if not isinstance(self.auto_shutdown, bool):
+            raise BadInputError("SupervisorSpec(auto_shutdown)", self.auto_shutdown, "True or False")
+        seen: set[str] = set()
+        for child in self.children:
+            if not isinstance(child, ChildSpec):
+                raise BadInputError("SupervisorSpec(children)", child, "a ChildSpec, such as ChildSpec('db', Database)")
+            if child.name in seen:
+                raise BadInputError(
+                    "SupervisorSpec(children)", child.name, "names that differ: two children have this one"
+                )
+            seen.add(child.name)
+        if self.strategy is SIMPLE_ONE_FOR_ONE:
+            self._check_template()
+
+    def _check_template(self) -> None:
+        if len(self.children) != 1:
+            raise BadInputError(
+                "SupervisorSpec(children) with SIMPLE_ONE_FOR_ONE",
+                [child.name for child in self.children],
+                "exactly one ChildSpec: the template that start_child makes children from",
+            )
+        if self.children[0].significant:
+            raise BadInputError(
+                "SupervisorSpec(children) with SIMPLE_ONE_FOR_ONE",
+                "significant=True",
+                "a template that is not significant",
+            )
+
+
+_KEYWORDS: Final = ChildKeywords.__optional_keys__
+_OWN: Final = frozenset(one.name for one in fields(ChildSpec)) - {"name", "behaviour", "args", "options", "cls"}

@@ -1,0 +1,400 @@
+"""Supervision decided: given what happened, what is to be done. No clock and no await: time is passed in.
+
+An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was asked for), actions come out. The
+supervisor performs them, and reports what came of them as the next event. Who comes back, and who with it, is decided here; whose
+turn it is then, in ``turns``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from itertools import count
+from typing import Any, Final, assert_never
+
+from .._core.tables.child_slot import Decision
+from .._core.vocabulary.errors import (
+    BadInputError,
+    ChildBusyError,
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildUnknownError,
+    NotAllowedError,
+)
+from .._core.vocabulary.info import Phase
+from .._core.vocabulary.reasons import Reason, RestartLimit, Shutdown, is_failure
+from .actions import (
+    Action,
+    AddChild,
+    Answer,
+    DisableChild,
+    EnableChild,
+    End,
+    Gone,
+    Operation,
+    RemoveChild,
+    Removed,
+    RestartChild,
+    StartChild,
+    Stop,
+    StopChild,
+)
+from .child import BACKING_OFF, PENDING, RUNNING, STARTING, STOPPING, Child, Window
+from .specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
+from .start_order import Turns
+
+__all__ = ["Supervision"]
+
+_HISTORY: Final = 50
+
+_COMPLETED: Final = Phase.COMPLETED
+_TEMPORARY: Final = RestartPolicy.TEMPORARY
+_DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
+_UP: Final = (RUNNING, STARTING)
+"""A set would have to compute the hash of a phase each time."""
+
+
+class Supervision:
+    """The state of a supervisor, and its decisions. Each event returns the actions to perform, in order."""
+
+    def __init__(self, spec: SupervisorSpec, chance: Callable[[], float]) -> None:
+        self.spec = spec
+        self.children: dict[str, Child] = {}
+        self.history: deque[tuple[float, str, Reason, float]] = deque(maxlen=_HISTORY)
+        """The last restarts: when, on the clock that is passed in; who; after which end; and how long after it."""
+        self.ended = False
+        self._chance = chance
+        self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
+        self._window = Window(spec.intensity, spec.period)
+        self._by_pid: dict[Any, Child] = {}
+        self._positions = count()
+        self._turns = Turns(spec.strategy)
+        self._actions: list[Action] = []
+        self._up: list[Child] = []
+        """Children that had not ended for good when somebody last looked at all of them."""
+        if not self._is_simple:
+            for child in spec.children:
+                self._make(child.name, child)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Action]:
+        """Start the children, in order, each when the one before it is ready. If one cannot, the supervisor ends."""
+        for child in self.children.values():
+            self._turns.wait(child, now)
+        return self._settle(now)
+
+    def started(self, name: str, pid: Any, now: float) -> list[Action]:
+        """A start succeeded."""
+        child = self._turns.starting
+        if self.ended or child is None or child.name != name:
+            return []
+        self._turns.starting = None
+        child.phase = RUNNING
+        child.pid = child.last_pid = pid
+        child.started_at = now
+        child.restarts += child.has_run
+        child.has_run = True
+        child.before = None
+        self._by_pid[pid] = child
+        if child.asker is not None:
+            self._answer(child, pid)
+        return self._settle(now)
+
+    def start_failed(
+        self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
+    ) -> list[Action]:
+        """A start failed: as if the child had ended at once, unless somebody asked for a start that changes nothing then."""
+        child = self._turns.starting
+        if self.ended or child is None or child.name != name:
+            return []
+        self._turns.starting = None
+        self._turns.leave_cycle(child)
+        child.reason = reason
+        asker, child.asker = child.asker, None
+        if asker is not None:
+            self._actions.append(Answer(asker, None, error))
+        if self._turns.is_new:
+            self._end(reason)
+        elif asker is not None and child.before is not None:
+            if child.has_run:
+                child.phase, child.before, child.wanted = child.before, None, False
+            else:
+                self._remove(child, reason)
+        else:
+            self._ended_by_itself(child, reason, decision, now)
+        return self._settle(now)
+
+    def exited(self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float) -> list[Action]:
+        """A child's process has ended. One that is not the child's present process is none of its business."""
+        child = self.children.get(name)
+        if self.ended or child is None or child.pid is None or child.pid != pid:
+            return []
+        del self._by_pid[pid]
+        child.pid = None
+        child.reason = reason
+        backoff = child.spec.backoff
+        if backoff is not None and backoff.is_healthy(now - child.started_at):
+            child.tries = 0
+        if child.phase is STOPPING:
+            self._turns.leave_cycle(child)
+            self._stopped(child, reason, now)
+        elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
+            # It was going to be stopped with its siblings and has ended before: it comes back with them if it may.
+            self._turns.leave_cycle(child)
+            if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
+                child.phase = PENDING
+                self._turns.wait(child, now)
+            else:
+                self._finish(child, reason)
+        else:
+            self._ended_by_itself(child, reason, decision, now)
+        return self._settle(now)
+
+    def woken(self, now: float) -> list[Action]:
+        """The time of a ``Wake`` has come."""
+        self._turns.woken()
+        return self._settle(now)
+
+    def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
+        """Do an operation on one child, whatever its siblings are doing. ``asker`` is told by an :class:`Answer`.
+
+        Raises:
+            SupervisionError: it is refused, and nothing is changed.
+            NotAllowedError: this strategy does not know the operation.
+            BadInputError: arguments where there can be none.
+        """
+        match operation:
+            case AddChild(spec):
+                self._add(spec, asker)
+            case StartChild(name, args) if self._is_simple and name == self.spec.children[0].name:
+                template = self.spec.children[0]
+                child = self._make(f"{template.name}-{next(self._positions)}", template, args)
+                self._start_for(child, asker, or_back_to=PENDING)
+            case StartChild(name, args):
+                self._ask_start(self._free(name), args, asker)
+            case RestartChild(name):
+                self._ask_restart(self._free(name), asker, now)
+            case EnableChild(name):
+                self._refuse_simple("enable_child")
+                self._ask_enable(self._free(name), asker)
+            case StopChild(name):
+                self._ask_stop(self._free(name), asker)
+            case DisableChild(name):
+                self._refuse_simple("disable_child")
+                child = self._free(name)
+                if child.phase is Phase.DISABLED:
+                    raise ChildDisabledError(child.name)
+                self._take_down(child, asker, Phase.DISABLED)
+            case RemoveChild(name, drain):
+                self._take_down(self._free(name), asker, None, drain)
+            case _:
+                assert_never(operation)
+        return self._settle(now)
+
+    def find(self, child: Any) -> Child:
+        """A child by its name or its PID.
+
+        Raises:
+            ChildUnknownError: there is none.
+        """
+        found = self.get(child)
+        if found is None:
+            raise ChildUnknownError(child, tuple(self.children))
+        return found
+
+    def get(self, child: Any) -> Child | None:
+        """A child by its name or its PID, if there is one."""
+        if not isinstance(child, Hashable):
+            return None
+        return self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def _free(self, name: Any) -> Child:
+        child = self.find(name)
+        if child.asker is not None or child.phase is STARTING:
+            raise ChildBusyError(child.name, child.phase.value)
+        return child
+
+    def _refuse_simple(self, verb: str) -> None:
+        if self._is_simple:
+            raise NotAllowedError(
+                f"{verb} is not for SIMPLE_ONE_FOR_ONE, whose children are all made from one template; "
+                "use start_child, stop_child and remove_child"
+            )
+
+    def _add(self, spec: ChildSpec, asker: Any) -> None:
+        self._refuse_simple("add_child")
+        if spec.name in self.children:
+            raise ChildExistsError(spec.name)
+        self._start_for(self._make(spec.name, spec), asker, or_back_to=PENDING)
+
+    def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
+        if args:
+            raise BadInputError(
+                f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
+            )
+        if child.phase is RUNNING:
+            raise ChildRunningError(child.name, child.pid)
+        if child.phase is STOPPING:
+            raise ChildBusyError(child.name, child.phase.value)
+        if child.phase is Phase.DISABLED:
+            raise ChildDisabledError(child.name)
+        self._start_for(child, asker, or_back_to=None if child.is_waiting else child.phase)
+
+    def _ask_restart(self, child: Child, asker: Any, now: float) -> None:
+        if child.phase is not RUNNING:
+            self._ask_start(child, (), asker)
+            return
+        self.history.append((now, child.name, Shutdown("restart asked for"), 0.0))
+        child.asker = asker
+        child.wanted = True
+        child.phase = STOPPING
+        self._actions.append(Stop(child.name, returns=True))
+
+    def _ask_enable(self, child: Child, asker: Any) -> None:
+        if child.phase is not Phase.DISABLED:
+            raise ChildEnabledError(child.name)
+        child.tries = 0
+        if child.window is not None:
+            child.window.times.clear()
+        self._start_for(child, asker, or_back_to=Phase.DISABLED)
+
+    def _ask_stop(self, child: Child, asker: Any) -> None:
+        if child.phase not in (RUNNING, STOPPING) and not child.is_waiting:
+            raise ChildNotRunningError(child.name, child.phase.value)
+        self._take_down(child, asker, Phase.COMPLETED)
+
+    def _take_down(self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False) -> None:
+        child.wanted = False
+        child.leaves_as = leaves_as
+        if child.phase is RUNNING:
+            child.asker = asker
+            child.phase = STOPPING
+            self._actions.append(Stop(child.name, returns=False, drain=drain))
+        elif child.phase is STOPPING:
+            child.asker = asker
+        else:
+            child.asker = asker
+            self._leave(child, child.reason or Shutdown())
+
+    def _start_for(self, child: Child, asker: Any, or_back_to: Phase | None) -> None:
+        child.asker = asker
+        child.before = or_back_to
+        child.wanted = True
+        child.phase = PENDING
+        self._turns.go_first(child)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _stopped(self, child: Child, reason: Reason, now: float) -> None:
+        if child.wanted:
+            child.phase = PENDING
+            if child.asker is not None:
+                self._turns.go_first(child)
+            else:
+                self._turns.wait(child, now)
+        else:
+            self._leave(child, reason)
+
+    def _leave(self, child: Child, reason: Reason) -> None:
+        self._answer(child, child.last_pid)
+        if child.leaves_as is None or self._is_simple:
+            self._remove(child, reason)
+        else:
+            child.phase = child.leaves_as
+            self._actions.append(Gone(child.name, reason))
+
+    def _ended_by_itself(self, child: Child, reason: Reason, decision: Decision | None, now: float) -> None:
+        if decision is not None and is_failure(reason):
+            if decision is Decision.ESCALATE:
+                self._end(reason)
+                return
+            if decision is Decision.STOP:
+                self._finish(child, reason)
+                return
+        if child.spec.restart.wants(reason):
+            self._restart(child, reason, now)
+        else:
+            self._finish(child, reason)
+
+    def _finish(self, child: Child, reason: Reason) -> None:
+        """A child has ended for good."""
+        child.wanted = False
+        child.phase = Phase.FAILED if is_failure(reason) else Phase.COMPLETED
+        if self._is_simple:
+            self._remove(child, reason)
+            return
+        self._actions.append(Gone(child.name, reason))
+        if child.spec.significant:
+            self._end(Shutdown(f"its significant child {child.name!r} ended: {reason}"))
+        elif self.spec.auto_shutdown and self._all_are_down():
+            self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
+
+    def _all_are_down(self) -> bool:
+        # All are looked at only when none is left of those that were up then: otherwise many that end one after the other
+        # would take time that grows with the square of their number.
+        up = self._up
+        while up and (up[-1].phase in _DOWN or self.children.get(up[-1].name) is not up[-1]):
+            up.pop()
+        if not up:
+            up.extend(one for one in self.children.values() if one.phase not in _DOWN)
+        return not up
+
+    def _restart(self, child: Child, reason: Reason, now: float) -> None:
+        if child.window is not None:
+            if not child.window.admits(now):
+                child.wanted = False
+                child.phase = Phase.DISABLED
+                self._actions.append(Gone(child.name, reason))
+                return
+        elif not self._window.admits(now):
+            self._end(RestartLimit(child.name, self.spec.intensity, self.spec.period, reason))
+            return
+        backoff = child.spec.backoff
+        delay = 0.0 if backoff is None else backoff.delay(child.tries, self._chance())
+        child.tries += 1
+        child.phase = BACKING_OFF if delay > 0 else PENDING
+        self.history.append((now, child.name, reason, delay))
+        self._turns.wait(child, now + delay)
+        if self._turns.is_group:
+            cycling = [one for one in self._siblings(child) if one.phase in _UP and not one.cycles]
+            for one in cycling:
+                one.wanted = one.spec.restart is not _TEMPORARY
+                one.leaves_as = _COMPLETED
+            self._turns.cycle(cycling)
+
+    def _siblings(self, child: Child) -> Iterable[Child]:
+        """Those of a group that are started anew with a child, if they are up; itself may be among them, which is not."""
+        if self.spec.strategy is Strategy.ALL_FOR_ONE:
+            return self.children.values()
+        return [one for one in self.children.values() if one.position > child.position]
+
+    def _end(self, reason: Reason) -> None:
+        # Once, since nothing is listened to afterwards.
+        self.ended = True
+        self._actions.append(End(reason))
+
+    # -- what all of them do -----------------------------------------------------------------------------------------
+
+    def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
+        child = self.children[name] = Child(name, spec, next(self._positions), args)
+        return child
+
+    def _remove(self, child: Child, reason: Reason) -> None:
+        self.children.pop(child.name, None)
+        self._actions.append(Removed(child.name, reason))
+
+    def _answer(self, child: Child, pid: Any) -> None:
+        asker, child.asker = child.asker, None
+        if asker is not None:
+            self._actions.append(Answer(asker, pid))
+
+    def _settle(self, now: float) -> list[Action]:
+        """Say what is to be done, and what can be begun now."""
+        if not self.ended:
+            self._turns.take(now, self._actions)
+        actions, self._actions = self._actions, []
+        return actions

@@ -1,0 +1,176 @@
+"""The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._core.kernel import Kernel
+from .._core.processes.process import Process
+from .._core.vocabulary.ids import PID, Alias
+from .._core.vocabulary.info import ApplicationInfo, ChildInfo, Phase
+from .supervisor import Supervisor
+
+__all__ = ["TreeNode", "take_tree"]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNode:
+    """One process, meta-process or child that is not running, with what belongs to it. ``str()`` gives the tree as text."""
+
+    id: PID | Alias | None
+    """None for a child that is not running, and for the node itself."""
+    name: str | None
+    """The name its supervisor knows it by, or else its registered name."""
+    behaviour: str
+    state: str | None
+    """The state of the process; None if there is none."""
+    phase: Phase | None
+    """Where it is in its life as a supervised child or as an application; None if it is neither."""
+    restarts: int
+    mailbox: int
+    """How many messages wait for it."""
+    strategy: str | None
+    """If it is a supervisor: what it does when a child ends."""
+    starts_in: float | None
+    """Seconds until it is started, if it is backing off."""
+    children: "tuple[TreeNode, ...]" = ()
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, depth: int | None = None, alike: int | None = None) -> str:
+        """The tree as text.
+
+        Args:
+            depth: how many levels below this one are shown; all if not given.
+            alike: how many children without a name are shown of each behaviour, below each parent; all if not given.
+        """
+        return "\n".join([self._line(), *self._below("", depth, alike)])
+
+    def find(self, name: str) -> "TreeNode | None":
+        """The first one of that name in this part of the tree."""
+        if self.name == name:
+            return self
+        return next((found for child in self.children if (found := child.find(name)) is not None), None)
+
+    def _below(self, indent: str, depth: int | None, alike: int | None) -> Iterator[str]:
+        if depth == 0:
+            if self.children:
+                yield f"{indent}└─ … {self._count()} below"
+            return
+        shown, folded = self._folded(alike)
+        left = len(shown) + len(folded)
+        for child in shown:
+            left -= 1
+            yield f"{indent}{'├─ ' if left else '└─ '}{child._line()}"
+            yield from child._below(indent + ("│  " if left else "   "), None if depth is None else depth - 1, alike)
+        for behaviour, count in folded.items():
+            left -= 1
+            yield f"{indent}{'├─ ' if left else '└─ '}… and {count} more {behaviour}"
+
+    def _folded(self, alike: int | None) -> "tuple[list[TreeNode], Counter[str]]":
+        """The children that are shown, and how many of each behaviour are not."""
+        if alike is None:
+            return list(self.children), Counter()
+        shown, seen, folded = [], Counter[str](), Counter[str]()
+        for child in self.children:
+            seen[child.behaviour] += child.name is None
+            if child.name is None and seen[child.behaviour] > alike:
+                folded[child.behaviour] += 1
+            else:
+                shown.append(child)
+        return shown, folded
+
+    def _count(self) -> int:
+        return sum(1 + child._count() for child in self.children)
+
+    def _line(self) -> str:
+        words = [word for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "") if word]
+        facts = [self.strategy, self.phase.value if self.phase is not None else self.state]
+        if self.starts_in is not None:
+            facts.append(f"starts in {self.starts_in:.3g} s")
+        if self.restarts:
+            facts.append(f"{self.restarts} restart{'s' if self.restarts > 1 else ''}")
+        if self.mailbox:
+            facts.append(f"mailbox {self.mailbox}")
+        told = [fact for fact in facts if fact]
+        return " ".join(words) + (f" ({', '.join(told)})" if told else "")
+
+
+def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> TreeNode:
+    """The tree as it is now, with the applications that do not run at its end.
+
+    It is taken in one turn: otherwise a child that ends and comes back meanwhile would be in it twice, or not at all.
+    """
+    by_pid = {one.pid: one for one in applications}
+    children = [_of_root(one, by_pid.get(one.id)) for one in list(kernel.roots.values())]
+    children += [
+        TreeNode(None, one.name, "Application", None, one.phase, 0, 0, None, None)
+        for one in applications
+        if one.pid is None
+    ]
+    return TreeNode(None, kernel.pid.node, "", None, None, 0, 0, None, None, tuple(children))
+
+
+def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
+    found = _of_process(process, process.name, None, 0)
+    return found if application is None else replace(found, behaviour="Application", phase=application.phase)
+
+
+# Flat, and with positions for names: nothing else runs until the whole tree is there.
+def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: int) -> TreeNode:
+    is_supervisor = process.seats is not None and isinstance(process.behaviour, Supervisor)
+    return TreeNode(
+        process.id,
+        name,
+        process.callbacks.behaviour,
+        process.state._value_,  # reading a value in the usual way is slow on CPython 3.11
+        phase,
+        restarts,
+        len(process.mailbox),
+        process.behaviour._plan.spec.strategy.value if is_supervisor else None,
+        None,
+        _of_children(process) if is_supervisor else _of_owned(process.owned) if process.owned else (),
+    )
+
+
+def _of_children(process: Process) -> tuple[TreeNode, ...]:
+    supervisor: Supervisor = process.behaviour
+    now = process.kernel.clock.now()
+    owned = dict(process.owned or {})
+    found: list[TreeNode] = []
+    for child in supervisor._plan.children.values():
+        running = owned.pop(child.pid, None)
+        if running is None:
+            found.append(_of_child(supervisor._info(child, now)))
+        else:
+            found.append(_of_process(running, child.name, child.phase, child.restarts))
+    return (*found, *_of_owned(owned))
+
+
+def _of_owned(owned: Mapping[Any, Any]) -> tuple[TreeNode, ...]:
+    return tuple(
+        [_of_process(one, one.name, None, 0) if isinstance(one, Process) else _of_meta(one) for one in owned.values()]
+    )
+
+
+def _of_child(child: ChildInfo) -> TreeNode:
+    return TreeNode(
+        None, child.name, child.behaviour, None, child.phase, child.restarts, child.waiting, None, child.starts_in
+    )
+
+
+def _of_meta(meta: Any) -> TreeNode:
+    return TreeNode(
+        meta.id,
+        None,
+        meta.callbacks.behaviour,
+        meta.state.value,
+        None,
+        0,
+        len(meta.mailbox),
+        None,
+        None,
+        _of_owned(meta.owned or {}),
+    )

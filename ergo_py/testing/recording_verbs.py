@@ -1,0 +1,374 @@
+"""The verbs of a behaviour that has no node: each notes what was asked for, and nothing else happens."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from itertools import count
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
+
+import structlog
+
+from .._core.tables.pending_calls import Caller
+from .._core.tables.timers import Timer, Timers
+from .._core.verbs.behaviour import Behaviour, behaviour_of, check_task
+from .._core.verbs.common import check_caller, check_error, check_priority, check_timeout
+from .._core.verbs.meta_process import MetaProcess, check_meta_behaviour
+from .._core.vocabulary.envelopes import Priority
+from .._core.vocabulary.errors import NameUnknownError, NotAllowedError, RelationExistsError, RelationUnknownError
+from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
+from .._core.vocabulary.messages import NO_REPLY
+from .._core.vocabulary.options import (
+    MetaKeywords,
+    SpawnKeywords,
+    check_name,
+    check_number,
+    read_meta_options,
+    read_options,
+)
+from .._core.vocabulary.reasons import Normal, Reason, as_reason
+from .matching import describe, matches
+
+__all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned", "StartedTask"]
+
+NODE: Final = "alone@localhost"
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was sent or forwarded, or an exit that was sent."""
+
+    to: Any
+    message: Any
+    priority: Priority = Priority.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that was made."""
+
+    to: Any
+    request: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A process or meta-process that was to be started. Nothing of it exists but its address."""
+
+    behaviour: Any
+    """What was given: a class, or the instance of a meta-process."""
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    id: Any
+    """The PID or alias that the behaviour was told."""
+
+
+@dataclass(slots=True)
+class StartedTask:
+    """A background task that ``start_task`` was asked for. It does not run; a test may await ``function(*args)`` itself."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    name: str | None
+    done: bool = False
+    """Set by ``cancel()``, as the behaviour sees it."""
+
+    def cancel(self) -> None:
+        """Note that the behaviour has cancelled it."""
+        self.done = True
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A message that was published."""
+
+    event: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """A timer that was armed."""
+
+    delay: float
+    period: float
+    """Zero if it fires once."""
+    to: Any
+    message: Any
+    timer: Timer
+
+    @property
+    def active(self) -> bool:
+        """Whether it is going to fire."""
+        return self.timer.active
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a behaviour without a node has done, each kind in order."""
+
+    name: str | None = None
+    env: Mapping[str, object] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
+    calls: list[Called] = field(default_factory=list)
+    spawned: list[Spawned] = field(default_factory=list)
+    tasks: list[StartedTask] = field(default_factory=list)
+    links: list[Any] = field(default_factory=list)
+    monitors: list[Any] = field(default_factory=list)
+    timers: list[Armed] = field(default_factory=list)
+    published: list[Publication] = field(default_factory=list)
+    subscribed: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    aliases: list[Alias] = field(default_factory=list)
+    exits: list[Sent] = field(default_factory=list)
+    killed: list[Any] = field(default_factory=list)
+    logged: list[dict[str, Any]] = field(default_factory=list)
+    stopped: Reason | None = None
+    trap_exit: bool = False
+    priority: Priority = Priority.NORMAL
+    now: float = 0.0
+    table: Timers = field(default_factory=Timers)
+    answers: list[tuple[Any, Any]] = field(default_factory=list)
+    numbers: Any = field(default_factory=lambda: count(1))
+    parent: PID = field(init=False)
+    pid: PID = field(init=False)
+    log: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parent = PID(NODE, 0, 0)
+        self.pid = PID(NODE, 0, self.number())
+        self.log = structlog.wrap_logger(
+            object(), processors=[self._keep], wrapper_class=structlog.make_filtering_bound_logger(0)
+        ).bind()
+
+    def number(self) -> int:
+        """The next number of an address."""
+        return int(next(self.numbers))
+
+    def _keep(self, _logger: object, level: str, event: MutableMapping[str, Any]) -> Any:
+        self.logged.append({"level": level, **event})
+        raise structlog.DropEvent
+
+    def relate(self, kind: str, relations: list[Any], target: object) -> None:
+        """Note a relation."""
+        if target == self.pid:
+            raise NotAllowedError(f"a process cannot {kind} itself; its own end is told to terminate(reason)")
+        if target in relations:
+            raise RelationExistsError(kind, target)
+        relations.append(target)
+
+    def unrelate(self, kind: str, relations: list[Any], target: object) -> None:
+        """Take it back."""
+        if target not in relations:
+            raise RelationUnknownError(kind, target)
+        relations.remove(target)
+
+    def arm(self, delay: float, period: float, to: object, message: object, priority: Priority | None) -> Timer:
+        """Note a timer."""
+        chosen = self.priority if priority is None else check_priority(priority)
+        timer = Timer(self.table, SimpleNamespace(timers=None), to, message, chosen, period)
+        self.table.arm(timer, self.now + delay)
+        self.timers.append(Armed(delay, period, to, message, timer))
+        return timer
+
+
+class Lonely(Behaviour):
+    """Comes, in the order of bases, just before ``Behaviour``: what a class has overridden itself is still called first."""
+
+    # What stands for the process while __init__ runs, and says so.
+    _notes: Notes = cast(Notes, Behaviour._process)
+
+    @property
+    def pid(self) -> PID:
+        return self._notes.pid
+
+    @property
+    def registered_name(self) -> str | None:
+        return self._notes.name
+
+    @property
+    def parent(self) -> PID:
+        return self._notes.parent
+
+    @property
+    def node(self) -> NoReturn:
+        raise NotAllowedError(
+            "a behaviour alone has no node; test this with a node, or give it what it asks the node for"
+        )
+
+    @property
+    def env(self) -> Mapping[str, object]:
+        return MappingProxyType(dict(self._notes.env))
+
+    @property
+    def log(self) -> Any:
+        return self._notes.log
+
+    @property
+    def trap_exit(self) -> bool:
+        return self._notes.trap_exit
+
+    @trap_exit.setter
+    def trap_exit(self, value: bool) -> None:
+        self._notes.trap_exit = bool(value)
+
+    @property
+    def send_priority(self) -> Priority:
+        return self._notes.priority
+
+    @send_priority.setter
+    def send_priority(self, value: Priority) -> None:
+        self._notes.priority = check_priority(value)
+
+    # -- messages and calls ------------------------------------------------------------------------------------------
+
+    def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
+        notes = self._notes
+        notes.sent.append(Sent(to, message, notes.priority if priority is None else check_priority(priority)))
+        return True
+
+    async def send_wait(
+        self, to: Target, message: object, *, priority: Priority | None = None, timeout: float | None = None
+    ) -> bool:
+        check_timeout(timeout)
+        return self.send(to, message, priority=priority)
+
+    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+        check_number("delay", delay, least=0.0)
+        return self._notes.arm(delay, 0.0, to, message, priority)
+
+    def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+        check_number("period", period, least=1e-6)
+        return self._notes.arm(period, period, to, message, priority)
+
+    def forward(
+        self, to: Target, message: object, origin: PID | Alias | Caller, *, priority: Priority | None = None
+    ) -> Any:
+        self.send(to, message, priority=priority)
+        return NO_REPLY if isinstance(origin, Caller) else True
+
+    def call(
+        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        check_timeout(timeout)
+        return self._call(to, request)
+
+    async def _call(self, to: Target, request: Any) -> Any:
+        notes = self._notes
+        notes.calls.append(Called(to, request))
+        for what, answer in notes.answers:
+            if matches(what, request):
+                if isinstance(answer, BaseException):
+                    raise answer
+                return answer
+        known = ", ".join(describe(what) for what, _ in notes.answers) or "none"
+        raise AssertionError(
+            f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. Known: {known}"
+        )
+
+    def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
+        try:
+            waiting.send(None)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        waiting.close()
+        raise NotAllowedError("a behaviour alone cannot wait for anything real; test this with a node")
+
+    def reply(self, caller: Caller, value: object) -> bool:
+        return check_caller(caller).settle(value, None)
+
+    def reply_error(self, caller: Caller, error: BaseException) -> bool:
+        return check_caller(caller).settle(None, check_error(error))
+
+    # -- children and ends -------------------------------------------------------------------------------------------
+
+    async def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+        behaviour_of(behaviour)
+        read_options(options)
+        pid = PID(NODE, 0, self._notes.number())
+        self._notes.spawned.append(Spawned(behaviour, args, dict(options), pid))
+        return pid
+
+    async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
+        check_meta_behaviour(behaviour)
+        read_meta_options(options)
+        alias = Alias(NODE, 0, self._notes.number())
+        self._notes.spawned.append(Spawned(behaviour, (), dict(options), alias))
+        return alias
+
+    def start_task(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> Any:
+        check_task(function)
+        task = StartedTask(function, args, name)
+        self._notes.tasks.append(task)
+        return task
+
+    def stop(self, reason: object = Normal()) -> None:
+        self._notes.stopped = self._notes.stopped or as_reason(reason)
+
+    def send_exit(self, to: Target, reason: object) -> bool:
+        self._notes.exits.append(Sent(to, as_reason(reason)))
+        return True
+
+    def kill(self, to: Target) -> bool:
+        self._notes.killed.append(to)
+        return True
+
+    # -- names, relations, events ------------------------------------------------------------------------------------
+
+    def register(self, name: str) -> None:
+        check_name(name)
+        if self._notes.name not in (None, name):
+            raise NotAllowedError(f"it has the name {self._notes.name!r}; unregister() first")
+        self._notes.name = name
+
+    def unregister(self) -> None:
+        if self._notes.name is None:
+            raise NameUnknownError(None)
+        self._notes.name = None
+
+    def create_alias(self) -> Alias:
+        alias = Alias(NODE, 0, self._notes.number())
+        self._notes.aliases.append(alias)
+        return alias
+
+    def delete_alias(self, alias: Alias) -> None:
+        if alias not in self._notes.aliases:
+            raise NameUnknownError(alias)
+        self._notes.aliases.remove(alias)
+
+    def link(self, target: object) -> None:
+        self._notes.relate("link", self._notes.links, target)
+
+    def unlink(self, target: object) -> None:
+        self._notes.unrelate("link", self._notes.links, target)
+
+    def monitor(self, target: object) -> None:
+        self._notes.relate("monitor", self._notes.monitors, target)
+
+    def demonitor(self, target: object) -> None:
+        self._notes.unrelate("monitor", self._notes.monitors, target)
+
+    def register_event(self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False) -> Ref:
+        check_number("buffer", buffer, least=0, whole=True)
+        self._notes.events.append(check_name(name))
+        return Ref(NODE, 0, self._notes.number())
+
+    def unregister_event(self, name: str) -> None:
+        self._notes.unrelate("event", self._notes.events, name)
+
+    def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
+        self._notes.published.append(Publication(_event(event), message))
+        return 0
+
+    def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Any, ...]:
+        self._notes.relate("subscription", self._notes.subscribed, _event(event))
+        return ()
+
+    def unsubscribe(self, event: str | EventName) -> None:
+        self._notes.unrelate("subscription", self._notes.subscribed, _event(event))
+
+
+def _event(event: str | EventName) -> str:
+    return event if isinstance(event, str) else event.name

@@ -1,0 +1,677 @@
+"""Who blocks the loop is named, once, and nobody else.
+
+The loop is really blocked here, in each test until the watchdog has said so: by an event that its report sets.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
+from ergo_py._core.inspection.watchdog import RunTimes, Watchdog, look_at_loop, run_times, was_starved
+from ergo_py._core.log import _writer
+from ergo_py._core.runtime.bridge import Bridge
+from tests._core.test_log import Terminal, break_stderr
+from tests.support import Puppet, block_until_reported, running_node
+
+THRESHOLD = 0.2
+"""Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test is about to block it, is rare."""
+PATIENCE = 20.0
+
+
+def watchdog_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ergo-watchdog"]
+
+
+def alive(threads: list[threading.Thread]) -> list[threading.Thread]:
+    """Those that do not end. The node waits for them, too, but not for as long as a busy machine may need."""
+    for thread in threads:
+        thread.join(PATIENCE)
+    return [thread for thread in threads if thread.is_alive()]
+
+
+class Reports:
+    """What a watchdog said; whoever blocks the loop may wait here until it was about him."""
+
+    def __init__(self) -> None:
+        self.all: list[BlockedReport] = []
+        self.came = threading.Condition()
+
+    def __call__(self, report: BlockedReport) -> None:
+        with self.came:
+            self.all.append(report)
+            self.came.notify_all()
+
+    def block_until(self, is_meant: Callable[[BlockedReport], bool], and_for: float = 0.0) -> bool:
+        # A busy machine may keep the loop waiting as well, which is no mistake of anybody: so look for the one that is meant.
+        with self.came:
+            found = self.came.wait_for(lambda: any(map(is_meant, self.of_blocking())), PATIENCE)
+        time.sleep(and_for)
+        return found
+
+    def of_blocking(self) -> list[BlockedReport]:
+        """Those about a loop that was blocked here, and not about one for which the machine had no time."""
+        return [report for report in self.all if "in block_until" in report.stack]
+
+    def about(self, pid: PID | Alias | None) -> list[BlockedReport]:
+        return [report for report in self.of_blocking() if report.process == pid]
+
+
+@asynccontextmanager
+async def watched_node(reports: Reports, threshold: float = THRESHOLD) -> AsyncIterator[Node]:
+    async with running_node() as node:
+        watchdog = Watchdog(node._router.bridge, threshold, reports)
+        try:
+            yield node
+        finally:
+            await trio.to_thread.run_sync(watchdog.stop)
+
+
+class Blocking(Actor):
+    """Blocks the loop in the callback it was made for, until that is noticed."""
+
+    def __init__(self, reports: Reports, callback: str) -> None:
+        self.reports = reports
+        self.callback = callback
+        self.noticed = False
+
+    def block_in(self, callback: str) -> None:
+        if callback == self.callback:
+            self.noticed = self.reports.block_until(lambda report: report.process == self.pid)
+
+    async def init(self) -> None:
+        self.block_in("init")
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.block_in("handle_message")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.block_in("handle_call")
+        return self.noticed
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.block_in("handle_inspect")
+        return {}
+
+    async def terminate(self, reason: Reason) -> None:
+        self.block_in("terminate")
+
+
+async def use_every_callback(node: Node, pid: PID) -> None:
+    node.send(pid, 1.5)
+    await node.call(pid, "a request", timeout=PATIENCE)
+    await node.inspect(pid, "item", timeout=PATIENCE)
+    node.send_exit(pid)
+    while pid in node.processes():
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "callback,message_type",
+    [
+        ("init", None),
+        ("handle_message", "float"),
+        ("handle_call", "str"),
+        ("handle_inspect", "tuple"),
+        ("terminate", None),
+    ],
+)
+async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
+    callback: str, message_type: str | None
+) -> None:
+    reports = Reports()
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Blocking, reports, callback, name="blocking", init_timeout=PATIENCE)
+        await use_every_callback(node, pid)
+
+    [report] = reports.about(pid)
+    assert (report.name, report.behaviour) == ("blocking", "Blocking")
+    assert (report.callback, report.message_type) == (callback, message_type)
+    assert report.seconds >= THRESHOLD
+    assert "in block_until" in report.stack
+    assert f"in {callback}" in report.stack
+
+
+class BlockingInPlainInit(Blocking):
+    """Its ``init`` does not wait, and so is called elsewhere than one that does."""
+
+    def init(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.block_in("init")
+
+
+async def test_a_plain_init_that_blocks_is_reported() -> None:
+    reports = Reports()
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(BlockingInPlainInit, reports, "init", name="blocking")
+
+    [report] = reports.about(pid)
+    assert (report.name, report.callback) == ("blocking", "init")
+    assert "in init" in report.stack
+
+
+class BlockingMeta(MetaProcess):
+    """Blocks the loop, which a meta-process must not do in an ``async def`` or in ``handle_inspect``, until that is noticed."""
+
+    def __init__(self, reports: Reports, callback: str) -> None:
+        self.reports = reports
+        self.callback = callback
+
+    def block_in(self, callback: str) -> None:
+        if callback == self.callback:
+            self.reports.block_until(lambda report: report.process == self.id)
+
+    async def init(self) -> None:
+        self.block_in("init")
+
+    async def start(self) -> None:
+        self.block_in("start")
+        await trio.sleep_forever()
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.block_in("handle_message")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.block_in("handle_call")
+        return None
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.block_in("handle_inspect")
+        return {}
+
+    async def terminate(self, reason: Reason) -> None:
+        self.block_in("terminate")
+
+
+@pytest.mark.parametrize(
+    "callback,message_type",
+    [
+        ("init", None),
+        ("start", None),
+        ("handle_message", "float"),
+        ("handle_call", "str"),
+        ("handle_inspect", "tuple"),
+        ("terminate", None),
+    ],
+)
+async def test_a_meta_process_that_blocks_the_loop_is_reported_by_its_alias(
+    callback: str, message_type: str | None
+) -> None:
+    reports = Reports()
+    meta = BlockingMeta(reports, callback)
+
+    async with watched_node(reports) as node:
+        owner = await node.spawn(Puppet)
+        alias: Alias = await node.call(
+            owner, lambda me: me.spawn_meta(meta, init_timeout=PATIENCE, stop_timeout=PATIENCE), timeout=PATIENCE
+        )
+        node.send(alias, 1.5)
+        await node.call(alias, "a request", timeout=PATIENCE)
+        await node.inspect_meta(alias, "item", timeout=PATIENCE)
+        node.send_exit(alias)
+        await node.wait_ended(alias)
+
+    [report] = reports.about(alias)
+    assert (report.name, report.behaviour) == (None, "BlockingMeta")
+    assert (report.callback, report.message_type) == (callback, message_type)
+    assert f"in {callback}" in report.stack
+    assert reports.about(owner) == []
+
+
+async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> None:
+    reports = Reports()
+
+    class Plain(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            reports.block_until(lambda report: report.process == self.pid)
+
+    async with watched_node(reports) as node:
+        owner = await node.spawn(Puppet)
+        child = await node.call(owner, lambda me: me.spawn(Plain), timeout=PATIENCE)
+        await trio.testing.wait_all_tasks_blocked()
+
+        node.send_exit(owner, "enough")
+        while child in node.processes():
+            await trio.lowlevel.checkpoint()
+
+    assert [report.callback for report in reports.about(child)] == ["terminate"]
+    assert reports.about(owner) == []
+
+
+async def test_a_callee_that_answers_on_the_spot_is_reported_and_not_its_caller() -> None:
+    reports = Reports()
+
+    class Plain(Actor):
+        def handle_call(self, request: Any, caller: Caller) -> object:
+            return reports.block_until(lambda report: report.process == self.pid)
+
+    async with watched_node(reports) as node:
+        callee = await node.spawn(Plain)
+        caller = await node.spawn(Puppet)
+        await trio.testing.wait_all_tasks_blocked()
+        noticed = await node.call(caller, lambda me: me.call(callee, b"request", timeout=PATIENCE), timeout=PATIENCE)
+
+    assert noticed
+    assert [(report.callback, report.message_type) for report in reports.about(callee)] == [("handle_call", "bytes")]
+    assert reports.about(caller) == []
+
+
+async def test_a_task_that_is_no_process_is_reported_by_its_stack() -> None:
+    reports = Reports()
+
+    async def foreign() -> None:
+        reports.block_until(lambda report: "in foreign" in report.stack)
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Puppet)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(foreign)
+
+    [report] = [report for report in reports.all if "in foreign" in report.stack]
+    assert (report.process, report.name, report.behaviour) == (None, None, None)
+    assert (report.callback, report.message_type) == (None, None)
+    assert reports.about(pid) == []
+
+
+async def test_one_blockage_is_reported_once_and_the_next_one_again() -> None:
+    reports = Reports()
+
+    class Blocks(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            # Long enough for several more reports, if there were any.
+            reports.block_until(lambda _: len(reports.about(self.pid)) == message, and_for=THRESHOLD * 3)
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Blocks)
+        counts = []
+        for number in (1, 2, 3):
+            node.send(pid, number)
+            await node.inspect(pid, timeout=PATIENCE)
+            counts.append(len(reports.about(pid)))
+
+    assert counts == [1, 2, 3]
+
+
+class Counting(Bridge):
+    """Counts how often a sign of life is asked for."""
+
+    __slots__ = ("asked",)
+
+    def post(self, job: Callable[..., object], *args: Any) -> None:
+        self.asked = getattr(self, "asked", 0) + 1
+        super().post(job, *args)
+
+
+def counting_bridge() -> Counting:
+    return Counting("test@localhost", trio.lowlevel.current_trio_token(), lambda _: None)
+
+
+class Looking(Watchdog):
+    """Counts how often it looks at the loop."""
+
+    looks = 0
+
+    def _frame(self) -> Any:
+        self.looks += 1
+        return super()._frame()
+
+
+async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
+    bridge = counting_bridge()
+    watchdog = Looking(bridge, 0.02, Reports())
+
+    def look_on() -> int:
+        """From a thread that the loop waits for: how often the loop is asked while it does."""
+        while look_at_loop(bridge, 0.0) is not None or watchdog.asked is not None:
+            time.sleep(0.001)
+        asked, enough = getattr(bridge, "asked", 0), watchdog.looks + 20
+        while watchdog.looks < enough:
+            time.sleep(0.001)
+        return getattr(bridge, "asked", 0) - asked
+
+    asked = await trio.to_thread.run_sync(look_on)
+    await trio.to_thread.run_sync(watchdog.stop)
+
+    # One may have been on its way already when the loop began to wait.
+    assert asked <= 1
+    bridge.close()
+
+
+@pytest.fixture
+def switching_fast() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: None) -> None:
+    reports = Reports()
+    bridge = counting_bridge()
+    watchdog = Watchdog(bridge, 0.5, reports)
+    longest, began = 0.0, time.perf_counter()
+
+    with trio.fail_after(PATIENCE):
+        while getattr(bridge, "asked", 0) < 3:
+            # Longer than the switch interval: beside shorter turns the watchdog itself would hardly ever run.
+            for _ in range(5000):
+                pass
+            await trio.lowlevel.checkpoint()
+            longest, began = max(longest, time.perf_counter() - began), time.perf_counter()
+    await trio.to_thread.run_sync(watchdog.stop)
+
+    # A machine that had no time for the loop for so long is not told from a callback that had.
+    assert reports.all == [] or longest > 0.1
+    bridge.close()
+
+
+@pytest.mark.parametrize("threshold", [THRESHOLD, 0.9])
+async def test_the_node_keeps_the_last_report_and_counts_them(threshold: float) -> None:
+    async with running_node(watchdog=threshold) as node:
+        pid = await node.spawn(Puppet)
+        info: Any = None
+        while info is None:
+            info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+
+    assert info.times_blocked >= 1
+    assert info.last_blocked is not None
+    assert info.last_blocked.process == pid
+    assert info.last_blocked.callback == "handle_call"
+    assert info.last_blocked.seconds >= threshold
+
+
+async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    class Secret:
+        def __repr__(self) -> str:
+            return "the secret"
+
+    class Blocks(Actor):
+        def handle_call(self, request: Secret, caller: Caller) -> object:
+            return block_until_reported(self.node, self.pid)
+
+    async with running_node(watchdog=THRESHOLD, log_output="json") as node:
+        pid = await node.spawn(Blocks)
+        while not await node.call(pid, Secret(), timeout=PATIENCE):
+            pass
+        during = watchdog_threads()
+    assert not alive(during)
+    logged = capsys.readouterr().err
+
+    # Which of the two a busy machine decides.
+    assert "the event loop is blocked" in logged or "the event loop gets no time to run" in logged
+    assert "Secret" in logged
+    assert "the secret" not in logged
+
+
+async def test_the_thread_is_gone_when_the_node_is() -> None:
+    async with running_node(watchdog=60):
+        during = watchdog_threads()
+
+    assert len(during) == 1
+    assert not alive(during)
+
+
+async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> None:
+    reports = Reports()
+
+    class BlocksAtTheEnd(Actor):
+        def terminate(self, reason: Reason) -> None:
+            while self.node._last_blocked is None:
+                with reports.came:
+                    reports.came.wait(0.001)
+
+    async with running_node(watchdog=THRESHOLD) as node:
+        await node.spawn(BlocksAtTheEnd)
+        during = watchdog_threads()
+
+    assert len(during) == 1
+    assert not alive(during)
+
+
+async def test_a_node_without_watchdog_has_no_thread() -> None:
+    async with running_node(watchdog=None):
+        assert watchdog_threads() == []
+
+
+async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
+    bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), print)
+    bridge.close()
+
+    # The loop is held up by the waiting below, so it is asked for a sign of life.
+    watchdog = Watchdog(bridge, 0.01, print)
+    watchdog._thread.join(20)
+
+    assert not watchdog._thread.is_alive()
+
+
+def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_counts() -> None:
+    reports: list[BlockedReport] = []
+    enough = threading.Event()
+
+    class LastMoment:
+        """A loop that shows its sign of life when the watchdog has just given up waiting for it."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+            self.sign: Callable[[], None] | None = None
+            self.thread = threading.get_ident()
+
+        @property
+        def loop_thread(self) -> int:
+            if self.sign is not None:
+                self.sign()
+                self.sign = None
+            return self.thread
+
+        def post(self, sign: Callable[[], None]) -> None:
+            self.sign = sign
+            self.asked += 1
+            if self.asked == 3:
+                enough.set()
+
+    bridge: Any = LastMoment()
+    watchdog = Watchdog(bridge, 0.01, reports.append)
+    asked_again = enough.wait(PATIENCE)
+    watchdog.stop()
+
+    assert asked_again
+    assert reports == []
+
+
+# -- a watchdog that goes on ------------------------------------------------------------------------------------------
+
+
+async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
+    reports = Reports()
+
+    def refuse_first(report: BlockedReport) -> None:
+        reports(report)
+        if len(reports.all) == 1:
+            raise OSError("no space left")
+
+    class Blocks(Actor):
+        def handle_message(self, message: int, sender: Any) -> None:
+            reports.block_until(lambda _: len(reports.all) >= message)
+
+    async with running_node() as node:
+        watchdog = Watchdog(node._router.bridge, THRESHOLD, refuse_first)
+        try:
+            pid = await node.spawn(Blocks)
+            for number in (1, 2):
+                node.send(pid, number)
+                await node.inspect(pid, timeout=PATIENCE)
+            assert watchdog._thread.is_alive()
+        finally:
+            await trio.to_thread.run_sync(watchdog.stop)
+
+    assert len(reports.all) >= 2
+
+
+@pytest.mark.parametrize("stream", ["none", "closed"])
+async def test_the_thread_goes_on_without_a_standard_error(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_node(watchdog=THRESHOLD, log_output="console") as node:
+        pid = await node.spawn(Puppet)
+        with monkeypatch.context() as patch:
+            break_stderr(patch, stream)
+            info = None
+            while info is None:
+                info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+            [thread] = watchdog_threads()
+            assert thread.is_alive()
+            while not node.info().log_lines_lost:  # it reports first, and logs then
+                await trio.lowlevel.checkpoint()
+
+
+def test_a_stack_that_cannot_be_read_is_reported_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[BlockedReport] = []
+    came = threading.Event()
+
+    def keep(report: BlockedReport) -> None:
+        reports.append(report)
+        came.set()
+
+    def refuse(*args: object) -> Any:
+        raise KeyError("self")
+
+    monkeypatch.setattr("ergo_py._core.inspection.watchdog._describe", refuse)
+    bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
+    watchdog = Watchdog(bridge, 0.01, keep)
+    assert came.wait(PATIENCE)
+    watchdog.stop()
+
+    assert reports[0].process is None
+    assert "KeyError('self')" in reports[0].stack
+
+
+def test_a_program_that_stood_still_is_given_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog's own wait took far too long: so the loop had no more time than the watchdog."""
+    reports: list[BlockedReport] = []
+    enough = threading.Event()
+
+    class StoodStill(threading.Event):
+        """Time passes without anybody having run; the loop gives its sign of life once both run again."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            if self.waits % 2:
+                clock[0] += 6.0
+                return False
+            clock[0] += 0.001
+            if self.waits == 6:
+                enough.set()
+            return True
+
+    class Standing(Watchdog):
+        _alive = property(lambda self: still, lambda self, _: None)
+
+    clock, still = [100.0], StoodStill()
+    monkeypatch.setattr("ergo_py._core.inspection.watchdog.perf_counter", lambda: clock[0])
+    bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
+    watchdog = Standing(bridge, 0.01, reports.append)
+    assert enough.wait(PATIENCE)
+    watchdog.stop()
+
+    assert reports == []
+
+
+# -- blocked, or starved ----------------------------------------------------------------------------------------------
+
+
+def times(at: float, ran: float, queued: float, waits: int, others_ran: float) -> RunTimes:
+    return RunTimes(50.0 + at, 3.0 + ran, 2.0 + queued, 17 + waits, 9.0 + others_ran)
+
+
+BEFORE = times(0.0, 0.0, 0.0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "after,starved",
+    [
+        pytest.param(times(0.5, 0.0, 0.004, 1, 0.0), False, id="a callback that sleeps"),
+        pytest.param(times(0.5, 0.0, 0.004, 1, 0.5), False, id="a callback that sleeps beside busy threads"),
+        pytest.param(times(0.5, 0.005, 0.0, 90, 0.0), False, id="a callback that polls"),
+        pytest.param(times(0.5, 0.48, 0.02, 4, 0.0), False, id="a callback that computes"),
+        pytest.param(times(0.5, 0.02, 0.48, 4, 0.0), True, id="a busy machine"),
+        pytest.param(times(0.56, 0.001, 0.05, 50, 0.37), True, id="busy threads that have the lock of the interpreter"),
+        pytest.param(None, False, id="a system that does not tell"),
+    ],
+)
+def test_a_loop_that_gets_no_time_is_told_from_one_that_is_blocked(after: RunTimes | None, starved: bool) -> None:
+    assert was_starved(BEFORE, after) is starved
+    assert was_starved(None, after) is False
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not count that")
+def test_the_times_of_a_thread_are_read() -> None:
+    before = run_times(threading.get_ident())
+    sum(range(200_000))
+    after = run_times(threading.get_ident())
+
+    assert before is not None
+    assert after is not None
+    assert after.ran > before.ran
+    assert after.at > before.at
+
+
+def test_a_thread_that_is_gone_has_no_times() -> None:
+    assert run_times(0) is None
+
+
+async def test_a_starved_loop_is_reported_as_starved_and_logged_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ergo_py._core.inspection.watchdog.was_starved", lambda before, after: True)
+
+    async with running_node(watchdog=THRESHOLD, log_output="json") as node:
+        pid = await node.spawn(Puppet)
+        info = None
+        while info is None:
+            info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+        assert info.last_blocked.starved
+        during = watchdog_threads()
+    assert not alive(during)
+
+    logged = capsys.readouterr().err
+    assert "the event loop gets no time to run" in logged
+    assert "the event loop is blocked" not in logged
+
+
+async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash is written to a log that is slow, after the callback is over."""
+    reports = Reports()
+
+    class SlowError(Terminal):
+        def write(self, text: str) -> int:
+            if "process crashed" in text:
+                reports.block_until(lambda report: report.process == pid)
+            return len(text)
+
+    class Crashing(Actor):
+        def handle_message(self, message: object, sender: Any) -> None:
+            raise ValueError("five")
+
+    async with watched_node(reports) as node:
+        pid = await node.spawn(Crashing)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stderr", SlowError())
+            patch.setattr(logging.getLogger(), "handlers", [])
+            node._kernel.log._write = _writer("console")
+            node.send(pid, 1)
+            await node.wait_ended(pid)
+
+    [report] = reports.about(pid)
+    assert (report.process, report.callback, report.message_type) == (pid, None, None)

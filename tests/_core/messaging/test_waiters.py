@@ -1,0 +1,145 @@
+"""Those who wait are woken for what they wait for, and for nothing else."""
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import PID, Custom, Killed, TargetDownError
+from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter
+from ergo_py._core.runtime.parking import park_as
+from ergo_py._core.vocabulary.reasons import NoProcess
+from tests.support import Recorder, running_node
+
+SENDER = PID("test@localhost", 1, 0)
+
+
+def make_call(number: int, task: trio.lowlevel.Task) -> TaskCaller:
+    return TaskCaller(SENDER, number, "callee", "request", task)
+
+
+async def test_an_answer_wakes_the_task_that_called(nursery: trio.Nursery) -> None:
+    calls: list[TaskCaller] = []
+    answers: list[object] = []
+
+    async def ask() -> None:
+        task = trio.lowlevel.current_task()
+        calls.append(make_call(1, task))
+        await park_as(task, calls[0])
+        answers.append(calls[0].result())
+
+    nursery.start_soon(ask)
+    await wait_all_tasks_blocked()
+    settled = [calls[0].settle(answer, None) for answer in ("first", "second")]
+    await wait_all_tasks_blocked()
+
+    assert settled == [True, False]
+    assert answers == ["first"]
+
+
+async def test_a_late_answer_does_not_wake_a_task_that_waits_for_another_one(nursery: trio.Nursery) -> None:
+    calls: list[TaskCaller] = []
+    answers: list[object] = []
+
+    async def ask_twice() -> None:
+        task = trio.lowlevel.current_task()
+        calls.extend(make_call(number, task) for number in (1, 2))
+        with trio.move_on_after(0):
+            await park_as(task, calls[0])
+        await park_as(task, calls[1])
+        answers.append(calls[1].result())
+
+    nursery.start_soon(ask_twice)
+    await wait_all_tasks_blocked()
+    calls[0].settle("late", None)
+    await wait_all_tasks_blocked()
+    woken_by_the_late_one = list(answers)
+    calls[1].settle("the one it waits for", None)
+    await wait_all_tasks_blocked()
+
+    assert woken_by_the_late_one == []
+    assert answers == ["the one it waits for"]
+
+
+async def test_an_answer_before_the_task_sleeps_is_not_lost() -> None:
+    call = make_call(1, trio.lowlevel.current_task())
+
+    call.settle("at once", None)
+
+    assert call.settled
+    assert call.result() == "at once"
+
+
+async def test_a_task_that_waits_for_room_learns_whether_it_got_in(nursery: trio.Nursery) -> None:
+    waiters: list[TaskWaiter] = []
+    admitted: list[bool | None] = []
+
+    async def wait() -> None:
+        waiter = TaskWaiter(trio.lowlevel.current_task())
+        waiters.append(waiter)
+        await park_as(waiter.task, waiter)
+        admitted.append(waiter.admitted)
+
+    for answer in (True, False):
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        waiters[-1].settle(answer)
+        await wait_all_tasks_blocked()
+
+    assert admitted == [True, False]
+
+
+async def test_a_task_that_gave_up_waiting_for_room_is_left_alone(nursery: trio.Nursery) -> None:
+    waiters: list[TaskWaiter] = []
+    went_on = trio.Event()
+
+    async def wait() -> None:
+        waiter = TaskWaiter(trio.lowlevel.current_task())
+        waiters.append(waiter)
+        with trio.move_on_after(0):
+            await park_as(waiter.task, waiter)
+        await went_on.wait()
+
+    nursery.start_soon(wait)
+    await wait_all_tasks_blocked()
+    waiters[0].settle(True)
+    await wait_all_tasks_blocked()
+
+    assert not went_on.is_set()
+    assert went_on.statistics().tasks_waiting == 1
+    went_on.set()
+
+
+async def test_a_call_that_got_in_goes_on_waiting_for_its_answer() -> None:
+    async with running_node() as node:
+        call = make_call(1, trio.lowlevel.current_task())
+        call.callee = node._router.processes[await node.spawn(Recorder)]
+
+        CallWaiter(call).settle(True)
+
+        assert not call.settled
+
+
+async def test_a_call_that_never_got_in_ends_with_the_reason_of_its_callee() -> None:
+    async with running_node() as node:
+        receiver = node._router.processes[await node.spawn(Recorder)]
+        errors = []
+        for reason in (Killed(), Custom("why"), None):
+            call = make_call(1, trio.lowlevel.current_task())
+            call.callee = receiver
+            receiver.reason = reason
+            CallWaiter(call).settle(False)
+            errors.append(call.error)
+
+    assert [error.reason for error in errors if isinstance(error, TargetDownError)] == [
+        Killed(),
+        Custom("why"),
+        NoProcess(),
+    ]
+
+
+async def test_a_call_that_was_given_up_is_not_told_that_it_never_got_in() -> None:
+    call = make_call(1, trio.lowlevel.current_task())
+    call.abandon()
+
+    CallWaiter(call).settle(False)
+
+    assert call.error is None

@@ -1,0 +1,749 @@
+"""How a handler serves: every message once and in order, each callback where its colour says, and nobody forgotten."""
+
+import random
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Alias,
+    Caller,
+    CallTimeoutError,
+    Crashed,
+    Down,
+    MetaProcess,
+    MetaState,
+    Overflow,
+    Priority,
+    Reject,
+    TargetDownError,
+    UnhandledCallError,
+    Why,
+)
+from ergo_py._core.messaging.observer import Delivered
+from ergo_py._core.metas.handler import wait_in_callback
+from ergo_py._core.vocabulary.envelopes import FENCE, Lane
+from tests._core.metas.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
+from tests.support import THOROUGH, Failed, Puppet, Recorder
+
+PATIENCE = 20.0
+"""Seconds after which something is lost. Only a failing test takes that long."""
+
+
+@pytest.fixture
+def switching_fast() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+# -- colours -------------------------------------------------------------------------------------------------------------
+
+
+class Where(MetaProcess):
+    """Notes the thread in which each of its callbacks runs."""
+
+    def __init__(self) -> None:
+        self.threads: dict[str, int] = {}
+
+    def note(self, name: str) -> None:
+        self.threads[name] = threading.get_ident()
+
+    def start(self) -> None:
+        self.note("start")
+        self.pause(60)
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.note("handle_inspect")
+        return {}
+
+
+class Plain(Where):
+    def init(self) -> None:
+        self.note("init")
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.note("handle_message")
+        self.request("nobody", "anything")
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        self.note("handle_call")
+        return None
+
+    def handle_response(self, response: object) -> None:
+        self.note("handle_response")
+
+    def terminate(self, reason: object) -> None:
+        self.note("terminate")
+
+
+class Coloured(Where):
+    async def init(self) -> None:
+        self.note("init")
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.note("handle_message")
+        self.request("nobody", "anything")
+
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        self.note("handle_call")
+        return None
+
+    async def handle_response(self, response: object) -> None:
+        self.note("handle_response")
+
+    async def terminate(self, reason: object) -> None:
+        self.note("terminate")
+
+
+class Mixed(Where):
+    init, handle_message, handle_response = Plain.init, Plain.handle_message, Plain.handle_response
+    handle_call, terminate = Coloured.handle_call, Coloured.terminate
+
+
+CALLBACKS = {"init", "handle_message", "handle_call", "handle_response", "terminate"}
+
+
+@pytest.mark.parametrize(
+    "kind, on_loop", [(Plain, set()), (Coloured, CALLBACKS), (Mixed, {"handle_call", "terminate"})]
+)
+async def test_the_colour_of_a_callback_says_where_it_runs(kind: type[Where], on_loop: set[str]) -> None:
+    async with owning() as owned:
+        meta = kind()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, "message")
+        await owned.node.call(alias, "request")
+        await owned.node.inspect_meta(alias)
+        await owned.until(lambda: "handle_response" in meta.threads)
+        await owned.end(alias)
+
+    loop, reader = threading.get_ident(), meta.threads["start"]
+    assert meta.threads.keys() == CALLBACKS | {"start", "handle_inspect"}
+    assert {name for name, thread in meta.threads.items() if thread == loop} == on_loop | {"handle_inspect"}
+    # The reader's thread is its own.
+    assert [name for name, thread in meta.threads.items() if thread == reader] == ["start"]
+
+
+async def test_a_start_that_is_a_task_runs_on_the_loop() -> None:
+    threads: list[int] = []
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        await owned.in_reader(meta, lambda _me: threads.append(threading.get_ident()))
+
+        assert threads == [threading.get_ident()]
+        assert owned.node.meta_info(alias).reader == "task"
+        assert owned.node.meta_info(alias).thread is None
+        assert owned.node.info().reader_threads == 0
+
+
+async def test_the_reader_goes_on_while_a_plain_callback_blocks() -> None:
+    held, inside = threading.Event(), threading.Event()
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta)
+
+        def block(_me: Any) -> None:
+            inside.set()
+            held.wait(PATIENCE)
+
+        owned.node.send(alias, block)
+        await owned.until(inside.is_set)
+        await owned.in_reader(meta, lambda me: me.send(me.parent, "read"))
+        await owned.until(lambda: owned.heard == ["read"])
+        state = owned.node.meta_info(alias).state
+        held.set()
+
+        assert state is MetaState.RUNNING
+
+
+# -- bursts --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_burst_of_plain_callbacks_takes_one_hop() -> None:
+    threads: list[int] = []
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta)
+        hops = count_hops(meta)
+        for _ in range(64):
+            owned.node.send(alias, lambda _me: threads.append(threading.get_ident()))
+        await owned.until(lambda: len(threads) == 64)
+
+        assert len(set(threads)) == 1
+        assert len(hops) == 1
+
+
+def count_hops(meta: Any) -> list[float]:
+    """Have every hop to a worker thread noted."""
+    hops: list[float] = []
+    watch: Callable[[], None] = meta._meta.kernel.breather.watch
+
+    def counted() -> None:
+        hops.append(time.perf_counter())
+        watch()
+
+    meta._meta.kernel.breather.watch = counted
+    return hops
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_no_message_of_many_bursts_is_lost_or_served_twice(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+
+        for number in range(1000):
+            owned.node.send(alias, number)
+        await owned.until(lambda: len(meta.heard) >= 1000)
+
+        assert [message for message, _ in meta.heard] == list(range(1000))
+        assert owned.node.meta_info(alias).messages_in == 1000
+
+
+async def test_callbacks_of_both_colours_take_turns_in_the_order_of_the_messages() -> None:
+    order: list[str] = []
+
+    class Both(InThread):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            order.append(message)
+
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            order.append(request)
+            return None
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        alias = await owned.spawn(Both())
+        for number in range(50):
+            owned.node.send(alias, f"message {number}")
+            nursery.start_soon(owned.node.call, alias, f"call {number}")
+            await wait_all_tasks_blocked()
+        await owned.until(lambda: len(order) == 100)
+
+        assert order == [f"{what} {number}" for number in range(50) for what in ("message", "call")]
+
+
+async def test_an_inspect_is_answered_between_two_messages_of_a_burst() -> None:
+    gate = threading.Semaphore(0)
+    served: list[int] = []
+
+    def serve(number: int, _me: Any) -> None:
+        gate.acquire(timeout=PATIENCE)
+        served.append(number)
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThread()
+        alias = await owned.spawn(meta)
+        for number in range(20):
+            owned.node.send(alias, partial(serve, number))
+        await owned.until(lambda: meta.serving == 1)
+        told: list[int] = []
+
+        async def inspect() -> None:
+            await owned.node.inspect_meta(alias)
+            told.append(len(served))
+
+        nursery.start_soon(inspect)
+        await wait_all_tasks_blocked()
+        gate.release()
+        # The second message has to wait, so this comes to an end only if the inspect does not.
+        await owned.until(lambda: bool(told))
+        for _ in range(19):
+            gate.release()
+        await owned.until(lambda: len(served) == 20)
+
+        assert told == [1]
+
+
+async def test_senders_that_wait_for_room_are_let_in_during_a_burst() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThread()
+        alias = await owned.spawn(meta, mailbox_size=2, overflow=Overflow.WAIT)
+        hops = count_hops(meta)
+
+        async def send(number: int) -> None:
+            await owned.node.send_wait(alias, number)
+
+        for number in range(200):
+            nursery.start_soon(send, number)
+        await owned.until(lambda: len(meta.heard) == 200)
+
+        assert sorted(message for message, _ in meta.heard) == list(range(200))
+        # Not one hop for each of them.
+        assert len(hops) < 200
+
+
+async def test_a_full_mailbox_does_what_its_owner_chose() -> None:
+    held, inside = threading.Event(), threading.Event()
+
+    def block(_me: Any) -> None:
+        inside.set()
+        held.wait(PATIENCE)
+
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta, mailbox_size=2, overflow=Overflow.DROP_OLDEST)
+        owned.node.send(alias, block)
+        await owned.until(inside.is_set)
+        for number in range(10):
+            owned.node.send(alias, number)
+        held.set()
+        await owned.until(lambda: len(meta.heard) == 3)
+
+        assert [message for message, _ in meta.heard[1:]] == [8, 9]
+        assert owned.node.meta_info(alias).dropped == 8
+        assert owned.node.info().dead_letters == {Why.DISPLACED: 8}
+
+
+async def test_dropping_the_oldest_while_a_thread_takes_them_hurts_nobody(switching_fast: None) -> None:
+    async with owning() as owned:
+        meta = InThread()
+        alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
+
+        for number in range(20_000):
+            owned.node.send(alias, number)
+            if not number % 50:
+                await trio.lowlevel.checkpoint()
+        await owned.until(lambda: bool(meta.heard) and meta.heard[-1][0] == 19_999)
+
+        heard = [message for message, _ in meta.heard]
+        dropped = owned.node.info().dead_letters.get(Why.DISPLACED, 0)
+        assert heard == sorted(set(heard))
+        assert len(heard) + dropped == 20_000
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_call_is_answered_refused_or_deferred(colour: type[Any]) -> None:
+    deferred: list[Caller] = []
+
+    def refuse(_me: Any, _caller: Caller) -> object:
+        raise Reject(Failed("no"))
+
+    def defer(_me: Any, caller: Caller) -> object:
+        deferred.append(caller)
+        return NO_REPLY
+
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+        answer = await owned.node.call(alias, lambda _me, _caller: 42)
+        nothing = await owned.node.call(alias, lambda _me, _caller: None)
+        with pytest.raises(Failed, match="no"):
+            await owned.node.call(alias, refuse)
+        with pytest.raises(CallTimeoutError):
+            await owned.node.call(alias, defer, timeout=0.01)
+        late = await owned.in_handler(meta, lambda me: me.reply(deferred[0], "late"))
+        await wait_all_tasks_blocked()
+
+        assert (answer, nothing, late) == (42, None, False)
+        assert owned.node.info().late_replies == 1
+        assert await owned.node.call(alias, "still there?") == []
+
+
+async def test_a_request_that_nobody_handles_is_refused_and_a_message_is_counted() -> None:
+    class Silent(MetaProcess):
+        def start(self) -> None:
+            self.pause(60)
+
+    async with owning() as owned:
+        meta = Silent()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, "hello")
+        with pytest.raises(UnhandledCallError):
+            await owned.node.call(alias, "anybody?")
+
+        assert meta._meta.unhandled == 2
+
+
+async def test_what_a_worker_sent_before_it_failed_is_delivered_before_its_end_is_told() -> None:
+    def send_then_fail(watcher: PID, me: Any) -> None:
+        me.send(watcher, "last", priority=Priority.HIGH)
+        raise Failed
+
+    async def crash_watched(owned: Owned) -> list[Any]:
+        heard: list[Any] = []
+        watcher = await owned.node.spawn(Puppet, heard)
+        alias = await owned.spawn(InThread())
+        await owned.node.call(watcher, lambda me: me.monitor(alias))
+        owned.node.send(alias, partial(send_then_fail, watcher))
+        await owned.until(lambda: len(heard) == 2)
+        return heard
+
+    async with owning() as owned:
+        for _ in range(20):
+            heard = await crash_watched(owned)
+
+            # Both in the same lane.
+            assert heard[0] == "last"
+            assert isinstance(heard[1], Down)
+
+
+async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None:
+    hold = True
+
+    class Waits(InThreadServedOnLoop):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await wait_in_callback(self._meta, lambda: hold)
+            self.heard.append((message, sender))
+
+    async with owning() as owned:
+        meta = Waits()
+        alias = await owned.spawn(meta)
+        owned.node.send(alias, "first")
+        await wait_all_tasks_blocked()
+        told = [await owned.node.inspect_meta(alias) for _ in range(3)]
+        owned.node.send(alias, "second")
+        await wait_all_tasks_blocked()
+        before = list(meta.heard)
+        hold = False
+        meta._meta.wake()
+        await owned.until(lambda: len(meta.heard) == 2)
+
+        assert told == [{"heard": "0"}] * 3
+        assert before == []
+
+
+async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
+    class Waits(InThreadServedOnLoop):
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            await wait_in_callback(self._meta, lambda: True)
+            return "freed"
+
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = Waits()
+        alias = await owned.spawn(meta, stop_timeout=60)
+        answers: list[Any] = []
+
+        async def call() -> None:
+            try:
+                answers.append(await owned.node.call(alias, "anything"))
+            except TargetDownError:
+                answers.append("down")
+
+        nursery.start_soon(call)
+        await wait_all_tasks_blocked()
+        with trio.fail_after(15):
+            await owned.end(alias)
+        await owned.until(lambda: bool(answers))
+
+        assert answers == ["freed"]
+
+
+# -- no wake-up is lost --------------------------------------------------------------------------------------------------
+
+
+class Acknowledges(Actor):
+    """Acknowledges each message by a function that comes with it."""
+
+    def handle_message(self, message: tuple[int, int, Callable[[], None]], sender: Any) -> None:
+        _, _, acknowledge = message
+        acknowledge()
+
+
+class AcknowledgesInThread(InThread):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        message[2]()
+
+
+class AcknowledgesOnLoop(InThreadServedOnLoop):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        message[2]()
+
+
+def drip(send: Callable[[Any], object], thread: int, count: int, gap: float) -> int:
+    """Send one message after another, each when the last one was acknowledged; returns how many got through.
+
+    In a flood, the next wake-up would hide that one was missing. Here every message depends on its own.
+    """
+    choose = random.Random(thread)
+    for number in range(count):
+        acknowledged = threading.Event()
+        send((thread, number, acknowledged.set))
+        if not acknowledged.wait(PATIENCE):
+            return number
+        # Gaps of every length around what falling asleep takes, now and then one in which a handler could be let go.
+        time.sleep(choose.random() * gap)
+    return count
+
+
+RECEIVERS: dict[str, Any] = {
+    "a process": None,
+    "a thread's handler": AcknowledgesInThread,
+    "a task": AcknowledgesOnLoop,
+}
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
+@pytest.mark.no_cover
+async def test_every_single_message_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
+    count, threads = (100_000, 4) if THOROUGH else (500, 4)
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
+        if RECEIVERS[receiver] is None:
+            target: PID | Alias = await owned.node.spawn(Acknowledges)
+        else:
+            meta = RECEIVERS[receiver]()
+            target = await owned.spawn(meta)
+        send = partial(owned.node.send, target)
+        got: list[int] = []
+
+        async def drip_in_thread(thread: int) -> None:
+            got.append(await in_thread(partial(drip, send, thread, count, 0.0002)))
+
+        async with trio.open_nursery() as nursery:
+            for thread in range(threads):
+                nursery.start_soon(drip_in_thread, thread)
+
+        assert got == [count] * threads
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
+@pytest.mark.no_cover
+async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
+    count = 100_000 if THOROUGH else 500
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
+        if RECEIVERS[receiver] is None:
+            target: PID | Alias = await owned.node.spawn(Acknowledges)
+        else:
+            target = await owned.spawn(RECEIVERS[receiver]())
+        readers = [InThread() for _ in range(3)]
+        got: list[int] = []
+
+        async def drip_in_reader(number: int, reader: Any) -> None:
+            got.append(await owned.in_reader(reader, lambda me: drip(partial(me.send, target), number, count, 0.0002)))
+
+        async with trio.open_nursery() as nursery:
+            for number, reader in enumerate(readers):
+                # One message at most may be ahead, so that the waiting is tried as well.
+                await owned.spawn(reader, backlog=1)
+                nursery.start_soon(drip_in_reader, number, reader)
+
+        assert got == [count] * 3
+
+
+@pytest.mark.parametrize("colour", [None, *COLOURS])
+@pytest.mark.no_cover
+async def test_of_a_flood_none_is_lost_none_comes_twice_and_each_sender_is_in_order(
+    colour: type[Any] | None, switching_fast: None
+) -> None:
+    count = 400_000 if THOROUGH else 1_500
+    heard: list[Any] = []
+    async with owning(limit=3000 if THOROUGH else 60) as owned:
+        if colour is None:
+            target: PID | Alias = await owned.node.spawn(Recorder, heard)
+        else:
+            meta = colour()
+            meta.heard = heard
+            target = await owned.spawn(meta)
+        readers = [InThread() for _ in range(2)]
+        for number, reader in enumerate(readers):
+            await owned.spawn(reader, backlog=7)
+            reader.give(partial(flood, target, f"reader {number}", count))
+
+        def flood_from_outside(name: str) -> None:
+            for number in range(count):
+                owned.node.send(target, (name, number))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(2):
+                nursery.start_soon(in_thread, partial(flood_from_outside, f"thread {number}"))
+        await owned.until(lambda: len(heard) >= 4 * count)
+        await wait_all_tasks_blocked()
+
+    by_sender = defaultdict[str, list[int]](list)
+    for one in heard:
+        name, number = one if colour is None else one[0]
+        by_sender[name].append(number)
+    assert len(by_sender) == 4
+    assert all(numbers == list(range(count)) for numbers in by_sender.values())
+
+
+def flood(target: PID | Alias, name: str, count: int, me: MetaProcess) -> None:
+    for number in range(count):
+        me.send(target, (name, number))
+
+
+# -- in passing ----------------------------------------------------------------------------------------------------------
+
+
+class Passing(InTask):
+    """Serves words in the turn of their sender, and leaves all else to its handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed: list[Any] = []
+
+    def _serve_in_passing(self, message: Any, sender: Any) -> bool:
+        if message == "fail":
+            raise Failed
+        if isinstance(message, str):
+            self.passed.append((message, sender))
+        return isinstance(message, str)
+
+
+async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the_handler_s() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        sent = [owned.node.send(alias, "one"), owned.node.send(alias, 2), owned.node.send(alias, "three")]
+        passed = list(meta.passed)
+        await owned.until(lambda: len(meta.heard) == 2)
+
+        assert sent == [True] * 3
+        assert passed == meta.passed == [("one", owned.node.pid)]
+        # The third came while something waited, and does not overtake it.
+        assert [message for message, _ in meta.heard] == [2, "three"]
+        assert owned.node.meta_info(alias).messages_in == 3
+
+
+async def test_a_thread_s_message_is_not_served_in_its_thread() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        await in_thread(lambda: owned.node.send(alias, "from a thread"))
+        await owned.until(lambda: len(meta.passed) + len(meta.heard) == 1)
+
+        assert meta.passed == [("from a thread", owned.node.pid)]
+
+
+async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() -> None:
+    async with owning() as owned:
+        alias = await owned.spawn(Passing())
+
+        sent = owned.node.send(alias, "fail")
+        reason = await owned.ended(alias)
+
+        assert sent is True
+        assert isinstance(reason, Crashed)
+        assert owned.node.send(alias, "late") is False
+        (crash,) = owned.node.crashes()
+        assert (crash.pid, crash.callback, crash.message_type) == (alias, "handle_message", "str")
+
+
+async def test_what_comes_after_the_end_was_decided_is_not_served_in_passing() -> None:
+    async with owning() as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        owned.node.send_exit(alias, "asked")
+        sent = owned.node.send(alias, "late")
+        await owned.ended(alias)
+
+        assert sent is False
+        assert meta.passed == meta.heard == []
+
+
+async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -> None:
+    seen: list[Any] = []
+    async with owning(observer=seen.append) as owned:
+        meta = Passing()
+        alias = await owned.spawn(meta)
+
+        owned.node.send(alias, "word")
+        await owned.until(lambda: len(meta.heard) == 1)
+
+        assert meta.passed == []
+        assert Delivered(alias, owned.node.pid, "word") in seen
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]) -> None:
+    served: list[list[Any]] = []
+
+    class Fence:
+        """Somebody who waits until a receiver has come so far."""
+
+        def settle(self, value: object, error: object) -> None:
+            assert (value, error) == (None, None)
+            served.append([message for message, _ in meta.heard])
+
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+        for number in range(3):
+            owned.node.send(alias, number)
+        owned.node._router.signal(meta._meta, Lane.MAIN, (FENCE, owned.node.pid, Fence(), None))
+        owned.node.send(alias, "behind it")
+        await owned.until(lambda: len(meta.heard) == 4)
+
+        assert served == [[0, 1, 2]]
+
+
+async def test_a_handler_that_finds_nothing_lets_those_in_who_wait_for_room() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThread()
+        alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.WAIT)
+        box = meta._meta.mailbox
+        box.limit = -1  # as if its places were promised to others
+        nursery.start_soon(owned.ask_owner, lambda owner: owner.send_wait(alias, "let in"))
+        await wait_all_tasks_blocked()
+        waits = bool(box.waiters)
+
+        box.limit = 1
+        meta._meta.wake()
+        await owned.until(lambda: len(meta.heard) == 1)
+
+        assert waits
+        assert meta.heard == [("let in", owned.owner)]
+
+
+class Lingers(InTask):
+    """Takes its time to end."""
+
+    def __init__(self, gate: trio.Event) -> None:
+        super().__init__()
+        self.gate = gate
+
+    async def handle_call(self, request: Any, caller: Any) -> object:
+        raise Failed
+
+    async def terminate(self, reason: Any) -> None:
+        await self.gate.wait()
+
+
+async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
+    gate = trio.Event()
+    async with owning() as owned:
+        alias = await owned.spawn(Lingers(gate))
+
+        with trio.fail_after(20), pytest.raises(TargetDownError):
+            await owned.node.call(alias, "fail", timeout=None)
+
+        assert alias in owned.node.metas()
+        gate.set()
+        await owned.ended(alias)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(colour: type[Any]) -> None:
+    seen: list[Any] = []
+
+    class Looks(colour):  # type: ignore[misc]
+        def last(self, reason: Any) -> None:
+            super().last(reason)
+            seen.append(owned.node.meta_info(self.id))
+
+    async with owning() as owned:
+        meta = Looks()
+        alias = await owned.spawn(meta)
+        # The end comes before the handler has had a look for more, and found nothing.
+        owned.node.send(alias, lambda me: me.stop())
+        await owned.ended(alias)
+
+        assert [(info.callback, info.message_type) for info in seen] == [("terminate", None)]

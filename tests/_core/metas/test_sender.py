@@ -1,0 +1,123 @@
+"""How a meta-process sends: each side by its own way, and neither when it was left behind."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import Behind, NotAllowedError, TargetTypeError
+from tests._core.metas.metas import COLOURS, InTask, InThread, in_thread, owning
+from tests.support import Recorder
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_each_side_is_counted_by_its_own_way(colour: type[Any]) -> None:
+    async with owning() as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+
+        sent = [
+            await owned.in_reader(meta, lambda me: me.send(me.parent, "reader")),
+            await owned.in_handler(meta, lambda me: me.send(me.parent, "handler")),
+        ]
+        await owned.until(lambda: sorted(owned.heard) == ["handler", "reader"])
+
+        outbox = meta._meta.outbox
+        assert sent == [True, True]
+        assert (meta._meta.sent, outbox.sent + outbox.direct) == (1, 1)
+        assert owned.node.meta_info(alias).messages_out == 2
+
+
+async def test_a_thread_of_the_users_own_may_send_for_it() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        await owned.spawn(meta)
+
+        sent = await in_thread(lambda: meta.send(owned.owner, "from elsewhere"))
+        await owned.until(lambda: owned.heard == ["from elsewhere"])
+
+        assert sent is True
+
+
+async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        await owned.end(await owned.spawn(meta))
+
+        sent = meta.send(owned.owner, "as the table says")
+        waited = await meta.send_wait(owned.owner, "and this")
+        meta._meta.silenced = True
+        with pytest.raises(NotAllowedError, match="was left behind"):
+            meta.send(owned.owner, "no")
+        with pytest.raises(NotAllowedError, match="was left behind"):
+            await meta.send_wait(owned.owner, "no")
+        await wait_all_tasks_blocked()
+
+        assert (sent, waited) == (True, True)
+        assert owned.heard == ["as the table says", "and this"]
+
+
+@pytest.mark.parametrize("policy", [Behind.DROP_NEWEST, Behind.DROP_OLDEST, Behind.STOP])
+async def test_send_wait_of_a_reader_follows_the_policy(policy: Behind) -> None:
+    async with owning() as owned:
+        receiver = await owned.node.spawn(Recorder)
+        meta = InTask()
+        alias = await owned.spawn(meta, when_behind=policy, backlog=2)
+        owned.node._find(receiver).mailbox.limit = -1  # as if it were full for ever
+
+        async def send_all(me: Any) -> None:
+            for number in range(10):
+                await me.send_wait(receiver, number)
+
+        meta.give(send_all)
+        if policy is Behind.STOP:
+            await owned.until(lambda: owned.node.metas() == [])
+        else:
+            await wait_all_tasks_blocked()
+            assert owned.node.meta_info(alias).backlog_dropped == 7
+        owned.node._find(receiver).mailbox.limit = 0
+
+
+async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_address() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        receiver = await owned.node.spawn(Recorder)
+        meta = InTask()
+        await owned.spawn(meta, backlog=1)
+        waited = [await meta._meta.wait_for_room(receiver), await meta._meta.wait_for_room("nobody")]
+        box = owned.node._find(receiver).mailbox
+        box.limit = -1  # as if it were full for ever
+
+        async def wait() -> None:
+            waited.append(await meta._meta.wait_for_room(receiver))
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        before = list(waited)
+        box.limit = 0
+        box.admit_waiters()
+        await wait_all_tasks_blocked()
+
+        assert before == [False, False]
+        assert waited == [False, False, True]
+        with pytest.raises(TargetTypeError):
+            await meta.send_wait(3, "message")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+async def test_waiting_for_room_that_is_cancelled_leaves_nobody_in_line() -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        receiver = await owned.node.spawn(Recorder)
+        meta = InTask()
+        await owned.spawn(meta, backlog=1)
+        box = owned.node._find(receiver).mailbox
+        box.limit = -1  # as if it were full for ever
+        nursery.start_soon(meta._meta.wait_for_room, receiver)
+        await wait_all_tasks_blocked()
+        before = bool(box.waiters)
+
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await wait_all_tasks_blocked()
+
+        assert before
+        assert not box.waiters

@@ -1,0 +1,166 @@
+"""State that both halves touch: helpers that need no lock, and a mode that finds what should have used them."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ergo_py import Counter, Flag
+from ergo_py._core.metas import spawn as spawn_module
+from ergo_py._core.metas.reader import start_reader
+from ergo_py._core.metas.shared_state import watch_writes
+from tests._core.metas.metas import COLOURS, InTask, InThread, owning
+from tests._core.runtime.test_resources import Lines
+
+
+@pytest.fixture
+def switching_fast() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_counter_loses_no_addition(switching_fast: None) -> None:
+    counter = Counter(5)
+
+    def add() -> None:
+        for _ in range(20_000):
+            counter.add()
+            counter.add(2)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert counter.value == int(counter) == 5 + 4 * 20_000 * 3
+    assert (str(counter), repr(counter)) == ("240005", "Counter(240005)")
+
+
+def test_an_addition_says_what_came_of_it() -> None:
+    counter = Counter()
+
+    assert [counter.add(), counter.add(10), counter.add(-1)] == [1, 11, 10]
+
+
+def test_a_flag_is_what_it_was_set_to_last() -> None:
+    flag = Flag()
+    states = [bool(flag)]
+
+    for change in (flag.set, flag.set, flag.clear):
+        change()
+        states.append(bool(flag))
+
+    assert states == [False, True, True, False]
+    assert repr(Flag(True)) == "Flag(True)"
+
+
+def test_an_attribute_is_reported_once_when_both_sides_have_written_it() -> None:
+    class Thing:
+        def __init__(self) -> None:
+            self.before = 1
+
+    thing, reported = Thing(), list[str]()
+    side: str | None = None
+    watch_writes(thing, lambda: side, reported.append)
+
+    for side in ("reader", "handler", "handler", "reader", None):
+        thing.before = 2
+        if side != "handler":
+            setattr(thing, "own", side)  # noqa: B010 - an attribute that no checker knows
+
+    assert reported == ["before"]
+    assert thing.before == 2
+    assert type(thing).__name__ == "Thing"
+    assert isinstance(thing, Thing)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(colour: type[Any]) -> None:
+    def write(me: Any) -> None:
+        me.shared = 1
+
+    lines: list[str] = []
+    async with owning(debug_shared_state=True) as owned:
+        meta = colour()
+        await owned.spawn(meta)
+        meta._meta._logger = log = Warnings(lines)
+        await owned.in_reader(meta, write)
+        await owned.in_handler(meta, lambda me: setattr(me, "own", 1))
+        before = list(lines)
+        await owned.in_handler(meta, write)
+        await owned.end(meta.id)
+
+    assert before == []
+    assert lines == ["shared"]
+    assert "Counter or Flag" in log.text
+
+
+@pytest.mark.parametrize("colour", [InThread, InTask])
+async def test_what_terminate_and_init_write_is_nobodys_concern(colour: type[Any]) -> None:
+    class Alone(colour):  # type: ignore[misc]
+        def init(self) -> None:
+            self.resource = "open"
+
+        async def terminate(self, reason: Any) -> None:
+            self.resource = "closed"
+
+    lines: list[str] = []
+    async with owning(debug_shared_state=True) as owned:
+        meta = Alone()
+        await owned.spawn(meta)
+        meta._meta._logger = Warnings(lines)
+        await owned.in_reader(meta, lambda me: setattr(me, "resource", "used"))
+        await owned.end(meta.id)
+
+    assert meta.resource == "closed"
+    assert lines == []
+
+
+async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_written = threading.Event()
+
+    class Eager(InThread):
+        def start(self) -> None:
+            self.shared = 1
+            has_written.set()
+            super().start()
+
+    def start_and_let_it_go_first(meta: Any) -> None:
+        start_reader(meta)
+        assert has_written.wait(20)
+
+    monkeypatch.setattr(spawn_module, "start_reader", start_and_let_it_go_first)
+    lines: list[str] = []
+    async with owning(debug_shared_state=True) as owned:
+        meta = Eager()
+        await owned.spawn(meta)
+        meta._meta._logger = Warnings(lines)
+
+        await owned.in_handler(meta, lambda me: setattr(me, "shared", 2))
+
+    assert lines == ["shared"]
+
+
+async def test_without_the_option_nothing_is_watched() -> None:
+    async with owning() as owned:
+        meta = InThread()
+        await owned.spawn(meta)
+
+        assert type(meta) is InThread
+
+
+class Warnings(Lines):
+    """Keeps the attributes that were warned about."""
+
+    text = ""
+
+    def warning(self, text: str, *, attribute: str) -> None:
+        self.text = text
+        self._lines.append(attribute)

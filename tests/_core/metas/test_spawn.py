@@ -1,0 +1,156 @@
+"""A meta-process that is made beside whoever wants it, in the task that becomes its reader."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import MetaProcess, NodeStoppedError, Normal
+from ergo_py._core.metas.meta import Meta
+from ergo_py._core.processes.process import Process
+from ergo_py._core.vocabulary.options import MetaOptions
+from tests.support import Puppet, running_node
+
+Told = list[BaseException | None]
+
+
+class InTask(MetaProcess):
+    """Reads in a task, until it is let go."""
+
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self.failure = failure
+        self.tasks: list[Any] = []
+        self.reasons: list[Any] = []
+        self.gate = trio.Event()
+
+    async def init(self) -> None:
+        self.tasks.append(trio.lowlevel.current_task())
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+
+    async def start(self) -> None:
+        self.tasks.append(trio.lowlevel.current_task())
+        await self.gate.wait()
+
+    async def terminate(self, reason: Any) -> None:
+        self.reasons.append(reason)
+
+
+class InThread(MetaProcess):
+    """Reads in a thread, until it is stopped."""
+
+    def start(self) -> None:
+        while self.pause(60.0):
+            pass
+
+
+@asynccontextmanager
+async def owner() -> AsyncIterator[tuple[Any, Process]]:
+    """A node, and a process of it that can own something."""
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        process: Process = await node.call(pid, lambda me: me._process)
+        yield node, process
+
+
+def beside(process: Process, behaviour: MetaProcess, told: Told) -> Any:
+    async def find_owner() -> Process:
+        return process
+
+    return Meta.spawn_beside(process.kernel, find_owner, behaviour, MetaOptions(), told.append)
+
+
+async def test_the_task_that_makes_it_is_its_reader_and_sees_to_its_end() -> None:
+    told: Told = []
+    behaviour = InTask()
+    async with owner() as (node, process):
+        errand = beside(process, behaviour, told)
+        assert node.metas() == []
+        while len(behaviour.tasks) < 2:
+            await trio.lowlevel.checkpoint()
+        alive = node.metas()
+        behaviour.gate.set()
+        await errand.gone.wait()
+
+        assert told == [None]
+        assert alive == [behaviour.id]
+        assert behaviour.tasks[0] is behaviour.tasks[1]
+        assert behaviour.reasons == [Normal()]
+        assert node.metas() == []
+
+
+async def test_one_whose_reader_is_a_thread_leaves_its_task_when_it_has_begun() -> None:
+    told: Told = []
+    behaviour = InThread()
+    async with owner() as (node, process):
+        await beside(process, behaviour, told).gone.wait()
+
+        assert told == [None]
+        assert node.metas() == [behaviour.id]
+
+
+@pytest.mark.parametrize(
+    "failure,text",
+    [(ValueError("not today"), "init of InTask raised ValueError: not today"), (SystemExit("enough"), "enough")],
+    ids=["error", "exit"],
+)
+async def test_one_that_cannot_begin_leaves_nothing_but_the_reason(failure: BaseException, text: str) -> None:
+    told: Told = []
+    async with owner() as (node, process):
+        await beside(process, InTask(failure), told).gone.wait()
+
+        assert [str(error) for error in told] == [text]
+        assert node.metas() == []
+
+
+async def test_one_that_is_cut_short_before_it_has_begun_leaves_nothing() -> None:
+    told: Told = []
+    behaviour = InTask()
+    async with owner() as (node, process):
+        errand = beside(process, behaviour, told)
+        errand.cancel()
+        await errand.gone.wait()
+
+        assert [type(error) for error in told] == [trio.Cancelled]
+        assert len(behaviour.tasks) == 1
+        assert node.metas() == []
+
+
+async def test_a_node_that_has_ended_makes_none() -> None:
+    told: Told = []
+    async with owner() as (_, process):
+        kernel = process.kernel
+    with pytest.raises(NodeStoppedError):
+        beside(process, InTask(), told)
+
+    assert kernel.router.stopped
+    assert told == []
+
+
+class InPassing(InTask):
+    """Can do without waiting what ``init`` does, if it is told so."""
+
+    def __init__(self, can: bool) -> None:
+        super().__init__()
+        self.can = can
+
+    def _begin_in_passing(self) -> bool:
+        self.tasks.append("in passing")
+        return self.can
+
+
+@pytest.mark.parametrize("can", [False, True])
+async def test_one_that_can_begin_without_waiting_does_so_without_its_init(can: bool) -> None:
+    told: Told = []
+    behaviour = InPassing(can)
+    async with owner() as (_, process):
+        errand = beside(process, behaviour, told)
+        behaviour.gate.set()
+        await errand.gone.wait()
+
+        assert told == [None]
+        assert behaviour.tasks[0] == "in passing"
+        assert len(behaviour.tasks) == (2 if can else 3)

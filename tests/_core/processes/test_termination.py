@@ -1,0 +1,1112 @@
+"""The end of a process: one order, whatever the cause, in bounded time, whatever it does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Caller,
+    Crashed,
+    Custom,
+    Down,
+    Killed,
+    MetaProcess,
+    Name,
+    NameTakenError,
+    Node,
+    Normal,
+    NotAllowedError,
+    Reason,
+    Shutdown,
+    State,
+    TargetDownError,
+    Why,
+    open_node,
+)
+from ergo_py._core.processes import termination as termination_module
+from ergo_py._core.processes.termination import _force_ends, abandon
+from ergo_py._core.runtime import time_slices as time_slices_module
+from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, running_node
+
+
+def fail(me: Any) -> None:
+    raise Failed("on purpose")
+
+
+ENDS: dict[str, tuple[Callable[[Node, PID], object], Reason]] = {
+    "stopped": (lambda node, pid: node.send(pid, lambda me: me.stop("done")), Custom("done")),
+    "asked to exit": (lambda node, pid: node.send_exit(pid, "enough"), Custom("enough")),
+    "killed": (lambda node, pid: node.kill(pid), Killed()),
+    "crashed": (lambda node, pid: node.send(pid, fail), Crashed(Failed("on purpose"))),
+}
+EVERY_END = pytest.mark.parametrize("how", ENDS)
+
+
+# -- P7: the order -------------------------------------------------------------------------------------------------------
+
+
+class Recording(Puppet):
+    """Notes what can be seen of the world at each step of its end."""
+
+    def __init__(self, steps: list[Any], label: str) -> None:
+        super().__init__()
+        self.steps = steps
+        self.label = label
+
+    async def terminate(self, reason: Reason) -> None:
+        self.steps.append((self.label, "terminate begins"))
+        await trio.sleep(1)
+        self.steps.append((self.label, "terminate ends"))
+
+
+class Watcher(Puppet):
+    """Notes when it is told of an end, and what is left of the one who ended."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        super().__init__()
+        self.steps = steps
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        if isinstance(message, Down):
+            left = message.target in self.node.processes(), self.node.whereis("held")
+            self.steps.append(("watcher", "down", left))
+        else:
+            await super().handle_message(message, sender)
+
+
+@EVERY_END
+async def test_a_process_ends_in_one_order_whatever_the_cause(autojump_clock: MockClock, how: str) -> None:
+    end, reason = ENDS[how]
+    steps: list[Any] = []
+    async with running_node() as node:
+        watcher = await node.spawn(Watcher, steps)
+        pid = await node.spawn(Recording, steps, "parent", name="held")
+        for label in ("first child", "second child"):
+            await node.call(pid, lambda me, label=label: me.spawn(Recording, steps, label))
+        await node.call(watcher, lambda me: me.monitor(pid))
+
+        async def call() -> None:
+            with pytest.raises(TargetDownError) as caught:
+                await node.call(pid, lambda me: NO_REPLY, timeout=None)
+            steps.append(("caller", caught.value.reason))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await wait_all_tasks_blocked()
+            end(node, pid)
+            await wait_all_tasks_blocked()
+            refused = node.send(pid, "too late"), node.whereis("held")
+            await trio.sleep(2.5)
+            in_terminate = node.send(pid, "too late"), node.whereis("held")
+
+        await wait_all_tasks_blocked()
+        assert refused == in_terminate == (False, pid)
+        assert steps[:6] == [
+            ("second child", "terminate begins"),
+            ("second child", "terminate ends"),
+            ("first child", "terminate begins"),
+            ("first child", "terminate ends"),
+            ("parent", "terminate begins"),
+            ("parent", "terminate ends"),
+        ]
+        assert sorted(steps[6:], key=str) == [("caller", reason), ("watcher", "down", (False, None))]
+
+
+@EVERY_END
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async terminate", "plain terminate"])
+async def test_terminate_runs_exactly_once_with_the_reason(
+    autojump_clock: MockClock, how: str, asynchronous: bool
+) -> None:
+    end, reason = ENDS[how]
+    ends: list[Any] = []
+
+    class Async(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            ends.append(reason)
+            await trio.lowlevel.checkpoint()
+
+    class Plain(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            ends.append(reason)
+
+    async with running_node() as node:
+        pid = await node.spawn(Async if asynchronous else Plain)
+
+        end(node, pid)
+        await wait_all_tasks_blocked()
+        end(node, pid)
+        await wait_all_tasks_blocked()
+
+        assert ends == [reason]
+        assert node.processes() == []
+
+
+@EVERY_END
+async def test_everybody_who_watches_is_told_the_reason_once(autojump_clock: MockClock, how: str) -> None:
+    end, reason = ENDS[how]
+    heard: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Puppet, name="watched")
+        alias = await node.call(pid, lambda me: me.create_alias())
+        watcher = await node.spawn(Puppet, heard)
+        for target in (pid, "watched", alias):
+            await node.call(watcher, lambda me, target=target: me.monitor(target))
+
+        end(node, pid)
+        await wait_all_tasks_blocked()
+
+        assert heard == [Down(target, reason) for target in (pid, Name("watched", "test@localhost"), alias)]
+        assert node.info().relations == 0
+
+
+async def test_a_watcher_can_start_a_replacement_under_the_same_name_at_once(autojump_clock: MockClock) -> None:
+    names: list[Any] = []
+
+    class Keeper(Puppet):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            if isinstance(message, Down):
+                names.append(self.node.whereis("kept"))
+                self.monitor(await self.spawn(Puppet, name="kept"))
+            else:
+                await super().handle_message(message, sender)
+
+        async def handle_child_exit(self, child: PID, reason: Reason) -> None:
+            names.append("child exit")
+
+    async with running_node() as node:
+        keeper = await node.spawn(Keeper)
+
+        async def begin(me: Puppet) -> None:
+            me.monitor(await me.spawn(Puppet, name="kept"))
+
+        await node.call(keeper, begin)
+        for how in ENDS:
+            pid = node.whereis("kept")
+            assert pid is not None
+            ENDS[how][0](node, pid)
+            await wait_all_tasks_blocked()
+            assert node.whereis("kept") not in (None, pid)
+
+        assert [name for name in names if name != "child exit"] == [None] * len(ENDS)
+
+
+async def test_a_name_is_free_only_after_terminate_has_finished(autojump_clock: MockClock) -> None:
+    class Slow(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(3)
+
+    async with running_node() as node:
+        pid = await node.spawn(Slow, name="held")
+        node.kill(pid)
+        await trio.sleep(2.9)
+
+        with pytest.raises(NameTakenError):
+            await node.spawn(Puppet, name="held")
+        await node.wait_ended(pid)
+        successor = await node.spawn(Puppet, name="held")
+
+        assert trio.current_time() == 3
+        assert node.whereis("held") == successor
+
+
+@EVERY_END
+async def test_nothing_of_an_ended_process_remains_in_any_table(autojump_clock: MockClock, how: str) -> None:
+    end, _ = ENDS[how]
+    async with running_node() as node:
+        other = await node.spawn(Puppet, name="other")
+        pid = await node.spawn(Puppet, name="held")
+
+        async def take_one_of_everything(me: Puppet) -> None:
+            me.create_alias()
+            me.send_after(1_000, other, 1)
+            me.send_every(1_000, other, 1)
+            me.link(other)
+            me.monitor(other)
+            await me.spawn(Puppet)
+
+        await node.call(pid, take_one_of_everything)
+        await node.call(other, lambda me: me.link(pid))
+        await node.call(other, lambda me: setattr(me, "trap_exit", True))
+        node.add_logger(pid)
+
+        end(node, pid)
+        await wait_all_tasks_blocked()
+
+        info = node.info()
+        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (1, 1, 0, 0, 0)
+        assert node._kernel._loggers == {}
+        assert list(node._kernel.roots) == [other]
+
+
+async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as_the_living(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        keeper = await node.spawn(Puppet)
+        await node.call(keeper, lambda me: setattr(me, "trap_exit", True))
+
+        for round_ in range(200):
+            pid = await node.spawn(Puppet, name=f"name {round_ % 7}")
+            await node.call(keeper, lambda me, pid=pid: (me.link(pid), me.monitor(pid)))
+            await node.call(pid, lambda me: (me.link(keeper), me.monitor(keeper), me.create_alias()))
+            ENDS[list(ENDS)[round_ % len(ENDS)]][0](node, pid)
+            await wait_all_tasks_blocked()
+
+        relations = node._kernel.relations
+        info = node.info()
+        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (1, 0, 0, 0, 0)
+        assert not relations._by_watcher
+        assert not relations._by_target
+
+
+async def test_timers_of_an_ended_process_do_not_fire(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    async with running_node() as node:
+        receiver = await node.spawn(Recorder, heard)
+        pid = await node.spawn(Puppet)
+        await node.call(pid, lambda me: (me.send_after(1, receiver, "once"), me.send_every(1, receiver, "often")))
+
+        node.kill(pid)
+        await trio.sleep(5)
+
+        assert heard == []
+
+
+# -- children: within their time -----------------------------------------------------------------------------------------
+
+
+async def test_a_child_that_does_not_end_when_asked_is_killed_after_its_shutdown_time(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        parent = await node.spawn(Witness, ends)
+        child = await node.call(parent, lambda me: me.spawn(Witness, ends, shutdown=2))
+        node.send(child, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await node.wait_ended(parent)
+
+        assert ends == [Killed(), Custom("enough")]
+        assert trio.current_time() == 2
+
+
+async def test_a_child_is_asked_to_shut_down_and_may_finish_what_it_does(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    done: list[str] = []
+
+    async def finish(me: Puppet) -> None:
+        await trio.sleep(1.5)
+        done.append("finished")
+
+    async with running_node() as node:
+        parent = await node.spawn(Witness, ends)
+        child = await node.call(parent, lambda me: me.spawn(Witness, ends, shutdown=2))
+        node.send(child, finish)
+        await wait_all_tasks_blocked()
+
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        assert done == ["finished"]
+        assert ends == [Shutdown(), Killed()]
+
+
+class Sleeper(Puppet):
+    """Notes in which task its last word is said, and with which reason."""
+
+    def __init__(self, notes: list[Any]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def terminate(self, reason: Reason) -> None:
+        self.notes.append((trio.lowlevel.current_task().name, reason))
+        self.send("watcher", "last word")
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["that never woke", "that has served"])
+async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(autojump_clock: MockClock, served: bool) -> None:
+    notes: list[Any] = []
+    heard: list[Any] = []
+    async with running_node() as node:
+        watcher = await node.spawn(Puppet, heard, name="watcher")
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Sleeper, notes, name="held"))
+        await node.call(watcher, lambda me: me.monitor(child))
+        if served:
+            await node.call(child, lambda me: me.send_after(1, "watcher", "never"))
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await trio.sleep(2)
+
+        assert notes == [("Puppet", Shutdown())]
+        assert heard == [Down(child, Shutdown()), "last word"]
+        assert node.processes() == [watcher]
+        assert node.whereis("held") is None
+
+
+async def test_calls_that_a_sleeping_child_has_put_off_are_answered_when_its_owner_ends(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Sleeper, []))
+
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def call() -> None:
+                with pytest.raises(TargetDownError) as caught:
+                    await node.call(child, lambda me: NO_REPLY, timeout=None)
+                assert caught.value.reason == Shutdown()
+
+            await wait_all_tasks_blocked()
+            node.send_exit(parent, "enough")
+
+        assert node.processes() == []
+
+
+async def test_a_sleeping_child_whose_terminate_raises_ends_with_its_owner(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Raising(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            raise Failed("in terminate")
+
+    async with running_node(log_output="json", log_level="error") as node:
+        parent = await node.spawn(Puppet)
+        for _ in range(2):
+            await node.call(parent, lambda me: me.spawn(Raising))
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == []
+        assert capsys.readouterr().err.count("terminate raised") == 2
+
+
+async def test_a_child_with_no_shutdown_time_is_killed_at_once(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        parent = await node.spawn(Witness, ends)
+        await node.call(parent, lambda me: me.spawn(Witness, ends, shutdown=0))
+
+        node.send_exit(parent, "enough")
+        await node.wait_ended(parent)
+
+        assert ends == [Killed(), Custom("enough")]
+
+
+async def test_a_child_with_an_infinite_shutdown_time_is_waited_for(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    async with running_node(limit=10_000) as node:
+        parent = await node.spawn(Witness, ends)
+        child = await node.call(parent, lambda me: me.spawn(Witness, ends, shutdown=float("inf")))
+        gate = trio.Event()
+        node.send(child, lambda me: gate.wait())
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await trio.sleep(5_000)
+        before = list(ends)
+        gate.set()
+        await node.wait_ended(parent)
+
+        assert before == []
+        assert ends == [Shutdown(), Custom("enough")]
+
+
+async def test_a_child_that_traps_exits_ends_when_its_parent_does(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    class Trapping(Witness):
+        def init(self) -> None:
+            self.trap_exit = True
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        await node.call(parent, lambda me: me.spawn(Trapping, ends))
+
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        assert ends == [Shutdown()]
+        assert trio.current_time() == 0
+
+
+async def test_a_parent_killed_while_it_waits_for_its_children_takes_them_along_faster(
+    autojump_clock: MockClock,
+) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        parent = await node.spawn(Witness, ends, "parent")
+        child = await node.call(parent, lambda me: me.spawn(Witness, ends, "child", shutdown=1_000))
+        node.send(child, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+        node.send_exit(parent, "enough")
+        await trio.sleep(1)
+
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        assert ends == ["child", "parent"]
+        assert trio.current_time() < 3
+
+
+class Reception(MetaProcess):
+    """Stands for a server: it says which children of its owner are sessions."""
+
+    sessions: Sequence[PID] = ()
+    is_open = True
+
+    async def start(self) -> None:
+        await trio.sleep_forever()
+
+    def _stop_accepting(self) -> list[Any]:
+        self.is_open = False
+        return [self._meta.router.processes[pid] for pid in self.sessions]
+
+
+async def test_sessions_end_together_before_the_others_and_their_owner_gives_them_their_time(
+    autojump_clock: MockClock,
+) -> None:
+    steps: list[Any] = []
+
+    class Guest(Puppet):
+        async def pre_stop(self, reason: Reason) -> None:
+            steps.append(("session", trio.current_time(), reception.is_open))
+            await trio.sleep(3)
+
+    reception = Reception()
+    async with running_node() as node:
+        owner = await node.spawn(Puppet, shutdown=2)
+        await node.call(owner, lambda me: me.spawn_meta(reception))
+        reception.sessions = [await node.call(owner, lambda me: me.spawn(Guest)) for _ in range(3)]
+        await node.call(owner, lambda me: me.spawn(Recording, steps, "other"))
+
+    assert steps[:3] == [("session", 0, False)] * 3
+    assert [step[0] for step in steps[3:]] == ["other", "other"]
+    assert node.exit_report is not None
+    assert node.exit_report.killed == ()
+
+
+async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(autojump_clock: MockClock) -> None:
+    class Owner(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(100)
+
+    reception = Reception()
+    async with running_node() as node:
+        owner = await node.spawn(Owner, shutdown=1, terminate_timeout=50)
+        await node.call(owner, lambda me: me.spawn_meta(reception))
+        reception.sessions = [await node.call(owner, lambda me: me.spawn(Puppet))]
+
+    assert node.exit_report is not None
+    assert [one.pid for one in node.exit_report.killed] == [owner]
+    assert node.exit_report.seconds < 10
+
+
+# -- faults in terminate -------------------------------------------------------------------------------------------------
+
+
+async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+
+    class Endless(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    async with running_node() as node:
+        pid = await node.spawn(Endless, name="endless", terminate_timeout=2)
+        watcher = await node.spawn(Puppet, heard)
+        await node.call(watcher, lambda me: me.monitor(pid))
+
+        node.send_exit(pid, "enough")
+        reason = await node.wait_ended(pid)
+        await wait_all_tasks_blocked()
+
+        assert trio.current_time() == 2
+        assert reason == Custom("enough")
+        assert heard == [Down(pid, Custom("enough"))]
+        assert node.whereis("endless") is None
+
+
+@EVERY_END
+async def test_a_terminate_that_does_not_let_itself_be_cut_off_is_left_behind(
+    autojump_clock: MockClock, how: str
+) -> None:
+    class Deaf(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+
+    async with running_node() as node:
+        heard: list[Any] = []
+        watcher = await node.spawn(Puppet, heard)
+        pid = await node.spawn(Deaf, name="deaf", terminate_timeout=2)
+        await node.call(watcher, lambda me: me.monitor(pid))
+        end, reason = ENDS[how]
+
+        end(node, pid)
+        told = await node.wait_ended(pid)
+        await wait_all_tasks_blocked()
+
+        assert told == reason
+        assert 2 < trio.current_time() <= 4
+        assert heard == [Down(pid, reason)]
+        assert node.whereis("deaf") is None
+        assert [one.pid for one in node._kernel.abandoned] == [pid]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "plain"])
+@EVERY_END
+async def test_a_terminate_that_raises_changes_neither_the_reason_nor_the_order(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], how: str, asynchronous: bool
+) -> None:
+    end, reason = ENDS[how]
+    heard: list[Any] = []
+
+    class Plain(Puppet):
+        def terminate(self, reason: Reason) -> None:
+            raise Failed("in terminate")
+
+    class Async(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.lowlevel.checkpoint()
+            raise Failed("in terminate")
+
+    async with running_node(log_output="json", log_level="error") as node:
+        pid = await node.spawn(Async if asynchronous else Plain, name="held")
+        watcher = await node.spawn(Puppet, heard)
+        await node.call(watcher, lambda me: me.monitor(pid))
+
+        end(node, pid)
+        await wait_all_tasks_blocked()
+
+        assert heard == [Down(pid, reason)]
+        assert node.whereis("held") is None
+        assert node.processes() == [watcher]
+        assert "terminate raised" in capsys.readouterr().err
+
+
+async def test_terminate_is_shielded_from_a_kill_that_came_before_it(autojump_clock: MockClock) -> None:
+    done: list[str] = []
+
+    class Careful(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(1)
+            done.append("released")
+
+    async with running_node() as node:
+        pid = await node.spawn(Careful)
+        node.send(pid, lambda me: trio.Event().wait())
+        await wait_all_tasks_blocked()
+
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        assert done == ["released"]
+
+
+async def test_a_kill_during_terminate_cuts_it_short(autojump_clock: MockClock) -> None:
+    class Endless(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep_forever()
+
+    async with running_node() as node:
+        pid = await node.spawn(Endless, terminate_timeout=1_000)
+        node.send_exit(pid, "enough")
+        await trio.sleep(1)
+
+        node.kill(pid)
+        reason = await node.wait_ended(pid)
+
+        assert reason == Custom("enough")
+        assert trio.current_time() == 1
+
+
+async def test_terminate_cannot_start_what_would_outlive_it(autojump_clock: MockClock) -> None:
+    refused: dict[str, str] = {}
+
+    class Late(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            verbs: dict[str, Callable[[], Any]] = {
+                "spawn": lambda: self.spawn(Puppet, name="late"),
+                "link": lambda: self.link("other"),
+                "monitor": lambda: self.monitor("other"),
+                "register": lambda: self.register("late"),
+                "create_alias": self.create_alias,
+                "send_after": lambda: self.send_after(1, "other", 1),
+                "send_every": lambda: self.send_every(1, "other", 1),
+                "stop": self.stop,
+                "trap_exit": lambda: setattr(self, "trap_exit", True),
+            }
+            for name, verb in verbs.items():
+                try:
+                    result = verb()
+                    if result is not None:
+                        await result
+                except NotAllowedError as error:
+                    refused[name] = str(error)
+
+    async with running_node() as node:
+        other = await node.spawn(Puppet, name="other")
+        pid = await node.spawn(Late)
+
+        node.send_exit(pid, "enough")
+        await wait_all_tasks_blocked()
+
+        info = node.info()
+        assert len(refused) == 9
+        assert all("before the process stops" in text for text in refused.values())
+        assert node.processes() == [other]
+        assert (info.names, info.aliases, info.relations, info.timers) == (1, 0, 0, 0)
+
+
+async def test_terminate_may_send_call_and_reply(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    answers: list[Any] = []
+
+    class Polite(Puppet):
+        def keep(self, caller: Caller) -> object:
+            self.caller = caller
+            return NO_REPLY
+
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            self.caller = caller
+            return NO_REPLY
+
+        async def terminate(self, reason: Reason) -> None:
+            self.send("other", "goodbye")
+            heard.append(await self.call("other", lambda me: "answered"))
+            self.reply(self.caller, "the last word")
+
+    async with running_node() as node:
+        await node.spawn(Puppet, heard, name="other")
+        pid = await node.spawn(Polite)
+
+        async def call() -> None:
+            answers.append(await node.call(pid, 1, timeout=None))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await wait_all_tasks_blocked()
+            node.send_exit(pid, "enough")
+
+        assert heard == ["goodbye", "answered"]
+        assert answers == ["the last word"]
+
+
+# -- those that will not end ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fast_clock() -> MockClock:
+    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for those who always move."""
+    return MockClock(rate=20.0)
+
+
+class Rude(Actor):
+    """Answers every cancellation with an exception of its own, and goes on."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        while True:
+            try:
+                await trio.sleep(1)
+            except BaseException:
+                try:
+                    raise Failed("not now") from None
+                except Failed:
+                    continue
+
+
+class StubbornEnd(Actor):
+    """Will not come to an end in ``terminate``."""
+
+    def handle_message(self, message: Any, sender: Any) -> None:
+        self.stop()
+
+    async def terminate(self, reason: Reason) -> None:
+        while True:
+            try:
+                await trio.sleep(1)
+            except BaseException:
+                pass
+
+
+@pytest.mark.parametrize("behaviour", [Stubborn, Shielded, Rude, StubbornEnd])
+async def test_a_child_that_will_not_end_is_left_behind(fast_clock: MockClock, behaviour: type[Actor]) -> None:
+    heard: list[Any] = []
+    ends: list[Any] = []
+    async with running_node(limit=600) as node:
+        watcher = await node.spawn(Puppet, heard)
+        parent = await node.spawn(Witness, ends)
+        child = await node.call(
+            parent, lambda me: me.spawn(behaviour, name="stubborn", shutdown=0.1, terminate_timeout=0.1)
+        )
+        await node.call(watcher, lambda me: me.monitor(child))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+        node.send(child, "never handled")
+
+        node.send_exit(parent, "enough")
+        reason = await node.wait_ended(parent)
+        await node.call(watcher, lambda me: None)
+
+        assert reason == Custom("enough")
+        assert ends == [Custom("enough")]
+        assert [type(message) for message in heard] == [Down]
+        assert node.processes() == [watcher]
+        assert node.whereis("stubborn") is None
+        # One that ends by itself may have been left before the message above was sent: this clock is fast.
+        before = node.info().dead_letters.get(Why.NO_PROCESS, 0)
+        assert node.send(child, 1) is False
+        assert node.info().dead_letters[Why.NO_PROCESS] == before + 1
+
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
+
+
+async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_behind_once(
+    fast_clock: MockClock,
+) -> None:
+    heard: list[Any] = []
+    async with running_node(limit=600) as node:
+        watcher = await node.spawn(Puppet, heard)
+        pid = await node.spawn(StubbornEnd, name="stubborn", terminate_timeout=100)
+        await node.call(watcher, lambda me: me.monitor(pid))
+        node.send(pid, "begin")
+        await wait_all_tasks_blocked()
+        process = node._router.processes[pid]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(process.abandon)
+            nursery.start_soon(process.abandon)
+        left = pid in node.processes()
+        await node.call(watcher, lambda me: None)
+
+    assert not left
+    assert [type(message) for message in heard] == [Down]
+    assert node.exit_report is not None
+    assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
+
+
+async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Shielded, shutdown=2, terminate_timeout=3))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+
+        node.send_exit(parent, "enough")
+        await node.wait_ended(parent)
+
+        assert trio.current_time() == 2 + 3 + 0.5 + 0.5
+
+
+async def test_a_call_to_a_process_that_is_left_behind_ends(autojump_clock: MockClock) -> None:
+    reasons: list[Any] = []
+
+    class StubbornServer(Actor):
+        async def handle_call(self, request: Any, caller: Caller) -> object:
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+            return None
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(StubbornServer, shutdown=1, terminate_timeout=1))
+
+        async def call(request: str) -> None:
+            with pytest.raises(TargetDownError) as caught:
+                await node.call(child, request, timeout=None)
+            reasons.append(caught.value.reason)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, "in progress")
+            await wait_all_tasks_blocked()
+            nursery.start_soon(call, "queued")
+            await wait_all_tasks_blocked()
+            node.kill(parent)
+
+        assert reasons == [Killed(), Killed()]
+
+
+async def test_children_of_a_process_that_is_left_behind_end_with_it(fast_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    class StubbornParent(Stubborn):
+        async def init(self) -> None:
+            await self.spawn(Witness, ends, "grandchild")
+
+    async with running_node(limit=600) as node:
+        root = await node.spawn(Puppet)
+        child = await node.call(root, lambda me: me.spawn(StubbornParent, shutdown=1, terminate_timeout=1))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+
+        node.kill(root)
+        await node.wait_ended(root)
+
+        assert ends == ["grandchild"]
+        assert node.processes() == []
+
+
+async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock) -> None:
+    heard: list[Any] = []
+    gate = trio.Event()
+
+    class Lingering(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+            self.send("other", "from the beyond")
+
+    async with running_node() as node:
+        await node.spawn(Recorder, heard, name="other")
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Lingering, shutdown=1, terminate_timeout=1))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert heard == []
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
+async def test_what_is_left_behind_with_tasks_of_its_own_does_no_harm_when_they_end(
+    autojump_clock: MockClock, raises: bool
+) -> None:
+    gate = trio.Event()
+
+    class WithTasks(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.endure)
+
+        async def endure(self) -> None:
+            with trio.CancelScope(shield=True):
+                await gate.wait()
+            if raises:
+                raise Failed("too late")
+
+    async with running_node() as node:
+        other = await node.spawn(Puppet)
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(WithTasks, shutdown=1, terminate_timeout=1))
+        node.send(child, "begin")
+        await wait_all_tasks_blocked()
+        node.kill(parent)
+        await node.wait_ended(parent)
+
+        gate.set()
+        await wait_all_tasks_blocked()
+
+        assert node.processes() == [other]
+        assert await node.call(other, lambda me: "alive") == "alive"
+
+
+async def test_a_process_that_is_stopping_shows_it(autojump_clock: MockClock) -> None:
+    class Slow(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(1)
+
+    async with running_node() as node:
+        pid = await node.spawn(Slow)
+        node.send_exit(pid, Normal())
+        await wait_all_tasks_blocked()
+
+        info = node.process_info(pid)
+
+        assert (info.state, info.callback) == (State.STOPPING, "terminate")
+        assert node.alive() == [f"<{info.behaviour} {pid}> stopping in terminate"]
+
+
+async def test_an_exit_asked_for_twice_is_one_end(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+    async with running_node() as node:
+        pid = await node.spawn(Witness, ends)
+
+        node.send_exit(pid, "first")
+        node.send_exit(pid, "second")
+        node.kill(pid)
+        node.send(pid, lambda me: me.stop("third"))
+        await wait_all_tasks_blocked()
+
+        assert len(ends) == 1
+        assert node.processes() == []
+
+
+async def test_one_who_has_ended_cannot_be_abandoned() -> None:
+    async with running_node() as node:
+        pid = await node.spawn(Puppet)
+        process = node._router.processes[pid]
+        node.kill(pid)
+        await node.wait_ended(pid)
+
+        await abandon(process)
+
+    assert node.exit_report is not None
+    assert node.exit_report.abandoned == ()
+
+
+async def test_one_who_is_abandoned_takes_its_children_along(autojump_clock: MockClock) -> None:
+    ends: list[Any] = []
+
+    class Parent(Stubborn):
+        async def init(self) -> None:
+            self.child = await self.spawn(Witness, ends, "child", name="child")
+
+    async with running_node() as node:
+        pid = await node.spawn(Parent, shutdown=1.0, terminate_timeout=1.0)
+        node.send(pid, "hold on")
+        await wait_all_tasks_blocked()
+        process = node._router.processes[pid]
+
+        await abandon(process)
+
+        assert node.whereis("child") is None
+        assert node.processes() == []
+    assert ends == ["child"]
+
+
+async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> None:
+    heard: list[Any] = []
+
+    class Prepares(Puppet):
+        def pre_restart(self, reason: Reason) -> None:
+            heard.append(reason)
+
+    async with running_node() as node:
+        pid = await node.spawn(Prepares)
+
+        node.send_exit(pid, "enough")
+        reason = await node.wait_ended(pid)
+
+    assert reason == Custom("enough")
+    assert heard == []
+
+
+# -- a program that stood still ---------------------------------------------------------------------------------------
+
+
+class Lingering(Puppet):
+    """Takes until it is let go to say its last word."""
+
+    def __init__(self, let_go: trio.Event, ended: list[str]) -> None:
+        super().__init__()
+        self.let_go = let_go
+        self.ended = ended
+
+    async def terminate(self, reason: Reason) -> None:
+        await self.let_go.wait()
+        self.ended.append(str(reason))
+
+
+async def test_time_in_which_the_program_stood_still_cuts_no_last_word_off_and_kills_nobody(
+    mock_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    let_go, ended = trio.Event(), list[str]()
+    async with open_node(watchdog=None, log_output="json") as node:
+        owner = await node.spawn(Puppet)
+        await node.call(owner, lambda me: me.spawn(Lingering, let_go, ended))
+        node.send_exit(owner)
+        await wait_all_tasks_blocked()
+
+        # Stopped and continued: the clock has gone on, and nothing has run since then.
+        for _ in range(3):
+            mock_clock.jump(6.0)
+            await wait_all_tasks_blocked()
+        let_go.set()
+        await wait_all_tasks_blocked()
+        assert node.processes() == []
+
+    assert ended == ["shutdown"]
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_node(watchdog=None, log_output="json") as node:
+        lingering = await node.spawn(Lingering, trio.Event(), [], terminate_timeout=3.5)
+        began = trio.current_time()
+        node.send_exit(lingering)
+        await node.wait_ended(lingering)
+        assert trio.current_time() - began == pytest.approx(3.5)
+
+    assert "terminate was cut off" in capsys.readouterr().err
+
+
+# -- many at once --------------------------------------------------------------------------------------------------------
+
+
+async def test_many_are_killed_in_slices_and_others_run_in_between(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_slices_module, "_SLICE", 0.0)
+    turns = 0
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with running_node() as node:
+        pids = [await node.spawn(Puppet) for _ in range(2000)]
+        await wait_all_tasks_blocked()
+        processes = node._kernel.router.processes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour)
+            await trio.lowlevel.checkpoint()
+            work, before = _force_ends([[processes[pid] for pid in pids]]), turns
+            await time_slices_module.in_slices(work)
+            nursery.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+
+        # One for each slice, but for the last: the scheduler shuffles its tasks.
+        assert turns - before >= 2000 // 256 - 1
+        assert node.processes() == []
+
+
+async def test_a_child_that_its_owner_asks_while_many_are_killed_is_not_cut_short(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_slices_module, "_SLICE", 0.0)
+    monkeypatch.setattr(termination_module, "_MANY", 1)
+    steps: list[Any] = []
+
+    class Slow(Puppet):
+        async def terminate(self, reason: Reason) -> None:
+            steps.append(reason)
+            await trio.sleep(0.1)
+            steps.append("done")
+
+    async with running_node() as node:
+        parent = await node.spawn(Puppet)
+        child = await node.call(parent, lambda me: me.spawn(Slow))
+        # Killed after the parent, and before its child: meanwhile the parent asks that to end.
+        for _ in range(20):
+            await node.spawn(Puppet)
+        await wait_all_tasks_blocked()
+        process = node._kernel.router.processes[child]
+        await termination_module.kill_all(dict(node._kernel.roots))
+
+        assert steps == [Shutdown(), "done"]
+        assert not process.forced
+        assert node.processes() == []

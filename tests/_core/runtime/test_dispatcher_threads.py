@@ -1,0 +1,207 @@
+"""Crews: threads that take jobs in turn, and go home when nobody needs them."""
+
+import os
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import PINNED, POOL, BadInputError, Dispatcher, Pinned, Pod
+from ergo_py._core.runtime.bridge import Bridge
+from ergo_py._core.runtime.dispatcher_threads import Crew, Crews, Job
+from ergo_py._core.runtime.thread_fairness import Breather
+
+
+class Yard:
+    """Crews without a node."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.warnings: list[str] = []
+        self.breather = Breather()
+        self.bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), self.errors.append)
+        self.crews = Crews(self.bridge, self.breather, lambda dispatcher, why: self.warnings.append(str(dispatcher)))
+
+    async def do(self, dispatcher: Dispatcher, *functions: Any) -> list[Any]:
+        """Have a crew do some jobs, and wait until it has."""
+        crew = self.crews.join(dispatcher, 1)
+        done = [trio.Event() for _ in functions]
+        jobs = [Job(function, event.set) for function, event in zip(functions, done, strict=True)]
+        for job in jobs:
+            crew.put(job)
+        with trio.fail_after(10):
+            for event in done:
+                await event.wait()
+        self.crews.leave(crew)
+        return [job.outcome.unwrap() for job in jobs if job.outcome is not None]
+
+
+async def test_the_jobs_of_one_thread_are_done_in_order() -> None:
+    order: list[int] = []
+    yard = Yard()
+
+    def note(number: int) -> int:
+        order.append(number)
+        return number
+
+    results = await yard.do(PINNED, *[lambda number=number: note(number) for number in range(50)])
+
+    assert results == order == list(range(50))
+
+
+async def test_an_error_of_a_job_is_its_outcome_and_the_thread_goes_on() -> None:
+    def fail() -> None:
+        raise SystemExit(3)
+
+    yard = Yard()
+    crew = yard.crews.join(PINNED, 1)
+    failing, event = Job(fail, lambda: None), trio.Event()
+    following = Job(threading.get_ident, event.set)
+
+    crew.put(failing)
+    crew.put(following)
+    with trio.fail_after(10):
+        await event.wait()
+    yard.crews.leave(crew)
+
+    assert failing.outcome is not None
+    with pytest.raises(SystemExit):
+        failing.outcome.unwrap()
+    assert following.outcome is not None
+
+
+async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_cannot_be() -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), trio.Event()
+
+    def work() -> bool:
+        begun.set()
+        return go_on.wait(10)
+
+    yard = Yard()
+    crew = yard.crews.join(PINNED, 1)
+    done: list[str] = []
+    first, second, third = Job(work, lambda: None), Job(lambda: done.append("2"), lambda: None), Job(bool, ended.set)
+    for job in (first, second, third):
+        crew.put(job)
+    assert await trio.to_thread.run_sync(begun.wait, 10)
+
+    withdrawn = [first.withdraw(), second.withdraw(), second.withdraw()]
+    stack = first.stack()
+    go_on.set()
+    with trio.fail_after(10):
+        await ended.wait()
+    yard.crews.leave(crew)
+
+    assert withdrawn == [False, True, False]
+    assert "in work" in stack
+    assert first.stack() == ""
+    assert done == []
+
+
+def _look(found: list[object], crew: Crew) -> None:
+    found.append(crew.holder())
+
+
+async def test_who_has_the_only_thread_is_known_while_it_has_it() -> None:
+    yard = Yard()
+    found: list[object] = []
+    for dispatcher in (PINNED, Pod("io"), POOL("io", 2)):
+        crew, ended = yard.crews.join(dispatcher, 1), trio.Event()
+        job = Job(partial(_look, found, crew), ended.set, "owner")
+
+        crew.put(job)
+        with trio.fail_after(30):
+            await ended.wait()
+        found.append(crew.holder())
+        yard.crews.leave(crew)
+
+    assert found == ["owner", None] * 2 + [None, None]
+
+
+async def test_a_crew_is_shared_by_name_and_kind_and_counted() -> None:
+    yard = Yard()
+
+    crews = [yard.crews.join(one, 1) for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)]
+    counted = yard.crews.threads
+    left = []
+    for crew in crews:
+        yard.crews.leave(crew)
+        left.append(yard.crews.threads)
+
+    assert crews[0] is crews[1]
+    assert len(set(map(id, crews))) == 5
+    assert counted == 6
+    assert left == [6, 4, 3, 2, 1, 0]
+
+
+async def test_one_that_exists_and_is_another_is_refused_until_it_is_gone() -> None:
+    yard = Yard()
+    crew = yard.crews.join(POOL("a", 2), 1)
+
+    with pytest.raises(BadInputError, match="which exists and is used by 1"):
+        yard.crews.join(POOL("a", 1), 2)
+    yard.crews.leave(crew)
+    other = yard.crews.join(POOL("a", 1), 3)
+    yard.crews.leave(other)
+
+    assert yard.crews.threads == 0
+
+
+async def test_threads_are_named_after_their_dispatcher() -> None:
+    yard = Yard()
+
+    names = [
+        *await yard.do(PINNED, lambda: threading.current_thread().name),
+        *await yard.do(Pod("io"), lambda: threading.current_thread().name),
+        *await yard.do(POOL("io", 1), lambda: threading.current_thread().name),
+    ]
+
+    assert names == ["pinned-1", "io-pod", "io-1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
+async def test_a_thread_stays_on_its_cpu_and_its_neighbours_do_not() -> None:
+    yard = Yard()
+    everything = os.sched_getaffinity(0)
+    cpu = min(everything)
+
+    [allowed] = await yard.do(Pinned(cpu), lambda: os.sched_getaffinity(0))
+    [others] = await yard.do(PINNED, lambda: os.sched_getaffinity(0))
+
+    assert (allowed, others) == ({cpu}, everything)
+    assert yard.warnings == []
+
+
+async def test_a_cpu_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard()
+    await yard.do(Pinned(100_000), bool)
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+
+    await yard.do(Pod("io", cpu=0), bool)
+
+    assert yard.warnings == ["pinned to CPU 100000", "pod io on CPU 0"]
+
+
+async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard = Yard()
+    started: list[threading.Thread] = []
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        original(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        yard.crews.join(POOL("pool", 5), 1)
+
+    for thread in started:
+        thread.join(20)
+    assert [thread.is_alive() for thread in started] == [False, False]
+    assert yard.crews.threads == 0
+    monkeypatch.undo()
+    assert await yard.do(POOL("pool", 2), lambda: "done") == ["done"]

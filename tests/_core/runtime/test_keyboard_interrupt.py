@@ -1,0 +1,458 @@
+"""Ctrl-C under plain ``trio.run``: wherever it strikes, the node stops in order, and the program gets it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+
+from ergo_py import Actor, Caller, ChildSpec, Node, Shutdown, Supervisor, SupervisorSpec, open_node
+from ergo_py._core import kernel
+from ergo_py._core import node_lifecycle as node_lifecycle_module
+from ergo_py._core.messaging import clock, router
+from ergo_py._core.processes import message_loop as message_loop_module
+from ergo_py._core.processes import spawn as spawning_module
+from ergo_py._core.processes import termination as termination_module
+from ergo_py._core.runtime import bridge
+from ergo_py._core.runtime import keyboard_interrupt as keyboard_interrupt_module
+from ergo_py._core.tables import child_slot as child_slot_module
+from ergo_py._core.tables import mailbox
+from tests.support import Shielded, Witness
+
+
+@pytest.fixture(autouse=True)
+def default_handler() -> Iterator[None]:
+    """As in a program: whoever runs the tests may have another handler, and then trio does not take the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+class Fragile(Actor):
+    def handle_message(self, message: Any, sender: Any) -> None:
+        raise ValueError(message)
+
+
+class Busy(Actor):
+    """Does, on each message, a bit of everything."""
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        child = await self.spawn(Fragile)
+        self.monitor(child)
+        self.send(child, "crash")
+        await self.call("server", 1)
+        self.send("fragile", "crash")
+        self.kill(await self.spawn(Server))
+        self.send_after(0.001, self.pid, message)
+
+    def handle_child_exit(self, child: Any, reason: Any) -> None:
+        pass
+
+
+class Server(Actor):
+    async def handle_call(self, request: Any, caller: Caller) -> object:
+        await trio.lowlevel.checkpoint()
+        return request
+
+    async def terminate(self, reason: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+POINTS: list[tuple[Any, str]] = [
+    (termination_module, "_begin"),
+    (termination_module, "_release"),
+    (termination_module, "answer"),
+    (termination_module, "_can_end_asleep"),
+    (termination_module, "drop_seats"),
+    (kernel.Kernel, "tell"),
+    (kernel.Kernel, "note_crash"),
+    (clock.Clock, "arm_call"),
+    (clock.Clock, "arm_timer"),
+    (router.Router, "signal"),
+    (mailbox.Mailbox, "push_first"),
+    (child_slot_module.Seat, "vacate"),
+    (child_slot_module.Seat, "occupy"),
+    (message_loop_module, "check_plain"),
+    (spawning_module, "undo"),
+    (bridge.Bridge, "close"),
+    (node_lifecycle_module, "as_ended"),
+]
+
+
+@pytest.mark.parametrize("place, name", POINTS, ids=lambda part: getattr(part, "__name__", part))
+def test_wherever_it_strikes_the_node_stops_in_order_and_the_program_gets_it(
+    monkeypatch: pytest.MonkeyPatch, place: Any, name: str
+) -> None:
+    armed: list[bool] = []
+    ends: list[Any] = []
+    opened: list[Node] = []
+    original = getattr(place, name)
+
+    def interrupted(*args: Any, **keywords: Any) -> Any:
+        if armed:
+            armed.clear()
+            press()
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(place, name, interrupted)
+
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with open_node(log_output="none", watchdog=None) as node:
+                opened.append(node)
+                await node.spawn(Witness, ends)
+                children = [ChildSpec("server", Server), ChildSpec("fragile", Fragile), ChildSpec("busy", Busy)]
+                await node.spawn(Supervisor, SupervisorSpec(children, intensity=1_000_000))
+                node.send("busy", "begin")
+                armed.append(True)
+                if (
+                    place is bridge.Bridge
+                    or place is node_lifecycle_module
+                    or name in ("_can_end_asleep", "drop_seats")
+                ):
+                    return
+                if place is spawning_module:
+                    await node.spawn(Unwilling)
+                await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert not armed
+    assert ends == [Shutdown()]
+    report = opened[0].exit_report
+    assert report is not None
+    assert (report.killed, report.abandoned) == ((), ())
+
+
+class Unwilling(Actor):
+    def init(self) -> None:
+        raise ValueError("not now")
+
+
+def test_a_body_may_catch_it_as_under_trio_alone() -> None:
+    caught: list[str] = []
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None):
+            try:
+                press()
+                await trio.sleep_forever()
+            except KeyboardInterrupt:
+                caught.append("inside")
+
+    trio.run(main)
+
+    assert caught == ["inside"]
+
+
+def test_a_callback_is_not_struck() -> None:
+    steps: list[str] = []
+
+    class Works(Actor):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            press()
+            steps.append("went on")
+            await trio.lowlevel.checkpoint()
+            steps.append("finished")
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None) as node:
+            node.send(await node.spawn(Works), 1)
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert steps == ["went on", "finished"]
+
+
+def test_a_second_one_while_the_node_stops_ends_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
+    ends: list[Any] = []
+    opened: list[Node] = []
+
+    class Slow(Witness):
+        async def terminate(self, reason: object) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+            press()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.ends.append("cut off")
+
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with open_node(log_output="none", watchdog=None) as node:
+                opened.append(node)
+                await node.spawn(Slow, ends, terminate_timeout=1_000)
+                await trio.sleep(0.001)
+                press()
+                await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert ends == ["cut off"]
+    assert opened[0].exit_report is not None
+    assert len(opened[0].exit_report.killed) == 1
+
+
+def test_one_that_comes_only_while_the_node_stops_is_not_lost() -> None:
+    ends: list[Any] = []
+
+    class Presses(Witness):
+        async def terminate(self, reason: object) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+            press()
+            await trio.lowlevel.checkpoint()
+            self.ends.append(reason)
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None) as node:
+            await node.spawn(Presses, ends)
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert ends == [Shutdown()]
+
+
+def test_one_that_comes_while_the_node_opens_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = kernel.Kernel
+
+    def interrupted(*args: Any, **keywords: Any) -> Any:
+        press()
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(node_lifecycle_module, "Kernel", interrupted)
+
+    async def main() -> None:
+        async with open_node(log_output="none"):
+            raise AssertionError("there is no node")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert threading.active_count() == len(threading.enumerate())
+
+
+def test_two_at_once_are_one() -> None:
+    ends: list[Any] = []
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None) as node:
+            await node.spawn(Witness, ends)
+            press()
+            press()
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert ends == [Shutdown()]
+
+
+def test_code_that_blocks_the_loop_is_struck_by_the_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
+    steps: list[str] = []
+
+    class Endless(Actor):
+        def handle_message(self, message: Any, sender: Any) -> None:
+            press()
+            steps.append("the first one waits")
+            press()
+            steps.append("never reached")
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None) as node:
+            node.send(await node.spawn(Endless), 1)
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert steps == ["the first one waits"]
+
+
+def test_a_task_that_is_being_left_behind_may_be_struck() -> None:
+    """trio looks at the coroutine of the present task when the signal comes."""
+    opened: list[Node] = []
+
+    class Stubborn(Shielded):
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            try:
+                await super().handle_message(message, sender)
+            finally:
+                press()
+
+    async def main() -> None:
+        with trio.fail_after(30):
+            async with open_node(log_output="none", watchdog=None, stop_timeout=0.01) as node:
+                opened.append(node)
+                node.send(await node.spawn(Stubborn), 1)
+                await trio.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+
+    assert opened[0].exit_report is not None
+    assert len(opened[0].exit_report.abandoned) == 1
+
+
+@pytest.mark.parametrize("closed_first", ["inner", "outer"])
+def test_the_handler_is_trios_again_when_the_last_node_is_down(closed_first: str) -> None:
+    handlers: list[Any] = []
+
+    async def main() -> None:
+        trios = signal.getsignal(signal.SIGINT)
+        nodes = [open_node(f"{name}@localhost", log_output="none", watchdog=None) for name in ("one", "two")]
+        for node in nodes:
+            await node.__aenter__()
+            assert signal.getsignal(signal.SIGINT) is not trios
+        for node in reversed(nodes):
+            # Their scopes close in order, whoever goes down first.
+            await node.__aexit__(None, None, None)
+            handlers.append(signal.getsignal(signal.SIGINT))
+        handlers.append(trios)
+
+    trio.run(main)
+
+    assert handlers[0] is not handlers[1]
+    assert handlers[1] is handlers[2]
+
+
+def test_a_handler_of_the_users_own_is_left_alone() -> None:
+    came: list[int] = []
+
+    def mine(number: int, _frame: object) -> None:
+        came.append(number)
+
+    async def main() -> None:
+        signal.signal(signal.SIGINT, mine)
+        async with open_node(log_output="none", watchdog=None):
+            press()
+            assert signal.getsignal(signal.SIGINT) is mine
+        async with open_node(log_output="none", watchdog=None):
+            pass
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    trio.run(main)
+
+    assert came == [signal.SIGINT]
+
+
+def test_a_handler_that_is_set_while_the_node_is_up_stays() -> None:
+    def mine(number: int, _frame: object) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None):
+            signal.signal(signal.SIGINT, mine)
+        assert signal.getsignal(signal.SIGINT) is mine
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    trio.run(main)
+
+
+def test_a_handler_that_is_put_back_too_late_interrupts_as_python_does() -> None:
+    kept: list[Any] = []
+
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None):
+            kept.append(signal.getsignal(signal.SIGINT))
+
+    trio.run(main)
+    signal.signal(signal.SIGINT, kept[0])
+
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_node_in_another_thread_has_nothing_to_do_with_it() -> None:
+    async def main() -> None:
+        async with open_node(log_output="none", watchdog=None):
+            pass
+
+    errors: list[BaseException] = []
+
+    def run(function: Callable[[], object]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    # While a loop of the main thread has trio's handler.
+    async def beside() -> None:
+        await trio.to_thread.run_sync(run, lambda: trio.run(main))
+
+    trio.run(beside)
+
+    assert errors == []
+
+
+def test_a_node_in_another_thread_leaves_the_handler_of_the_main_thread_alone() -> None:
+    opened, close = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    async def beside() -> None:
+        async with open_node("beside", log_output="none"):
+            opened.set()
+            await trio.to_thread.run_sync(close.wait)
+
+    def run() -> None:
+        try:
+            trio.run(beside)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+
+    async def main() -> None:
+        async with open_node(log_output="none"):
+            thread.start()
+            await trio.to_thread.run_sync(opened.wait)
+
+    trio.run(main)
+    # The node of the main thread is down, the other one is up.
+    handler = signal.getsignal(signal.SIGINT)
+    close.set()
+    thread.join()
+
+    assert handler is signal.default_int_handler
+    assert errors == []
+
+
+def test_a_few_random_ones_under_load() -> None:
+    command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_that_comes_just_before_the_node_is_there_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = keyboard_interrupt_module.Interrupts.hold
+
+    def hold(one: keyboard_interrupt_module.Interrupts) -> None:
+        original(one)
+        press()
+
+    monkeypatch.setattr(keyboard_interrupt_module.Interrupts, "hold", hold)
+
+    async def main() -> None:
+        async with open_node(log_output="none"):
+            raise AssertionError("there is no node")
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)

@@ -1,0 +1,220 @@
+"""Threads are not starved by a loop that is never idle, and nobody pays for that without threads."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import Actor, MetaProcess
+from ergo_py._core.runtime.thread_fairness import Breather
+from tests._core.metas.metas import InTaskServedInThread, InThread, Owned, owning
+from tests.support import Puppet
+
+ENOUGH = 100
+"""Wake-ups that a thread must get within the time limit. Starved, it gets a handful each second."""
+LIMIT = 8.0
+"""Seconds of processor time that the loop has for itself meanwhile: a busy machine keeps everybody waiting, and starves nobody."""
+
+
+async def within_limit(owned: Owned, condition: Callable[[], bool]) -> None:
+    began = time.thread_time()
+    await owned.until(lambda: condition() or time.thread_time() - began > LIMIT)
+
+
+class Feeds(Actor):
+    """Sends itself a message for ever, and works for so many seconds on each."""
+
+    def __init__(self, turn: float) -> None:
+        self.turn = turn
+
+    def init(self) -> None:
+        self.send(self.pid, "on")
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        end = time.perf_counter() + self.turn
+        while time.perf_counter() < end:
+            pass
+        self.send(self.pid, "on")
+
+
+class Ticks(MetaProcess):
+    """A reader that should wake about every millisecond, and counts how often it does."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def start(self) -> None:
+        while not self.stopping:
+            # What is looked at: to come back from a sleep it needs the interpreter, which the loop has.
+            time.sleep(0.001)
+            self.count += 1
+            if self.count % 10 == 0:
+                # What it finds must get through as well.
+                self.send(self.parent, self.count)
+
+
+@pytest.mark.parametrize("turn", [0.00001, 0.0001, 0.001])
+async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: float) -> None:
+    async with owning(limit=300) as owned:
+        ticks = [Ticks() for _ in range(3)]
+        for one in ticks:
+            await owned.spawn(one)
+        busy = await owned.node.spawn(Feeds, turn, shutdown=0.0)
+        before = owned.node.process_info(busy).messages_in
+
+        await within_limit(owned, lambda: min(one.count for one in ticks) >= ENOUGH)
+
+        assert min(one.count for one in ticks) >= ENOUGH
+        # And the process has not been stopped for it; how often it came to work meanwhile depends on who else needs this machine.
+        await owned.until(lambda: owned.node.process_info(busy).messages_in > before + 100)
+        await owned.until(lambda: len(owned.heard) >= 20)
+
+
+async def test_readers_get_through_beside_a_loop_whose_io_is_always_ready() -> None:
+    async def echo(sock: trio.socket.SocketType) -> None:
+        while True:
+            data = await sock.recv(100)
+            end = time.perf_counter() + 0.0002
+            while time.perf_counter() < end:
+                pass
+            await sock.send(data)
+
+    ours, theirs = trio.socket.socketpair()
+    async with owning(limit=300) as owned:
+        ticks = Ticks()
+        await owned.spawn(ticks)
+        with ours, theirs:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(echo, ours)
+                nursery.start_soon(echo, theirs)
+                await theirs.send(b"x")
+                await within_limit(owned, lambda: ticks.count >= ENOUGH)
+                nursery.cancel_scope.cancel()
+
+        assert ticks.count >= ENOUGH
+
+
+async def test_worker_threads_get_through_as_well() -> None:
+    async with owning(limit=300) as owned:
+        meta = InTaskServedInThread()
+        await owned.spawn(meta)
+        await owned.node.spawn(Feeds, 0.001, shutdown=0.0)
+
+        def tick(_me: Any) -> None:
+            for _ in range(ENOUGH):
+                # As above.
+                time.sleep(0.001)
+            done.set()
+
+        done = threading.Event()
+        owned.node.send(meta.id, tick)
+        await within_limit(owned, done.is_set)
+
+        assert done.is_set()
+
+
+# -- what it costs -------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def counting_instruments() -> AsyncIterator[list[str]]:
+    changes: list[str] = []
+    add, remove = trio.lowlevel.add_instrument, trio.lowlevel.remove_instrument
+
+    def added(instrument: Any) -> None:
+        changes.append("on")
+        add(instrument)
+
+    def removed(instrument: Any) -> None:
+        changes.append("off")
+        remove(instrument)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trio.lowlevel, "add_instrument", added)
+        patch.setattr(trio.lowlevel, "remove_instrument", removed)
+        yield changes
+
+
+async def test_the_loop_is_watched_only_while_there_are_threads() -> None:
+    async with counting_instruments() as changes, owning() as owned:
+        await owned.node.spawn(Puppet)
+        without = list(changes)
+        first, second = InThread(), InThread()
+        await owned.spawn(first)
+        await owned.spawn(second)
+        with_readers = list(changes)
+        await owned.end(first.id)
+        still = list(changes)
+        await owned.end(second.id)
+        await owned.until(lambda: owned.node.info().reader_threads == 0)
+
+        assert without == []
+        assert with_readers == still
+        assert changes.count("on") == changes.count("off")
+        assert changes[-1] == "off"
+
+
+async def test_a_thread_that_is_left_behind_does_not_leave_the_watch_on() -> None:
+    class Refuses(MetaProcess):
+        def start(self) -> None:
+            held.wait(20)
+
+    held = threading.Event()
+    async with counting_instruments() as changes:
+        async with owning() as owned:
+            await owned.spawn(Refuses(), stop_timeout=0.01)
+        held.set()
+
+        assert changes == ["on", "off"]
+
+
+async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.time.sleep", pauses.append)
+    now = 0.0
+    monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.perf_counter", lambda: now)
+    breather = Breather()
+    breather.take_place()
+
+    def passes(count: int, turn: float, wait: float) -> None:
+        nonlocal now
+        for _ in range(count):
+            now += turn
+            breather.before_io_wait(1.0)
+            now += wait
+            breather.after_io_wait(1.0)
+
+    try:
+        passes(100, 0.001, 0.001)
+        idle = len(pauses)
+        passes(100, 0.001, 0.0)
+        busy = len(pauses)
+        passes(1000, 0.00001, 0.0)
+        quick = len(pauses)
+    finally:
+        breather.give_place_back()
+
+    assert idle == 0
+    # Once in about five milliseconds, whatever the length of a turn.
+    assert 10 <= busy <= 25
+    assert 1 <= quick - busy <= 3
+
+
+def test_places_are_counted() -> None:
+    async def main() -> list[int]:
+        breather = Breather()
+        counts = [breather.readers]
+        for step in (breather.take_place, breather.take_place, breather.watch, breather.give_place_back):
+            step()
+            counts.append(breather.readers)
+        breather.stop()
+        breather.give_place_back()
+        breather.unwatch()
+        breather.stop()
+        return [*counts, breather.readers]
+
+    assert trio.run(main) == [0, 1, 2, 2, 1, 0]

@@ -1,0 +1,90 @@
+"""Long work of the kernel's own lets others run."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+import trio
+
+from ergo_py._core.runtime import time_slices as time_slices_module
+from ergo_py._core.runtime.time_slices import at_once, in_slices
+
+
+def steps(done: list[int], size: int) -> Iterator[None]:
+    for number in range(size):
+        done.append(number)
+        yield
+
+
+async def turns_during(done: list[int], size: int) -> list[int]:
+    """How far the work was at each turn that another task got meanwhile."""
+    seen: list[int] = []
+
+    async def others() -> None:
+        while len(done) < size:
+            await trio.lowlevel.checkpoint()
+            seen.append(len(done))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await trio.lowlevel.checkpoint()
+        await in_slices(steps(done, size))
+    return seen
+
+
+async def test_others_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two looks at the clock are half a millisecond apart: so a slice is two steps.
+    time = count()
+    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: next(time) * 0.0005)
+    done: list[int] = []
+
+    seen = await turns_during(done, 20)
+
+    assert done == list(range(20))
+    # A slice is three steps at most.
+    assert len(seen) >= 20 // 3
+
+
+async def test_short_work_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(time_slices_module, "checkpoint", lambda: pytest.fail("a turn"))
+    done: list[int] = []
+
+    await in_slices(steps(done, 1_000))
+
+    assert len(done) == 1_000
+
+
+async def test_work_goes_on_when_its_task_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = count()
+    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
+    done: list[int] = []
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await in_slices(steps(done, 10))
+
+    assert len(done) == 10
+
+
+async def test_work_is_done_to_the_end_when_its_task_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off() -> None:
+        raise GeneratorExit
+
+    time = count()
+    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
+    monkeypatch.setattr(time_slices_module, "checkpoint", cut_off)
+    done: list[int] = []
+
+    with pytest.raises(GeneratorExit):
+        await in_slices(steps(done, 10))
+
+    assert len(done) == 10
+
+
+def test_work_can_be_done_at_once() -> None:
+    done: list[int] = []
+
+    at_once(steps(done, 10))
+
+    assert len(done) == 10

@@ -1,0 +1,169 @@
+import gc
+import weakref
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ergo_py._core.tables.dead_letters import DeadLetters
+from ergo_py._core.vocabulary.envelopes import MESSAGE
+from ergo_py._core.vocabulary.ids import PID, Alias
+from ergo_py._core.vocabulary.messages import DeadLetter, MayBeLate, Why
+
+NODE = "demo@localhost"
+SENDERS: list[PID | Alias] = [PID(NODE, 7, 1), Alias(NODE, 7, 2)]
+TARGETS: list[object] = [PID(NODE, 7, 3), "db"]
+
+
+class Order:
+    """A message that may hold secrets."""
+
+    class Line:
+        """Another."""
+
+
+class DeadLettersMachine(RuleBasedStateMachine):
+    """A ring and its counts against a list of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = 0
+        self.letters = DeadLetters(0)
+        self.all: list[tuple[PID | Alias, object, str, Why]] = []
+
+    @initialize(capacity=st.integers(0, 4))
+    def begin(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.letters = DeadLetters(capacity)
+
+    @rule(
+        sender=st.sampled_from(SENDERS),
+        to=st.sampled_from(TARGETS),
+        message=st.sampled_from([Order(), Order.Line(), "text", None, 5]),
+        why=st.sampled_from(Why),
+    )
+    def a_message_has_nowhere_to_go(self, sender: PID | Alias, to: object, message: object, why: Why) -> None:
+        self.all.append((sender, to, type(message).__qualname__, why))
+
+        self.letters.add(sender, to, message, why)
+
+    @rule(
+        messages=st.lists(st.sampled_from([Order(), "text", None, 5]), max_size=6),
+        to=st.sampled_from(TARGETS),
+        is_announced=st.booleans(),
+    )
+    def one_ends_that_did_not_come_to_some(self, messages: list[object], to: object, is_announced: bool) -> None:
+        announced: list[DeadLetter] = []
+        expected = [(SENDERS[0], to, type(message).__qualname__, Why.UNHANDLED_AT_EXIT) for message in messages]
+        self.all += expected
+        self.letters.announce = announced.append if is_announced else None
+
+        self.letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in messages], to, Why.UNHANDLED_AT_EXIT)
+
+        self.letters.announce = None
+        assert [(one.sender, one.target, one.message_type, one.why) for one in announced] == expected * is_announced
+
+    @rule(count=st.none() | st.integers(0, 6))
+    def somebody_looks(self, count: int | None) -> None:
+        kept = self.all[len(self.all) - min(self.capacity, len(self.all)) :]
+        expected = kept if count is None else kept[max(0, len(kept) - count) :]
+
+        found = self.letters.last(count)
+
+        assert [(one.sender, one.target, one.message_type, one.why) for one in found] == expected
+
+    @invariant()
+    def everything_is_counted_even_what_is_no_longer_kept(self) -> None:
+        assert self.letters.counts == Counter(why for _, _, _, why in self.all)
+        assert self.letters.total == len(self.all)
+
+
+TestDeadLetters = DeadLettersMachine.TestCase
+
+
+def test_what_was_in_a_dead_letter_is_never_kept() -> None:
+    letters = DeadLetters(10)
+    order = Order()
+    witness = weakref.ref(order)
+
+    letters.add(SENDERS[0], "db", order, Why.NO_PROCESS)
+    del order
+    gc.collect()
+
+    assert witness() is None
+    assert [one.message_type for one in letters.last()] == ["Order"]
+
+
+def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ergo_py._core.tables.dead_letters.time", SimpleNamespace(time=lambda: 1234.5))
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", "text", Why.NO_PROCESS)
+
+    assert [one.at for one in letters.last()] == [1234.5]
+
+
+def test_whoever_announces_dead_letters_is_told_of_each_one() -> None:
+    letters, announced = DeadLetters(1), list[DeadLetter]()
+
+    letters.add(SENDERS[0], "db", "too early", Why.NO_PROCESS)
+    letters.announce = announced.append
+    letters.add(SENDERS[0], "db", 5, Why.FULL)
+    letters.add(SENDERS[1], "db", 2.5, Why.NO_PROCESS)
+
+    assert [(one.sender, one.message_type, one.why) for one in announced] == [
+        (SENDERS[0], "int", Why.FULL),
+        (SENDERS[1], "float", Why.NO_PROCESS),
+    ]
+    assert letters.last() == announced[1:]
+
+
+def test_the_newest_dead_letter_comes_last() -> None:
+    letters = DeadLetters(2)
+
+    for message in (1, 2.5, "three"):
+        letters.add(SENDERS[0], "db", message, Why.FULL)
+
+    assert [one.message_type for one in letters.last()] == ["float", "str"]
+    assert [one.message_type for one in letters.last(1)] == ["str"]
+    assert letters.total == 3
+
+
+class Goodbye(MayBeLate):
+    """A message that often comes too late."""
+
+
+@pytest.mark.parametrize("why", [Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT])
+def test_a_message_that_may_be_late_is_no_dead_letter_if_its_receiver_has_ended(why: Why) -> None:
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", Goodbye(), why)
+    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order(), Goodbye())], "db", why)
+
+    assert letters.late == 3
+    assert letters.counts == {why: 1}
+    assert [letter.message_type for letter in letters.last()] == ["Order"]
+
+
+@pytest.mark.parametrize("why", [Why.NO_NODE, Why.FULL, Why.DISPLACED])
+def test_a_message_that_is_lost_to_one_who_lives_is_a_dead_letter(why: Why) -> None:
+    letters = DeadLetters(10)
+
+    letters.add(SENDERS[0], "db", Goodbye(), why)
+    letters.add_all([(MESSAGE, SENDERS[0], None, Goodbye())], "db", why)
+
+    assert letters.late == 0
+    assert letters.counts == {why: 2}
+
+
+def test_a_late_message_is_not_announced() -> None:
+    letters = DeadLetters(10)
+    announced: list[DeadLetter] = []
+    letters.announce = announced.append
+
+    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order())], "db", Why.UNHANDLED_AT_EXIT)
+
+    assert [letter.message_type for letter in announced] == ["Order"]
+    assert letters.late == 1

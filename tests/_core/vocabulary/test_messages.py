@@ -1,0 +1,91 @@
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, is_dataclass
+from typing import Any
+
+import pytest
+
+from ergo_py._core.vocabulary import messages
+from ergo_py._core.vocabulary.ids import PID, Ref
+from ergo_py._core.vocabulary.messages import (
+    NO_REPLY,
+    DeadLetter,
+    Diverted,
+    Down,
+    Exit,
+    LogRecord,
+    NoReply,
+    Request,
+    Response,
+    Why,
+)
+from ergo_py._core.vocabulary.reasons import Killed
+
+PID_1 = PID("demo@localhost", 7, 1)
+PID_2 = PID("demo@localhost", 7, 2)
+
+MESSAGES: list[tuple[Any, str]] = [
+    (Exit(PID_1, Killed()), "reason"),
+    (Down(PID_1, Killed()), "reason"),
+    (Diverted(PID_1, "spill", "hello", PID_2), "tag"),
+    (DeadLetter(PID_1, PID_2, "Order", Why.FULL, 1.5), "why"),
+    (LogRecord("info", "hello", 1.5, "demo@localhost", PID_1), "level"),
+    (Response(Ref("demo@localhost", 7, 3), 5, None), "value"),
+]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)]
+)
+def test_every_kind_of_message_is_frozen_and_has_no_room_for_more(kind: Any) -> None:
+    assert kind.__dataclass_params__.frozen
+    assert "__dict__" not in dir(kind)
+
+
+@pytest.mark.parametrize("message, attribute", MESSAGES, ids=lambda value: type(value).__name__)
+def test_what_the_kernel_sends_is_a_value_that_cannot_be_changed(message: Any, attribute: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(message, attribute, None)
+
+    assert message == copy.copy(message)
+    assert not hasattr(message, "__dict__")
+
+
+def test_log_records_do_not_share_their_fields() -> None:
+    one, other = (LogRecord("info", "hello", 1.5, "demo@localhost", PID_1) for _ in range(2))
+
+    assert one.fields == {}
+    assert one.fields is not other.fields
+
+
+def test_there_is_one_no_reply_even_after_a_copy_or_a_pickle() -> None:
+    assert copy.deepcopy(NO_REPLY) is NO_REPLY
+    assert pickle.loads(pickle.dumps(NO_REPLY)) is NO_REPLY
+    assert list(NoReply) == [NO_REPLY]
+
+
+def test_a_request_may_be_a_slotted_dataclass() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Total(Request[int]):
+        since: int
+
+    request = Total(5)
+
+    assert request == Total(5)
+    assert not hasattr(request, "__dict__")
+
+
+def test_a_response_is_a_value_or_an_error_to_raise() -> None:
+    ref, error = Ref("demo@localhost", 7, 3), LookupError("no such key")
+
+    with pytest.raises(LookupError) as caught:
+        Response(ref, None, error).result()
+
+    assert caught.value is error
+    assert Response(ref, None, None).result() is None
+    assert Response(ref, 5, None).result() == 5
+
+
+def test_every_cause_of_a_dead_letter_says_what_happened() -> None:
+    assert len({why.value for why in Why}) == len(Why)
+    assert all(len(why.value.split()) > 3 for why in Why)

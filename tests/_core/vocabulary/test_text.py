@@ -1,0 +1,187 @@
+from array import array
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from ergo_py._core.vocabulary.text import brief, printable, shown, text_of
+
+
+class Raises:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        raise self.error
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), GeneratorExit(), SystemExit(3)], ids=repr)
+def test_a_value_that_cannot_speak_for_itself_is_replaced_by_a_remark(error: BaseException) -> None:
+    assert text_of(Raises(error)) == "<its __str__ raised>"
+    assert shown(Raises(error)) == "<Raises: its __repr__ raised>"
+
+
+@pytest.mark.parametrize("function", [text_of, shown])
+def test_ctrl_c_is_passed_on(function: Callable[[object], str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        function(Raises(KeyboardInterrupt()))
+
+
+def test_values_are_shown_as_they_are() -> None:
+    assert text_of("five") == "five"
+    assert shown("five") == "'five'"
+
+
+@pytest.mark.parametrize(
+    "text,safe",
+    [
+        ("grüße, 世界", "grüße, 世界"),
+        ("two\nlines\r", r"two\nlines\r"),
+        ("\x1b[2J\x9b\u2028\u202e\ud800", r"\x1b[2J\x9b\u2028\u202e\ud800"),
+    ],
+)
+def test_what_ends_a_line_or_moves_the_cursor_is_escaped(text: str, safe: str) -> None:
+    assert printable(text) == safe
+
+
+# -- no more than is shown -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Basket:
+    owner: str
+    items: list[Any] = field(default_factory=list)
+    secret: str = field(default="secret", repr=False)
+
+
+@dataclass
+class Terse:
+    number: int
+
+    def __repr__(self) -> str:
+        return "terse"
+
+
+class Point(NamedTuple):
+    x: int
+    y: Any
+
+
+class Listing(list[int]):
+    """Has no ``__repr__`` of its own, but may have had one."""
+
+
+LOOP: list[Any] = [1]
+LOOP.append(LOOP)
+RING: dict[str, Any] = {"around": [2]}
+RING["around"].append(RING)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        None,
+        1.5,
+        int,
+        "it's\n",
+        b"x",
+        bytearray(b"x"),
+        [],
+        [1, [2]],
+        (),
+        (1,),
+        (1, 2),
+        {},
+        {1: {"a": (2,)}, (1, 2): 3},
+        set(),
+        {1},
+        frozenset(),
+        frozenset({1}),
+        deque(),
+        deque([1]),
+        deque([1], maxlen=4),
+        defaultdict(list, {1: [2]}),
+        array("d"),
+        array("d", [1.5]),
+        SimpleNamespace(a=1, b=[2]),
+        Basket("me", [Basket("you")]),
+        Basket,
+        Terse(1),
+        Point(1, [2]),
+        Listing([1]),
+        LOOP,
+        RING,
+    ],
+    ids=repr,
+)
+def test_a_brief_text_of_what_is_short_is_its_repr(value: object) -> None:
+    assert brief(value, 1_000) == repr(value)
+
+
+def test_an_ordered_dict_is_shown_in_one_way_on_every_python() -> None:
+    assert brief(OrderedDict(a=1), 1_000) == "OrderedDict({'a': 1})"
+
+
+class Counting(int):
+    """Counts how often it is asked for its text."""
+
+    asked = 0
+
+    def __repr__(self) -> str:
+        Counting.asked += 1
+        return "1"
+
+
+MILLION = [Counting(1)] * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "value, size",
+    [
+        (MILLION, " (1000000 items)"),
+        (tuple(MILLION), " (1000000 items)"),
+        (deque(MILLION), " (1000000 items)"),
+        (dict.fromkeys(range(100_000), Counting(1)), " (100000 items)"),
+        ([[MILLION], 2], " (2 items)"),
+        ({"a": MILLION}, " (1 items)"),
+        (defaultdict(list, {"a": MILLION}), " (1 items)"),
+        (Basket("me", MILLION), ""),
+        (Point(1, MILLION), " (2 items)"),
+        (SimpleNamespace(a=MILLION), ""),
+        (array("b", bytes(1_000_000)), " (1000000 items)"),
+        ("x" * 1_000_000, " (1000000 characters)"),
+        (b"x" * 1_000_000, " (1000000 characters)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_of_something_large_no_more_is_looked_at_than_is_shown(value: object, size: str) -> None:
+    Counting.asked = 0
+
+    text = brief(value, 100)
+
+    assert text.endswith(f"…{size}")
+    assert text.index("…") == 100
+    assert Counting.asked <= 100
+
+
+def test_what_is_nested_too_deeply_is_cut_and_no_error() -> None:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+
+    assert brief(value, 1_000) == "[" * 51 + "..." + "]" * 51
+
+
+def test_the_error_of_a_text_is_not_hidden() -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise LookupError("no")
+
+    with pytest.raises(LookupError):
+        brief([Broken()], 100)

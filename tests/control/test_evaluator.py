@@ -1,0 +1,161 @@
+"""Running what somebody types: values, output, errors, and names that last."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ergo_py import Node
+from ergo_py.control.evaluator import Session
+from tests.support import Failed, Puppet, Recorder, running_node
+
+
+class Screen:
+    def __init__(self, node: Node) -> None:
+        self.text = ""
+        self.session = Session(node, self.write)
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    async def type(self, source: str) -> str:
+        """What appears after this input."""
+        self.text = ""
+        await self.session.run(source)
+        return self.text
+
+
+@asynccontextmanager
+async def at_a_prompt() -> AsyncIterator[tuple[Node, Screen]]:
+    async with running_node("demo@localhost") as node:
+        screen = Screen(node)
+        try:
+            yield node, screen
+        finally:
+            screen.session.close()
+
+
+async def test_values_are_shown_and_names_last(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        assert await screen.type("x = 20") == ""
+        assert await screen.type("x += 1; x * 2") == "42\n"
+        assert await screen.type("_ + 1") == "43\n"
+        assert await screen.type("None") == ""
+        assert await screen.type("def f():\n    return x\n") == ""
+        assert await screen.type("f()") == "21\n"
+        assert await screen.type("") == ""
+
+
+async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (node, screen):
+        await node.spawn(Puppet, name="puppet")
+
+        assert "`await _` does it" in await screen.type("node.inspect('puppet')")
+        assert await screen.type("await _") == "{'heard': '0'}\n"
+
+
+async def test_await_may_be_used_everywhere(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (node, screen):
+        await node.spawn(Puppet, name="puppet")
+
+        assert await screen.type("await node.inspect('puppet')") == "{'heard': '0'}\n"
+        assert await screen.type("y = await node.inspect('puppet')\ny['heard']") == "'0'\n"
+        assert await screen.type("for _ in range(2):\n    await trio.sleep(1)\n    print('tick')\n") == "tick\ntick\n"
+        assert await screen.type("[await node.inspect('puppet') for _ in range(1)]") == "[{'heard': '0'}]\n"
+
+
+async def test_an_error_is_shown_with_the_line_and_without_our_own_frames(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        shown = await screen.type("a = 1\na / 0")
+
+        assert shown.startswith("Traceback (most recent call last):\n")
+        assert '  File "<input 1>", line 2, in <module>\n    a / 0\n' in shown
+        assert shown.endswith("ZeroDivisionError: division by zero\n")
+        assert "evaluating.py" not in shown
+        assert "SyntaxError: invalid syntax" in await screen.type("1 +* 2")
+        assert "SystemExit: 3" in await screen.type("raise SystemExit(3)")
+        assert "KeyboardInterrupt" in await screen.type("raise KeyboardInterrupt")
+        assert await screen.type("_error.args") == "()\n"
+
+
+async def test_what_is_printed_comes_at_once_and_can_be_cancelled(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        with trio.move_on_after(5) as scope:
+            await screen.type("print('one', end=''); print('two', 'three', sep='-'); await trio.sleep_forever()")
+
+        assert scope.cancelled_caught
+        assert screen.text == "onetwo-three\n"
+        assert await screen.type("1") == "1\n"
+
+
+async def test_what_is_printed_at_the_prompt_comes_to_it_and_what_others_print_stays_where_it_is(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with at_a_prompt() as (node, screen):
+        pid = await node.spawn(Puppet)
+        screen.session.names["chatter"] = lambda me: print("from a process")  # noqa: T201 - the point
+
+        typed = await screen.type("def f():\n    print('from a function')\nf()")
+        others = await screen.type(
+            f"import sys\nawait node.call(pid({pid.number}), chatter)\nsys.stdout.write('by name')\n"
+        )
+        to_a_file = await screen.type("print('to a file', file=sys.stdout)")
+
+        assert typed == "from a function\n"
+        # What the last expression was worth is shown, as everywhere.
+        assert others == "7\n"
+        assert to_a_file == ""
+        assert capsys.readouterr().out == "from a process\nby nameto a file\n"
+
+
+async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (node, screen):
+        pid = await node.spawn(Recorder, name="recorder")
+        victim = await node.spawn(Puppet)
+
+        assert await screen.type(f"pid({pid.number}) == node.whereis('recorder')") == "True\n"
+        assert await screen.type("alias(5)") == "<Alias 5 demo@localhost>\n"
+        assert "recorder  Recorder" in await screen.type("ps()")
+        assert "└─ Puppet" in await screen.type("tree()")
+
+        def fail(me: Puppet) -> None:
+            raise Failed("on purpose")
+
+        node.send(victim, fail)
+        await node.wait_ended(victim)
+        assert "crashed: Failed: on purpose" in await screen.type("crashes()")
+        assert await screen.type("Actor") == "<class 'ergo_py.Actor'>\n"
+
+
+async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        assert "Ask a process or meta-process to end, politely." in await screen.type("help(node.send_exit)")
+        assert "help(x) shows" in await screen.type("help()")
+        for source in ("input('name? ')", "breakpoint()"):
+            assert "it would block the event loop" in await screen.type(source)
+
+
+async def test_names_are_completed(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        assert screen.session.complete("node.inspect_m") == ["node.inspect_meta("]
+        assert "Supervisor(" in screen.session.complete("Superv")
+        assert screen.session.complete("nothing_like_this") == []
+        assert screen.session.complete("1 +") == []
+
+
+async def test_long_values_are_broken_into_lines(autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (_, screen):
+        shown = await screen.type("{f'key {n}': 'x' * 30 for n in range(5)}")
+
+        assert len(shown.splitlines()) == 5
+        assert len((await screen.type("node.info()")).splitlines()) > 5
+
+
+@pytest.mark.parametrize("source", ["node.stop()", "await node.spawn(Actor)"])
+async def test_the_prompt_may_do_whatever_the_program_may(source: str, autojump_clock: MockClock) -> None:
+    async with at_a_prompt() as (node, screen):
+        await screen.type(source)
+
+        assert node.stopping or node.processes()

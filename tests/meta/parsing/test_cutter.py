@@ -1,0 +1,49 @@
+import pytest
+
+from ergo_py import BadInputError
+from ergo_py.meta.parsing.cutter import MessageCutter, check_mode
+from ergo_py.meta.parsing.framing import FramingError, LengthHeader, Raw
+from ergo_py.meta.parsing.lines import Text
+
+
+def cutter(mode: Text | LengthHeader | Raw) -> MessageCutter:
+    return MessageCutter(mode, lambda line, is_whole: (line, is_whole), lambda frame: frame)
+
+
+def test_lines_and_frames_become_what_is_made_of_them() -> None:
+    assert list(cutter(Text()).feed(b"a\nb\n")) == [("a", True), ("b", True)]
+    assert list(cutter(LengthHeader(size=1)).feed(b"\x01a\x02bc")) == [b"a", b"bc"]
+    assert list(cutter(Raw()).feed(b"abc")) == [b"abc"]
+
+
+def test_at_the_end_a_line_without_an_end_is_one_and_half_a_frame_is_nothing() -> None:
+    lines, frames = cutter(Text()), cutter(LengthHeader(size=1))
+    list(lines.feed(b"half"))
+    list(frames.feed(b"\x05half"))
+
+    assert list(lines.end()) == [("half", True)]
+    assert list(frames.end()) == []
+
+
+def test_what_came_before_a_mistake_is_given_before_it_is_raised() -> None:
+    got = []
+
+    with pytest.raises(FramingError):
+        for frame in cutter(LengthHeader(size=1, max_frame=3)).feed(b"\x02ok\xff"):
+            got.append(frame)  # noqa: PERF402 - it must be kept before the error comes
+
+    assert got == [b"ok"]
+
+
+def test_after_a_restart_nothing_is_left_over() -> None:
+    lines = cutter(Text())
+    list(lines.feed(b"half"))
+
+    lines.restart()
+
+    assert list(lines.feed(b"new\n")) == [("new", True)]
+
+
+def test_what_is_no_mode_is_refused() -> None:
+    with pytest.raises(BadInputError, match="mode"):
+        check_mode("mode", "lines")

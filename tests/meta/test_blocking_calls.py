@@ -1,0 +1,392 @@
+"""Blocking objects behind calls, and blocking loops behind messages."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from itertools import count, pairwise
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    BadInputError,
+    Crashed,
+    InitError,
+    Killed,
+    Normal,
+    Shutdown,
+    TargetDownError,
+    UnhandledCallError,
+)
+from ergo_py.meta.blocking_calls import Apply, BlockingCalls, Invoke, Poller
+from tests.meta.owner import eventually, owning
+
+
+class Device:
+    """Something that blocks, and says by which thread it was used."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.used_by: list[int] = []
+        self.done: list[object] = []
+        self.busy = 0
+        self.most_busy = 0
+        self.closed_by = 0
+        self.gate = threading.Event()
+        self.lock = threading.Lock()
+
+    def work(self, what: object, seconds: float = 0.0) -> object:
+        with self.lock:
+            self.busy += 1
+            self.most_busy = max(self.most_busy, self.busy)
+        time.sleep(seconds)
+        with self.lock:
+            self.busy -= 1
+            self.used_by.append(threading.get_ident())
+            self.done.append(what)
+        return what
+
+    def block(self) -> str:
+        assert self.gate.wait(20)
+        return "at last"
+
+    def fail(self) -> None:
+        raise LookupError("no such thing")
+
+    def leave(self) -> None:
+        raise SystemExit(3)
+
+    def close(self) -> None:
+        self.closed_by = threading.get_ident()
+
+
+async def test_a_call_is_a_call_of_the_objects_method_and_its_result_the_answer() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device))
+
+        assert await owned.node.call(calls, Invoke("work", 7)) == 7
+        assert await owned.node.call(calls, Invoke("work", what=None, seconds=0.001)) is None
+        assert await owned.node.call(calls, Apply(lambda target, plus: len(target.done) + plus, 10)) == 12
+
+
+async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(Device()))
+
+        with pytest.raises(LookupError, match="no such thing"):
+            await owned.node.call(calls, Invoke("fail"))
+        with pytest.raises(AttributeError):
+            await owned.node.call(calls, Invoke("no_such_method"))
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            await owned.node.call(calls, Invoke("leave"))
+        assert await owned.node.call(calls, Invoke("work", 1)) == 1
+        with pytest.raises(UnhandledCallError):
+            await owned.node.call(calls, "work")
+
+        shown = await owned.node.inspect_meta(calls)
+        assert (shown["done"], shown["failed"], shown["busy"]) == ("4", "3", "0")
+
+
+async def test_calls_are_done_one_at_a_time_in_order_by_one_thread_that_also_made_the_object() -> None:
+    made: list[Device] = []
+
+    def make() -> Device:
+        made.append(Device())
+        return made[-1]
+
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(factory=make))
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(owned.node.call, calls, Invoke("work", number, 0.001))
+                await trio.testing.wait_all_tasks_blocked()
+        owned.node.send_exit(calls)
+        await owned.down()
+
+    (device,) = made
+    assert device.done == list(range(20))
+    assert device.most_busy == 1
+    assert {*device.used_by, device.closed_by} == {device.thread}
+    assert device.thread != threading.get_ident()
+
+
+async def test_with_several_threads_that_many_calls_are_in_progress() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device, threads=3))
+        async with trio.open_nursery() as nursery:
+            for number in range(9):
+                nursery.start_soon(owned.node.call, calls, Invoke("work", number, 0.02))
+
+        assert sorted(map(str, device.done)) == [str(number) for number in range(9)]
+        assert device.most_busy == 3
+        assert device.closed_by == 0
+
+
+async def test_a_factory_makes_one_for_each_thread() -> None:
+    made: list[Device] = []
+
+    def make() -> Device:
+        made.append(Device())
+        return made[-1]
+
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(factory=make, threads=2))
+        owned.node.send_exit(calls)
+        await owned.down()
+
+    assert len(made) == 2
+    assert all(device.closed_by == device.thread for device in made)
+
+
+async def test_what_a_factory_raises_is_an_error_of_the_spawn_and_nothing_is_left() -> None:
+    made: list[Device] = []
+
+    def make() -> Device:
+        if made:
+            raise ConnectionError("nobody there")
+        made.append(Device())
+        return made[-1]
+
+    async with owning() as owned:
+        with pytest.raises(InitError, match="nobody there"):
+            await owned.spawn(BlockingCalls(factory=make, threads=3))
+
+        with trio.fail_after(30):
+            await eventually(lambda: owned.node.metas() == [] and made[0].closed_by == made[0].thread)
+
+
+async def test_what_is_sent_is_done_too_and_its_failure_does_no_harm() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device))
+
+        owned.node.send(calls, Invoke("work", "sent"))
+        owned.node.send(calls, Invoke("fail"))
+        owned.node.send(calls, "what?")
+        await owned.node.call(calls, Invoke("work", "called"))
+
+        assert device.done == ["sent", "called"]
+
+
+async def test_a_call_whose_caller_gave_up_before_its_turn_is_not_done() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device))
+        owned.node.send(calls, Invoke("block"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owned.node.call, calls, Invoke("work", "too late"))
+            shown = await owned.node.inspect_meta(calls)
+            while shown["waiting"] == "0":
+                shown = await owned.node.inspect_meta(calls)
+            nursery.cancel_scope.cancel()
+        device.gate.set()
+        await owned.node.call(calls, Invoke("work", "in time"))
+
+        assert (shown["busy"], shown["waiting"]) == ("1", "1")
+        assert device.done == ["in time"]
+        assert (await owned.node.inspect_meta(calls))["skipped"] == "1"
+
+
+async def test_more_calls_than_may_wait_wait_in_the_mailbox() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device, max_waiting=2))
+        owned.node.send(calls, Invoke("block"))
+        for number in range(10):
+            owned.node.send(calls, Invoke("work", number))
+        await eventually(lambda: owned.node.meta_info(calls).lanes["main"] == 7)
+        device.gate.set()
+        await owned.node.call(calls, Invoke("work", "last"))
+
+        assert device.done == [*range(10), "last"]
+
+
+async def test_stopping_waits_for_the_call_in_progress_and_answers_it() -> None:
+    device = Device()
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(device))
+        answers: list[object] = []
+
+        async def ask(request: Invoke) -> None:
+            try:
+                answers.append(await owned.node.call(calls, request))
+            except TargetDownError as error:
+                answers.append(error.reason)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, Invoke("block"))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask, Invoke("work", "never"))
+            await trio.testing.wait_all_tasks_blocked()
+            owned.node.send_exit(calls)
+            await trio.testing.wait_all_tasks_blocked()
+            device.gate.set()
+
+        assert sorted(map(str, answers)) == ["at last", "shutdown"]
+        assert device.done == []
+        assert await owned.down() == Shutdown()
+
+
+async def test_it_ends_with_a_thread_that_somebody_else_ends() -> None:
+    async with owning() as owned:
+        calls = await owned.spawn(BlockingCalls(Device(), threads=2))
+        thread = next(alias for alias in owned.node.metas() if alias != calls)
+
+        owned.node.kill(thread)
+
+        assert await owned.down() == Killed()
+        with pytest.raises(TargetDownError):
+            await owned.node.call(calls, Invoke("ask", 1), timeout=None)
+
+
+async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
+    def forever(database: sqlite3.Connection) -> None:
+        database.execute(
+            "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
+        ).fetchone()
+
+    async with owning() as owned:
+        calls = await owned.spawn(
+            BlockingCalls(factory=lambda: sqlite3.connect(tmp_path / "db"), interrupt=sqlite3.Connection.interrupt),
+            stop_timeout=60,
+        )
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises((sqlite3.OperationalError, TargetDownError)):
+                    await owned.node.call(calls, Apply(forever), timeout=20)
+
+            nursery.start_soon(ask)
+            await eventually(lambda: owned.node.meta_info(calls).messages_in == 1)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            with trio.fail_after(15):
+                owned.node.send_exit(calls)
+                assert await owned.down() == Shutdown()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        BlockingCalls,
+        lambda: BlockingCalls(Device(), factory=Device),
+        lambda: BlockingCalls(Device(), threads=0),
+        lambda: BlockingCalls(Device(), max_waiting=0),
+        lambda: Poller("poll"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: Poller(lambda: None, interval=-1),
+        lambda: Poller(lambda: None, receiver=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        lambda: BlockingCalls(factory=7),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(BadInputError):
+        make()
+
+
+# -- polling -----------------------------------------------------------------------------------------------------------
+
+
+def taking(queue: "Queue[Any]", timeout: float = 0.05) -> Callable[[], Any]:
+    def poll() -> Any:
+        try:
+            return queue.get(timeout=timeout)
+        except Empty:
+            return None
+
+    return poll
+
+
+async def test_what_a_poll_returns_is_sent_and_nothing_is_not() -> None:
+    queue: Queue[Any] = Queue()
+    async with owning() as owned:
+        poller = await owned.spawn(Poller(taking(queue, 0.001)))
+        for item in ("a", "", 0, "b"):
+            queue.put(item)
+
+        assert [await owned.next() for _ in range(4)] == ["a", "", 0, "b"]
+        shown = await owned.node.inspect_meta(poller)
+        assert shown["sent"] == "4"
+
+
+async def test_several_things_at_once_are_sent_one_by_one() -> None:
+    queue: Queue[Any] = Queue()
+    async with owning() as owned:
+        await owned.spawn(Poller(taking(queue), each=True))
+
+        queue.put(["a", "b"])
+        queue.put([])
+        queue.put(("c",))
+
+        assert [await owned.next() for _ in range(3)] == ["a", "b", "c"]
+
+
+async def test_things_without_an_end_do_not_hold_up_the_stop() -> None:
+    async with owning() as owned:
+        source = await owned.spawn(Poller(count, each=True), stop_timeout=60.0)
+        assert await owned.next() == 0
+
+        with trio.fail_after(20):
+            owned.node.send_exit(source)
+            await owned.node.wait_ended(source)
+
+
+async def test_what_a_poll_raises_ends_it_and_it_is_closed_in_its_thread() -> None:
+    closed: list[str] = []
+
+    def poll() -> None:
+        raise ConnectionError("gone")
+
+    async with owning() as owned:
+        await owned.spawn(Poller(poll, close=lambda: closed.append(threading.current_thread().name)))
+        reason = await owned.down()
+
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, ConnectionError)
+        assert closed[0].startswith("ergo-poller-")
+
+
+async def test_a_poll_that_blocks_for_ever_is_woken_by_the_stop() -> None:
+    woken = threading.Event()
+
+    def poll() -> None:
+        woken.wait()
+
+    async with owning() as owned:
+        poller = await owned.spawn(Poller(poll, wake=woken.set), stop_timeout=60)
+
+        with trio.fail_after(15):
+            owned.node.send_exit(poller, Normal())
+            assert await owned.down() == Normal()
+
+
+async def test_a_poll_that_never_blocks_does_not_take_all_the_time_there_is() -> None:
+    looks: list[float] = []
+
+    async with owning() as owned:
+        for interval, at_least in ((0.0, 0.001), (0.04, 0.04)):
+            looks.clear()
+            poller = await owned.spawn(Poller(lambda: looks.append(time.monotonic()), interval=interval))
+            await eventually(lambda: len(looks) >= 4)
+            owned.node.send_exit(poller)
+            await owned.down()
+
+            assert all(after - before >= at_least for before, after in pairwise(looks))
+
+
+async def test_a_slow_receiver_slows_the_polling() -> None:
+    numbers = iter(range(1_000_000))
+    async with owning() as owned:
+        go_on = await owned.hold()
+        await owned.spawn_elsewhere(Poller(lambda: next(numbers), receiver=owned.owner), backlog=10)
+
+        queued = await owned.filled(10)
+        go_on()
+
+        assert queued == 10
+        assert [await owned.next() for _ in range(1000)] == list(range(1000))

@@ -1,0 +1,307 @@
+"""Readiness of descriptors, with real pipes and sockets."""
+
+import os
+import pty
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import BadInputError, Shutdown, UnhandledCallError
+from ergo_py.meta.descriptors import Descriptors, FdLost, FdReadable, FdWritable, UnwatchFd, WatchFd
+from tests.meta.owner import Owned, eventually, owning
+from tests.support import open_descriptors
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+
+    def __enter__(self) -> "Pipe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in (self.read, self.write):
+            os.close(fd)
+
+
+def all_tasks() -> set[trio.lowlevel.Task]:
+    root = trio.lowlevel.current_root_task()
+    found, new = set[trio.lowlevel.Task](), [] if root is None else [root]
+    while new:
+        task = new.pop()
+        found.add(task)
+        new += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return found
+
+
+async def quiet(owned: Owned) -> None:
+    """Nothing else comes."""
+    with trio.move_on_after(0.05) as scope:
+        await owned.next()
+    assert scope.cancelled_caught, owned.heard[-1]
+
+
+async def test_a_descriptor_that_can_be_read_is_told_once_if_so_asked() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read, once=True))
+            await quiet(owned)
+
+            os.write(pipe.write, b"x")
+
+            assert await owned.next() == FdReadable(watcher, pipe.read)
+            await quiet(owned)
+            assert (await owned.node.inspect_meta(watcher))["watched"] == ""
+
+
+async def test_a_descriptor_that_stays_ready_is_told_again_and_again_until_read() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+
+            os.write(pipe.write, b"xy")
+
+            for _ in range(3):
+                assert await owned.next() == FdReadable(watcher, pipe.read)
+            assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is True
+
+
+async def test_an_owner_that_is_slow_to_handle_one_is_not_sent_another() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            go_on = await owned.hold()
+
+            os.write(pipe.write, b"x")
+            told = await owned.filled(1)
+            info = await owned.node.inspect_meta(watcher)
+            go_on()
+            await owned.until(FdReadable)
+            await owned.until(FdReadable)
+
+            # The message, and behind it the mark that says when it was handled.
+            assert told <= 2
+            assert info["told"] == "1"
+
+
+async def test_both_directions_of_a_socket_are_told_apart() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+
+            await owned.node.call(watcher, WatchFd(ours, writable=True, once=True))
+            assert await owned.next() == FdWritable(watcher, ours.fileno())
+            theirs.send(b"x")
+            assert await owned.next() == FdReadable(watcher, ours.fileno())
+
+
+async def test_a_terminal_can_be_watched() -> None:
+    master, slave = pty.openpty()
+    try:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(master, once=True))
+
+            os.write(slave, b"hello")
+
+            assert await owned.next() == FdReadable(watcher, master)
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+async def test_the_end_of_what_is_read_counts_as_readable() -> None:
+    read, write = os.pipe()
+    async with owning() as owned:
+        watcher = await owned.spawn(Descriptors())
+        await owned.node.call(watcher, WatchFd(read, once=True))
+
+        os.close(write)
+
+        assert await owned.next() == FdReadable(watcher, read)
+    os.close(read)
+
+
+async def test_an_unwatched_descriptor_is_told_no_more() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+
+            assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is True
+            assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is False
+            os.write(pipe.write, b"x")
+
+            await quiet(owned)
+
+
+async def test_what_is_sent_is_done_as_what_is_called() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            os.write(pipe.write, b"x")
+
+            owned.node.send(watcher, WatchFd(pipe.read))
+            assert await owned.next() == FdReadable(watcher, pipe.read)
+            owned.node.send(watcher, UnwatchFd(pipe.read))
+            owned.node.send(watcher, "what?")
+
+            assert await owned.node.call(watcher, UnwatchFd(pipe.read)) is False
+
+
+async def test_a_regular_file_is_refused_with_what_to_use_instead(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    async with owning() as owned:
+        watcher = await owned.spawn(Descriptors())
+        with path.open() as file, Path("/dev/null").open(encoding="utf-8") as null:  # noqa: ASYNC230
+            with pytest.raises(BadInputError, match="FileReader"):
+                await owned.node.call(watcher, WatchFd(file))
+            with pytest.raises(BadInputError, match="sockets, pipes and terminals"):
+                await owned.node.call(watcher, WatchFd(null))
+            owned.node.send(watcher, WatchFd(file))
+            lost = await owned.until(FdLost)
+
+            assert lost.fd == file.fileno()
+            assert "FileReader" in lost.reason
+
+
+async def test_what_is_no_descriptor_or_watched_already_is_refused() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+
+            with pytest.raises(BadInputError, match="not watched yet"):
+                await owned.node.call(watcher, WatchFd(pipe.read))
+            with pytest.raises(BadInputError, match="readable=True"):
+                await owned.node.call(watcher, WatchFd(pipe.write, readable=False))
+            with pytest.raises(BadInputError):
+                await owned.node.call(watcher, WatchFd(-1))
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                await owned.node.call(watcher, WatchFd(99_999))
+            with pytest.raises(BadInputError):
+                Descriptors(receiver=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            for nothing in (10**20, "stdin", Closed()):
+                with pytest.raises(BadInputError):
+                    await owned.node.call(watcher, WatchFd(nothing))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            with pytest.raises(UnhandledCallError):
+                await owned.node.call(watcher, "watch!")
+
+
+class Closed:
+    """As a file that was closed."""
+
+    def fileno(self) -> int:
+        raise ValueError("I/O operation on closed file")
+
+
+@pytest.mark.parametrize("what", ["a closed socket", "a closed file", -1])
+async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothing(what: object) -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            closed = socket.socket()
+            closed.close()
+            gone: Any = {"a closed socket": closed, "a closed file": Closed()}.get(str(what), what)
+
+            owned.node.send(watcher, UnwatchFd(gone))
+            answer = await owned.node.call(watcher, UnwatchFd(gone))
+            owned.node.send(watcher, WatchFd(gone))
+
+            assert answer is False
+            assert (await owned.until(FdLost)).fd == -1
+            os.write(pipe.write, b"x")
+            assert (await owned.until(FdReadable)).fd == pipe.read
+
+
+async def test_a_descriptor_that_became_something_else_is_lost_and_not_confused() -> None:
+    with Pipe() as pipe, Pipe() as other:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            go_on = await owned.hold()
+            os.write(pipe.write, b"x")
+            await owned.filled(1)
+
+            # Closed, and its number given to another file, without a word to the watcher.
+            os.dup2(other.read, pipe.read)
+            go_on()
+
+            lost = await owned.until(FdLost)
+            assert lost.fd == pipe.read
+            assert (await owned.node.inspect_meta(watcher))["watched"] == ""
+
+
+async def test_one_that_somebody_else_waits_for_is_lost_with_the_reason() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.lowlevel.wait_readable, pipe.read)
+                await trio.testing.wait_all_tasks_blocked()
+
+                await owned.node.call(watcher, WatchFd(pipe.read))
+                lost = await owned.until(FdLost)
+                nursery.cancel_scope.cancel()
+
+            assert "another task" in lost.reason
+
+
+@pytest.mark.no_cover
+async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> None:
+    async with owning(limit=500) as owned:
+        watcher = await owned.spawn(Descriptors())
+        before, tasks = open_descriptors(), all_tasks()
+
+        for round_ in range(10_000):
+            with Pipe() as pipe:
+                owned.node.send(watcher, WatchFd(pipe.read))
+                if round_ % 100 == 0:
+                    os.write(pipe.write, b"x")
+                    await owned.until(FdReadable)
+                assert await owned.node.call(watcher, UnwatchFd(pipe.read), timeout=60)
+
+        assert open_descriptors() <= before
+        # The handler came with the first request, and with it the one that lets it go when there are no more.
+        assert Counter(task.name for task in all_tasks() - tasks) <= Counter(["Descriptors", "lingering handlers"])
+        assert (await owned.node.inspect_meta(watcher))["watched"] == ""
+
+
+async def test_messages_go_to_whom_they_are_meant_for_and_nobody_there_is_no_flood() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            owned.node.register("listener", owned.owner)
+            watcher = await owned.spawn_elsewhere(Descriptors(receiver="listener"))
+            os.write(pipe.write, b"x")
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            assert await owned.next() == FdReadable(watcher, pipe.read)
+
+            owned.node.unregister("listener")
+            await eventually(lambda: len(owned.node.dead_letters()) >= 2)
+
+            assert len(owned.node.dead_letters()) < 10
+
+
+async def test_stopping_forgets_every_descriptor() -> None:
+    with Pipe() as pipe:
+        async with owning() as owned:
+            watcher = await owned.spawn(Descriptors())
+            await owned.node.call(watcher, WatchFd(pipe.read))
+            await owned.node.call(watcher, WatchFd(pipe.write, readable=False, writable=True))
+            await owned.until(FdWritable)
+
+            owned.node.send_exit(watcher)
+
+            assert await owned.down() == Shutdown()
+            # Free for others again.
+            await trio.lowlevel.wait_writable(pipe.write)

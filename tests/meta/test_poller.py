@@ -1,0 +1,100 @@
+"""Waiting for many sockets in one task."""
+
+import errno
+import select
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from ergo_py.meta import poller as poller_module
+from ergo_py.meta.poller import Poller
+from ergo_py.meta.sockets.tcp import TCPServer
+from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_others_get_their_turn_between_two_sockets_once_some_time_has_passed(
+    monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    now, order = 0.0, list[str]()
+
+    def tell_time() -> float:
+        nonlocal now
+        now += 1.0 if is_slow else 0.0
+        return now
+
+    def readable(name: str) -> Callable[[], bool]:
+        def read() -> bool:
+            order.append(name)
+            return False
+
+        return read
+
+    async def take_turns() -> None:
+        while True:
+            order.append("another")
+            await trio.lowlevel.checkpoint()
+
+    pairs = [socket.socketpair() for _ in range(5)]
+    for ours, theirs in pairs:
+        ours.setblocking(False)
+        theirs.send(b"x")
+    monkeypatch.setattr(poller_module, "perf_counter", tell_time)
+    async with trio.open_nursery() as nursery:
+        others = await nursery.start(_nursery)
+
+        def start(work: Callable[[], Awaitable[None]]) -> None:
+            others.start_soon(work)
+
+        poller = Poller(start)
+        poller.open()
+        with trio.fail_after(30):
+            async with trio.open_nursery() as readers:
+                for ours, _ in pairs:
+                    readers.start_soon(poller.watch, ours, readable("socket"))
+                others.start_soon(take_turns)
+        poller.close()
+        nursery.cancel_scope.cancel()
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+
+    served = [index for index, name in enumerate(order) if name == "socket"]
+    # In two turns of the loop, each of two tasks has run at least once, in whatever order trio takes them.
+    together = [third == first + 2 for first, third in zip(served, served[2:], strict=False)]
+    assert len(served) == 5
+    assert together == [not is_slow] * 3
+
+
+async def test_a_server_without_descriptors_to_spare_serves_the_connections_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with wired_node() as node:
+        server = TCPServer(reader="task")
+        await spawn_meta(node, await node.spawn(Ear, Mail(), echo), server)
+        monkeypatch.setattr(select, "epoll", refuse)
+        async with await trio.open_tcp_stream(*server.local) as stream:
+            for _ in range(2):
+                await stream.send_all(b"hello")
+                assert await stream.receive_some() == b"hello"
+
+
+async def test_a_reader_waits_for_itself_once_the_poller_is_closed() -> None:
+    poller = Poller(lambda work: None)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs, trio.fail_after(30):
+        theirs.send(b"x")
+
+        await poller.watch(ours, lambda: ours.recv(1) != b"x")
+
+
+async def _nursery(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async with trio.open_nursery() as nursery:
+        task_status.started(nursery)
+        await trio.sleep_forever()

@@ -1,0 +1,48 @@
+"""A child as its supervisor knows it, and how often it may come back."""
+
+import pytest
+
+from ergo_py import Actor, ChildSpec, Phase
+from ergo_py.supervision.child import Child, Window
+
+
+class Worker(Actor):
+    pass
+
+
+def test_a_child_says_its_name_and_where_it_is() -> None:
+    child = Child("a", ChildSpec("a", Worker), 0)
+    before = repr(child)
+
+    child.phase = Phase.RUNNING
+
+    assert before == "<Child 'a' pending>"
+    assert repr(child) == "<Child 'a' running>"
+
+
+@pytest.mark.parametrize(
+    "phase, wanted, is_waiting",
+    [
+        (Phase.PENDING, True, True),
+        (Phase.BACKING_OFF, True, True),
+        (Phase.PENDING, False, False),
+        (Phase.RUNNING, True, False),
+    ],
+)
+def test_one_that_is_down_waits_for_its_turn_if_it_is_to_run(phase: Phase, wanted: bool, is_waiting: bool) -> None:
+    child = Child("a", ChildSpec("a", Worker), 0)
+
+    child.phase, child.wanted = phase, wanted
+
+    assert child.is_waiting is is_waiting
+
+
+@pytest.mark.parametrize("later, admitted", [(5.0, False), (5.1, True)])
+def test_a_restart_counts_until_its_period_is_over(later: float, admitted: bool) -> None:
+    window = Window(1, 5.0)
+    first = window.admits(1.0)
+
+    second = window.admits(1.0 + later)
+
+    assert first
+    assert second is admitted

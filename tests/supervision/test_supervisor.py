@@ -1,0 +1,1228 @@
+"""Supervision performed on a real node: order, limits, back-off, operations."""
+
+import inspect
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ergo_py import (
+    ALL_FOR_ONE,
+    ALWAYS,
+    BRUTAL,
+    DEAD_LETTER,
+    INFINITE,
+    KEEP,
+    NEVER,
+    ON_FAILURE,
+    ONE_FOR_ONE,
+    PERMANENT,
+    REST_FOR_ONE,
+    SIMPLE_ONE_FOR_ONE,
+    TEMPORARY,
+    TRANSIENT,
+    Actor,
+    Backoff,
+    BadInputError,
+    BehaviourError,
+    Budget,
+    ChildDisabledError,
+    ChildEnabledError,
+    ChildExistsError,
+    ChildNotRunningError,
+    ChildRunningError,
+    ChildSpec,
+    ChildUnknownError,
+    Crashed,
+    DeadlockError,
+    EscalationError,
+    InitError,
+    InitTimeoutError,
+    Killed,
+    MailboxFullError,
+    NameTakenError,
+    Node,
+    Normal,
+    NotAllowedError,
+    Overflow,
+    Phase,
+    ProcessUnknownError,
+    Reason,
+    RestartLimit,
+    RestartPolicy,
+    Shutdown,
+    Strategy,
+    Supervisor,
+    SupervisorSpec,
+    TargetDownError,
+    open_node,
+)
+from ergo_py._core.tables.child_slot import Seat
+from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
+from tests.support import Failed, Recorder, Stubborn, running_node
+
+# -- starting and stopping -------------------------------------------------------------------------------------------
+
+
+async def test_children_start_in_order_each_ready_before_the_next() -> None:
+    log: Log = []
+
+    class Slow(Child):
+        async def init(self) -> None:
+            await trio.sleep(0.001)
+            await super().init()
+            self.log_of_test.append(f"{self.label} is ready")
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec(name, Slow, log, name) for name in "abc"])
+
+        assert log == ["+a", "a is ready", "+b", "b is ready", "+c", "c is ready"]
+
+
+async def test_children_stop_in_the_reverse_order_of_the_spec_also_after_restarts() -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise(three(log))
+        await crash(node, "a")
+        await crash(node, "b")
+        log.clear()
+
+        node.send_exit(tree.pid)
+        await node.wait_ended(tree.pid)
+
+        assert log == ["-c", "-b", "-a"]
+
+
+async def test_what_has_no_order_is_stopped_all_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with running_node() as node:
+        template = ChildSpec("child", Deaf, trio.Event(), shutdown=3.0)
+        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, name="top")
+        for _ in range(10):
+            pid = await tree.start_child("child")
+            node.send(pid, "be deaf")
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+        node.send_exit("top")
+        await node.wait_ended("top")
+
+        assert 3.0 <= trio.current_time() - began < 4.0
+
+
+async def test_if_a_child_cannot_start_the_others_are_stopped_and_the_error_says_which() -> None:
+    log: Log = []
+    async with running_node() as node:
+        specs = [ChildSpec("good", Child, log, "good"), ChildSpec("bad", Fragile, log, [], "bad")]
+
+        with pytest.raises(InitError) as caught:
+            await node.supervise(specs, name="top")
+
+        assert log == ["+good", "+bad", "-good"]
+        assert node.processes() == []
+        assert node.whereis("good") is None
+        assert isinstance(caught.value.__cause__, Failed)
+        assert "child 'bad'" in "".join(caught.value.__notes__)
+        with pytest.raises(ChildUnknownError):
+            node.service("good")
+
+
+async def test_starting_many_slow_children_may_take_longer_than_one_may(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Slow(Actor):
+        async def init(self) -> None:
+            await trio.sleep(4)
+
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec(name, Slow) for name in "abc"]
+
+    async with running_node() as node:
+        await node.spawn(Root)
+
+        assert len(node.processes()) == 4
+
+
+@pytest.mark.parametrize("shutdown, seconds", [(2.0, 2.0), (BRUTAL, 0.0), (INFINITE, 50.0)])
+async def test_a_child_is_given_its_shutdown_time_and_killed_then(
+    autojump_clock: trio.testing.MockClock, shutdown: float, seconds: float
+) -> None:
+    hears = trio.Event()
+    async with running_node(limit=1000.0) as node:
+        tree = await node.supervise([ChildSpec("deaf", Deaf, hears, shutdown=shutdown)])
+        pid = node.service("deaf").pid
+        assert pid is not None
+        node.send(pid, "be deaf")
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tree.stop_child, "deaf")
+            await trio.sleep(50 if shutdown == INFINITE else 0)
+            if shutdown == INFINITE:
+                hears.set()
+
+        assert trio.current_time() - began == pytest.approx(seconds, abs=0.1)
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+async def test_a_time_limit_that_a_supervisor_is_given_holds_also_if_it_is_what_actors_have(
+    autojump_clock: trio.testing.MockClock, is_child: bool
+) -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec("deaf", Deaf, trio.Event(), shutdown=INFINITE)]
+
+    async with running_node(limit=1000.0) as node:
+        if is_child:
+            await node.supervise([ChildSpec("root", Root, shutdown=5.0)], name="top")
+        else:
+            await node.spawn(Root, name="root", shutdown=5.0)
+        node.send("deaf", "be deaf")
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+
+    assert trio.current_time() - began == pytest.approx(5.0, abs=1.0)
+
+
+async def test_the_children_of_a_supervisor_with_a_time_limit_must_be_ready_in_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec(name, Slow) for name in "ab"]
+
+    class Slow(Actor):
+        async def init(self) -> None:
+            await trio.sleep(4)
+
+    async with running_node() as node:
+        with pytest.raises(InitTimeoutError):
+            await node.spawn(Root, init_timeout=5.0)
+
+        assert node.processes() == []
+
+
+async def test_a_child_that_will_not_even_be_killed_does_not_hold_its_supervisor_for_ever() -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("stubborn", Stubborn, shutdown=0.01, terminate_timeout=0.01)])
+        node.send("stubborn", "go")
+        await wait_all_tasks_blocked()
+
+        with trio.fail_after(30):
+            await tree.restart_child("stubborn")
+
+        assert phases(tree) == {"stubborn": Phase.RUNNING}
+
+
+async def test_the_supervisor_answers_while_a_child_takes_its_time_to_stop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    hears = trio.Event()
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("deaf", Deaf, hears, shutdown=30.0)], name="top")
+        node.send("deaf", "be deaf")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tree.stop_child, "deaf")
+            await wait_all_tasks_blocked()
+            answer = await node.inspect("top", timeout=0.1)
+            hears.set()
+
+        assert answer["child deaf"].startswith("stopping")
+
+
+# -- strategies ------------------------------------------------------------------------------------------------------
+
+TOGETHER: dict[Strategy, Callable[[str], str]] = {
+    ONE_FOR_ONE: lambda victim: victim,
+    ALL_FOR_ONE: lambda victim: "abc",
+    REST_FOR_ONE: lambda victim: "abc"["abc".index(victim) :],
+}
+
+
+@pytest.mark.parametrize("strategy", TOGETHER)
+@pytest.mark.parametrize("victim", "abc")
+async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, victim: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise(three(log), strategy=strategy)
+        before = {child.name: child.pid for child in tree.children()}
+        log.clear()
+
+        await crash(node, victim)
+
+        group = TOGETHER[strategy](victim)
+        others = [name for name in group if name != victim]
+        assert log == [f"-{victim}", *(f"-{name}" for name in reversed(others)), *(f"+{name}" for name in group)]
+        after = {child.name: child.pid for child in tree.children()}
+        assert {name for name in "abc" if before[name] != after[name]} == set(group)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE])
+async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(strategy: Strategy) -> None:
+    class CountingSeats(dict[str, Seat]):
+        """Places that count how many of them somebody walks through."""
+
+        walked = 0
+
+        def values(self) -> Any:
+            self.walked += len(self)
+            return super().values()
+
+    size = 40
+    log: Log = []
+    async with running_node() as node:
+        specs = [ChildSpec(f"{number}", Child, log, f"{number}") for number in range(size)]
+        tree = await node.supervise(specs, strategy=strategy)
+        process = node._router.processes[tree.pid]
+        assert process.seats is not None
+        seats = process.seats = CountingSeats(process.seats)
+
+        await crash(node, "0")
+
+        assert [child.restarts for child in tree.children()] == [1] * size
+        assert seats.walked <= 3 * size
+
+
+@pytest.mark.parametrize("strategy", TOGETHER)
+async def test_a_failure_while_a_group_restarts_begins_anew_and_counts(strategy: Strategy) -> None:
+    log: Log = []
+    successes = [True, False, False, True]
+    async with running_node() as node:
+        tree = await node.supervise(
+            [
+                ChildSpec("a", Child, log, "a"),
+                ChildSpec("b", Fragile, log, successes, "b"),
+                ChildSpec("c", Child, log, "c"),
+            ],
+            strategy=strategy,
+            intensity=3,
+        )
+
+        await crash(node, "b")
+
+        assert phases(tree) == dict.fromkeys("abc", Phase.RUNNING)
+        supervision = node.process_info(tree.pid).supervision
+        assert supervision is not None
+        assert len(supervision.restarts) == 3
+
+
+@pytest.mark.parametrize(
+    "policy, reason, comes_back",
+    [
+        (PERMANENT, Normal(), True),
+        (PERMANENT, Shutdown(), True),
+        (PERMANENT, Killed(), True),
+        (PERMANENT, Failed("x"), True),
+        (TRANSIENT, Normal(), False),
+        (TRANSIENT, Shutdown(), False),
+        (TRANSIENT, Killed(), True),
+        (TRANSIENT, Failed("x"), True),
+        (TEMPORARY, Normal(), False),
+        (TEMPORARY, Killed(), False),
+        (TEMPORARY, Failed("x"), False),
+    ],
+)
+async def test_the_restart_policy_says_which_ends_a_child_comes_back_from(
+    policy: RestartPolicy, reason: object, comes_back: bool
+) -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Child, log, "a", restart=policy), ChildSpec("b", Child, log, "b")])
+
+        node.send("a", reason)
+        await wait_all_tasks_blocked()
+
+        failed = Phase.FAILED if isinstance(reason, Killed | Failed) else Phase.COMPLETED
+        assert phases(tree)["a"] is (Phase.RUNNING if comes_back else failed)
+        assert log.count("+a") == (2 if comes_back else 1)
+
+
+def test_the_policies_have_synonyms() -> None:
+    assert (ALWAYS, ON_FAILURE, NEVER) == (PERMANENT, TRANSIENT, TEMPORARY)
+
+
+async def test_a_temporary_child_goes_with_its_siblings_and_does_not_come_back() -> None:
+    log: Log = []
+    async with running_node() as node:
+        specs = [
+            ChildSpec("a", Child, log, "a"),
+            ChildSpec("once", Child, log, "once", restart=TEMPORARY),
+        ]
+        tree = await node.supervise(specs, strategy=ALL_FOR_ONE)
+
+        await crash(node, "a")
+
+        assert phases(tree) == {"a": Phase.RUNNING, "once": Phase.COMPLETED}
+
+
+async def test_children_made_from_a_template_keep_their_arguments_through_restarts() -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("conn", Child, log)], strategy=SIMPLE_ONE_FOR_ONE)
+        assert tree.children() == []
+        first = await tree.start_child("conn", "one")
+        second = await tree.start_child("conn", "two")
+
+        node.send(first, Failed("x"))
+        await wait_all_tasks_blocked()
+
+        assert log == ["+one", "+two", "-one", "+one"]
+        assert second in [child.pid for child in tree.children()]
+        assert len(tree.children()) == 2
+
+
+async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> None:
+    log: Log = []
+    async with running_node() as node:
+        template = ChildSpec("conn", Child, log, restart=TEMPORARY)
+        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE)
+        pid = await tree.start_child("conn", "one")
+
+        node.send(pid, Normal())
+        await wait_all_tasks_blocked()
+
+        assert tree.children() == []
+        assert node.process_info(tree.pid).state.value == "sleep"
+        process = node._kernel.router.processes[tree.pid]
+        assert process.seats == {}
+
+
+async def test_a_new_child_never_overlaps_the_old_one(autojump_clock: trio.testing.MockClock) -> None:
+    alive: list[int] = []
+
+    class Careful(Actor):
+        def init(self) -> None:
+            assert alive == []
+            alive.append(1)
+
+        async def terminate(self, reason: Reason) -> None:
+            await trio.sleep(2)
+            alive.pop()
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed
+
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("careful", Careful)])
+
+        for _ in range(3):
+            service = node.service("careful")
+            service.send("fail")
+            await trio.sleep(2.5)
+
+        assert phases(tree) == {"careful": Phase.RUNNING}
+        assert alive == [1]
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+async def test_more_restarts_than_allowed_end_the_supervisor_with_the_reason_of_the_child() -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Child, log, "a")], intensity=2, period=5.0)
+        pid = tree.pid
+        for _ in range(2):
+            await crash(node, "a")
+        assert phases(tree) == {"a": Phase.RUNNING}
+
+        async with trio.open_nursery() as nursery:
+            reasons: list[Reason] = []
+
+            async def wait() -> None:
+                reasons.append(await node.wait_ended(pid))
+
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            node.send("a", Failed("third"))
+
+        assert reasons == [RestartLimit("a", 2, 5.0, Crashed(Failed("third")))]
+        assert node.processes() == []
+
+
+async def test_restarts_that_are_long_ago_do_not_count(autojump_clock: trio.testing.MockClock) -> None:
+    log: Log = []
+    async with running_node(limit=1000) as node:
+        tree = await node.supervise([ChildSpec("a", Child, log, "a")], intensity=2, period=5.0)
+
+        for _ in range(10):
+            await crash(node, "a")
+            await trio.sleep(2.6)
+
+        assert phases(tree) == {"a": Phase.RUNNING}
+
+
+async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_limit_allows() -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Fragile, log, [True], "a")], intensity=5, period=60.0)
+        pid = tree.pid
+
+        await crash(node, "a")
+
+        with pytest.raises(ProcessUnknownError):
+            node.process_info(pid)
+        assert log.count("+a") == 1 + 5
+
+
+async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_from_working() -> None:
+    tries: Log = []
+
+    class Hopeless(Actor):
+        def init(self) -> None:
+            tries.append(1)
+            if len(tries) > 1:
+                raise Failed
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed
+
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Hopeless), ChildSpec("b", Child, [])], intensity=10**9, name="top")
+
+        node.send("a", "fail")
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        answer = await node.inspect("top", timeout=20.0)
+        await tree.stop_child("b")
+        node.send_exit("top")
+        await node.wait_ended("top")
+
+        assert "child a" in answer
+        assert 10 < len(tries) < 10_000
+
+
+async def test_the_parent_of_a_supervisor_that_gave_up_decides_in_turn() -> None:
+    log: Log = []
+    async with running_node() as node:
+        inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=1)
+        tree = await node.supervise([ChildSpec("inner", Supervisor, inner)], intensity=1, name="outer")
+        first = node.whereis("inner")
+
+        for _ in range(2):
+            await crash(node, "leaf")
+
+        assert phases(tree) == {"inner": Phase.RUNNING}
+        assert node.whereis("inner") != first
+        assert isinstance(info_of(tree, "inner").reason, RestartLimit)
+        assert log == ["+leaf", "-leaf", "+leaf", "-leaf", "+leaf"]
+
+
+async def test_escalation_reaches_the_node_which_goes_on_without_the_tree_by_default() -> None:
+    log: Log = []
+    async with running_node() as node:
+        inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=0)
+        await node.supervise([ChildSpec("inner", Supervisor, inner)], intensity=0)
+
+        await crash(node, "leaf")
+
+        assert node.processes() == []
+        await node.spawn(Recorder)
+
+
+async def test_a_node_that_is_told_to_stops_when_a_tree_gives_up_and_says_so() -> None:
+    log: Log = []
+    inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=0)
+
+    nodes: list[Node] = []
+
+    with pytest.raises(EscalationError) as caught, trio.fail_after(10):
+        async with open_node("stops@localhost", on_escalation="stop", watchdog=None, log_output="none") as node:
+            nodes.append(node)
+            await node.spawn(Recorder, name="other")
+            await node.supervise([ChildSpec("inner", Supervisor, inner)], intensity=0, name="top")
+            node.send("leaf", Failed("the root of it all"))
+            await trio.sleep_forever()
+
+    assert isinstance(caught.value.__cause__, Failed)
+    report = nodes[0].exit_report
+    assert report is not None
+    assert report.escalated is not None
+    assert report.escalated.name == "top"
+    assert "gave up" in str(report)
+    assert [one.name for one in report.stopped] == ["other"]
+
+
+async def test_a_node_that_is_told_to_stop_does_not_mind_a_tree_that_ends_normally() -> None:
+    async with running_node(on_escalation="stop") as node:
+        tree = await node.supervise([ChildSpec("a", Child, [], "a", restart=TRANSIENT)])
+
+        node.send("a", Normal())
+        await node.wait_ended(tree.pid)
+
+        assert node.processes() == []
+        assert not node.stopping
+
+
+async def test_a_budget_disables_the_child_and_the_supervisor_goes_on() -> None:
+    log: Log = []
+    async with running_node() as node:
+        specs = [ChildSpec("a", Child, log, "a", budget=Budget(2, 5.0)), ChildSpec("b", Child, log, "b")]
+        tree = await node.supervise(specs, intensity=0)
+
+        for _ in range(3):
+            await crash(node, "a")
+
+        assert phases(tree) == {"a": Phase.DISABLED, "b": Phase.RUNNING}
+        with pytest.raises(ChildDisabledError):
+            await tree.start_child("a")
+        await tree.enable_child("a")
+        assert phases(tree)["a"] is Phase.RUNNING
+
+
+# -- back-off --------------------------------------------------------------------------------------------------------
+
+
+async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(autojump_clock: trio.testing.MockClock) -> None:
+    starts: list[float] = []
+
+    class Noting(Actor):
+        def init(self) -> None:
+            starts.append(trio.current_time())
+
+        def handle_message(self, message: Any, sender: Any) -> None:
+            raise Failed
+
+    async with running_node(limit=1000) as node:
+        backoff = Backoff(1.0, 4.0, 2.0, healthy=30.0)
+        await node.supervise([ChildSpec("a", Noting, backoff=backoff)], intensity=100)
+
+        ends = []
+        for pause in (0, 0, 0, 0, 31, 0):
+            await trio.sleep(pause)
+            ends.append(trio.current_time())
+            node.service("a").send("fail")
+            await trio.sleep(5)
+
+        delays = [start - end for start, end in zip(starts[1:], ends, strict=True)]
+        assert delays == pytest.approx([1, 2, 4, 4, 1, 2])
+
+
+async def test_a_supervisor_that_backs_off_answers_everything_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    class Root(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec("a", Child, [], "a", backoff=Backoff(100.0, 100.0)), ChildSpec("b", Child, [], "b")]
+
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return f"{request} too"
+
+    async with running_node(limit=1000) as node:
+        root = await node.spawn(Root, name="root")
+        tree = node.supervisor("root")
+        await crash(node, "a")
+        began = trio.current_time()
+
+        assert phases(tree)["a"] is Phase.BACKING_OFF
+        assert "backing off, starts in 100 s" in (await node.inspect("root"))["child a"]
+        assert await node.call("root", "this") == "this too"
+        await tree.restart_child("b")
+        node.send_exit(root)
+        await node.wait_ended(root)
+
+        assert trio.current_time() == began
+
+
+async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(autojump_clock: trio.testing.MockClock) -> None:
+    log: Log = []
+
+    class Busy(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            return [ChildSpec("a", Child, log, "a", backoff=Backoff(1.0, 1.0))]
+
+        async def handle_message(self, message: Any, sender: Any) -> None:
+            await trio.sleep(10)
+
+    async with running_node(limit=1000) as node:
+        await node.spawn(Busy, name="busy", mailbox_size=1)
+        with pytest.raises(MailboxFullError):
+            for _ in range(3):
+                node.send("busy", "work")
+
+        await crash(node, "a")
+        await trio.sleep(12)
+
+        assert log == ["+a", "-a", "+a"]
+
+
+async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise(three(log, backoff=Backoff(100.0, 100.0)), strategy=ALL_FOR_ONE)
+        await crash(node, "b")
+        assert phases(tree) == {"a": Phase.PENDING, "b": Phase.BACKING_OFF, "c": Phase.PENDING}
+        began = trio.current_time()
+
+        await tree.start_child("b")
+        await wait_all_tasks_blocked()
+
+        # Nobody in the group has anything left to wait for.
+        assert phases(tree) == dict.fromkeys("abc", Phase.RUNNING)
+        assert trio.current_time() == began
+
+
+# -- operations ------------------------------------------------------------------------------------------------------
+
+
+class Operated(Supervisor):
+    """A supervisor that does to its children what it is called with, from inside."""
+
+    def __init__(self, specs: Sequence[ChildSpec]) -> None:
+        self.specs = specs
+
+    def children(self) -> SupervisorSpec:
+        return SupervisorSpec(self.specs, auto_shutdown=False)
+
+    async def handle_call(self, request: Callable[[Any], Awaitable[Any]], caller: Any) -> Any:
+        try:
+            return await request(self)
+        except Exception as error:
+            return error
+
+
+Operate = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture(params=["outside", "inside"])
+def side(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def operator(node: Node, side: str) -> Operate:
+    async def operate(verb: str, *args: Any) -> Any:
+        if side == "outside":
+            return await getattr(node.supervisor("top"), verb)(*args)
+        result = await node.call("top", lambda me: getattr(me, verb)(*args))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return operate
+
+
+class Counted(dict[str, Any]):
+    """Counts how many of its values are looked at one after another."""
+
+    seen = 0
+
+    def values(self) -> Any:
+        for value in super().values():
+            self.seen += 1
+            yield value
+
+
+async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        names = [str(number) for number in range(200)]
+        top = await node.spawn(Operated, [ChildSpec(name, Child, log, name) for name in names], name="top")
+        plan: Any = node._router.processes[top].behaviour
+        children = plan._plan.children = Counted(plan._plan.children)
+        do = operator(node, side)
+
+        for name in reversed(names[-20:]):
+            await do("restart_child", name)
+            await do("remove_child", name)
+        seen = children.seen
+
+        assert seen < 200
+        assert len(node.supervisor("top").children()) == 180
+
+
+async def test_children_can_be_added_stopped_started_restarted_and_removed(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        await node.spawn(Operated, [ChildSpec("a", Child, log, "a")], name="top")
+        tree, do = node.supervisor("top"), operator(node, side)
+        a = node.whereis("a")
+
+        b = await do("add_child", ChildSpec("b", Child, log, "b"))
+        assert node.whereis("b") == b
+        assert await do("stop_child", "a") == a
+        assert phases(tree) == {"a": Phase.COMPLETED, "b": Phase.RUNNING}
+        started = await do("start_child", "a")
+        assert started != a
+        restarted = await do("restart_child", started)
+        assert node.whereis("a") == restarted
+        assert await do("disable_child", "a") == restarted
+        assert phases(tree)["a"] is Phase.DISABLED
+        assert await do("enable_child", "a") == node.whereis("a")
+        assert await do("remove_child", "b") == b
+
+        assert phases(tree) == {"a": Phase.RUNNING}
+        assert log == ["+a", "+b", "-a", "+a", "-a", "+a", "-a", "+a", "-b"]
+        assert tree.count().total == 1
+        assert tree.count().running == 1
+
+
+async def test_a_refused_operation_says_why_and_changes_nothing(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        await node.spawn(Recorder, name="taken")
+        specs = [ChildSpec(name, Child, log, name) for name in ("running", "stopped", "disabled")]
+        await node.spawn(Operated, specs, name="top")
+        tree, do = node.supervisor("top"), operator(node, side)
+        await tree.stop_child("stopped")
+        await tree.disable_child("disabled")
+        before, log[:] = tree.children(), []
+
+        refusals: list[tuple[type[Exception], str, Any]] = [
+            (ChildUnknownError, "start_child", "nobody"),
+            (ChildUnknownError, "stop_child", node.pid),
+            (ChildRunningError, "start_child", "running"),
+            (ChildDisabledError, "start_child", "disabled"),
+            (ChildDisabledError, "restart_child", "disabled"),
+            (ChildDisabledError, "disable_child", "disabled"),
+            (ChildEnabledError, "enable_child", "running"),
+            (ChildNotRunningError, "stop_child", "stopped"),
+            (ChildNotRunningError, "stop_child", "disabled"),
+            (ChildExistsError, "add_child", ChildSpec("running", Child, log, "again")),
+            (NameTakenError, "add_child", ChildSpec("taken", Child, log, "taken")),
+            (InitError, "add_child", ChildSpec("bad", Fragile, log, [], "bad")),
+            (BadInputError, "add_child", Child),
+        ]
+        for error, verb, argument in refusals:
+            with pytest.raises(error):
+                await do(verb, argument)
+        with pytest.raises(BadInputError):
+            await do("start_child", "stopped", "an argument")
+
+        assert tree.children() == before
+        assert [entry for entry in log if not entry.endswith("bad")] == []
+
+
+async def test_a_child_can_be_named_by_its_pid_and_what_names_nobody_is_unknown() -> None:
+    async with running_node() as node:
+        tree = await node.supervise(three([]))
+        pid = node.whereis("a")
+        assert pid is not None
+
+        assert tree.service(pid).name == "a"
+        with pytest.raises(ChildUnknownError):
+            await tree.stop_child(["a"])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("look", [Supervisor.which_children, Supervisor.count_children])
+async def test_before_a_supervisor_has_said_whom_to_supervise_it_has_no_children_to_look_at(
+    look: Callable[[Supervisor], object],
+) -> None:
+    class Early(Supervisor):
+        def children(self) -> list[ChildSpec]:
+            look(self)
+            return []
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Early)
+
+        assert isinstance(caught.value.__cause__, NotAllowedError)
+
+
+async def test_a_start_that_was_asked_for_and_fails_leaves_the_child_as_it_was(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        await node.spawn(Operated, [ChildSpec("a", Fragile, log, [True], "a")], name="top")
+        tree, do = node.supervisor("top"), operator(node, side)
+        await tree.stop_child("a")
+
+        with pytest.raises(InitError):
+            await do("start_child", "a")
+
+        assert phases(tree) == {"a": Phase.COMPLETED}
+
+
+async def test_a_restart_that_was_asked_for_and_fails_is_tried_again_as_after_a_failure(side: str) -> None:
+    log: Log = []
+    async with running_node() as node:
+        await node.spawn(Operated, [ChildSpec("a", Fragile, log, [True, False, True], "a")], name="top")
+        tree, do = node.supervisor("top"), operator(node, side)
+
+        with pytest.raises(InitError):
+            await do("restart_child", "a")
+        await wait_all_tasks_blocked()
+
+        assert phases(tree) == {"a": Phase.RUNNING}
+        assert log == ["+a", "-a", "+a", "+a"]
+
+
+async def test_the_template_of_a_simple_supervisor_is_all_it_makes_children_from() -> None:
+    log: Log = []
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("conn", Child, log)], strategy=SIMPLE_ONE_FOR_ONE)
+        pid = await tree.start_child("conn", "one")
+        [child] = tree.children()
+
+        for operation in (
+            partial(tree.add_child, ChildSpec("other", Child, log)),
+            partial(tree.disable_child, child.name),
+            partial(tree.enable_child, child.name),
+        ):
+            with pytest.raises(NotAllowedError):
+                await operation()
+        assert await tree.stop_child(pid) == pid
+
+        assert tree.children() == []
+
+
+async def kill_later(node: Node, name: str) -> None:
+    await wait_all_tasks_blocked()
+    node.kill(name)
+
+
+async def test_an_operation_whose_supervisor_ends_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("deaf", Deaf, trio.Event(), shutdown=30.0)], name="top")
+        node.send("deaf", "be deaf")
+        await wait_all_tasks_blocked()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill_later, node, "top")
+            with pytest.raises(TargetDownError):
+                await tree.restart_child("deaf")
+
+
+async def test_a_child_that_operates_on_its_supervisor_from_its_init_is_told_that_it_would_wait_for_ever() -> None:
+    errors: Log = []
+
+    class Impatient(Actor):
+        async def init(self) -> None:
+            try:
+                await self.node.supervisor(self.parent).stop_child("a")
+            except DeadlockError as error:
+                errors.append(error)
+
+    async with running_node() as node:
+        await node.supervise([ChildSpec("a", Child, [], "a"), ChildSpec("impatient", Impatient)])
+
+        assert len(errors) == 1
+
+
+async def test_a_handle_by_name_finds_the_successor_of_a_supervisor() -> None:
+    log: Log = []
+    async with running_node() as node:
+        inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=0)
+        await node.supervise([ChildSpec("inner", Supervisor, inner)])
+        handle = node.supervisor("inner")
+        first = handle.pid
+
+        await crash(node, "leaf")
+
+        assert handle.pid != first
+        assert [child.name for child in handle.children()] == ["leaf"]
+        with pytest.raises(ProcessUnknownError):
+            node.supervisor("leaf")
+
+
+# -- when a supervisor ends by itself --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart, reason", [(TRANSIENT, Normal()), (TEMPORARY, Killed())])
+async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
+    restart: RestartPolicy, reason: Reason
+) -> None:
+    log: Log = []
+    async with running_node() as node:
+        specs = [ChildSpec("main", Child, log, "main", significant=True, restart=restart), ChildSpec("b", Child, log)]
+        tree = await node.supervise(specs)
+        process = node._kernel.router.processes[tree.pid]
+
+        node.send("main", reason)
+        await wait_all_tasks_blocked()
+
+        assert isinstance(process.reason, Shutdown)
+        assert "'main'" in process.reason.detail
+        assert node.processes() == []
+
+
+async def test_a_significant_child_that_comes_back_ends_nothing() -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("main", Child, [], significant=True, restart=TRANSIENT)])
+
+        await crash(node, "main")
+
+        assert phases(tree) == {"main": Phase.RUNNING}
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+async def test_a_supervisor_whose_last_child_is_gone_for_good_ends_unless_told_not_to(automatic: bool) -> None:
+    async with running_node() as node:
+        specs = [ChildSpec(name, Child, [], restart=TRANSIENT) for name in "ab"]
+        tree = await node.supervise(specs, auto_shutdown=automatic, name="top")
+
+        node.send("a", Normal())
+        await wait_all_tasks_blocked()
+        assert phases(tree) == {"a": Phase.COMPLETED, "b": Phase.RUNNING}
+        node.send("b", Normal())
+        await wait_all_tasks_blocked()
+
+        assert (node.whereis("top") is None) == automatic
+
+
+async def test_stopping_the_last_child_does_not_end_the_supervisor() -> None:
+    async with running_node() as node:
+        tree = await node.supervise([ChildSpec("a", Child, [])], name="top")
+
+        await tree.stop_child("a")
+        await wait_all_tasks_blocked()
+
+        assert node.whereis("top") == tree.pid
+
+
+# -- looking inside --------------------------------------------------------------------------------------------------
+
+
+async def test_phases_and_restarts_show_in_inspect_and_in_process_info(autojump_clock: trio.testing.MockClock) -> None:
+    log: Log = []
+    async with running_node(limit=1000.0) as node:
+        backoff = Backoff(2.0, 2.0)
+        tree = await node.supervise([ChildSpec("a", Child, log, "a", backoff=backoff)], name="top", intensity=100)
+        assert node.process_info("a").phase is Phase.RUNNING
+        assert node.process_info("top").phase is None
+        for _ in range(60):
+            await crash(node, "a")
+            await trio.sleep(2.5)
+
+        info = node.process_info("top").supervision
+        answer = await node.inspect("top")
+
+        assert info is not None
+        assert [record.child for record in info.restarts] == ["a"] * 50
+        assert {record.delay for record in info.restarts} == {2.0}
+        assert {record.reason for record in info.restarts} == {Crashed(Failed("a"))}
+        assert [b.at - a.at for a, b in itertools.pairwise(info.restarts)] == pytest.approx([2.5] * 49, abs=0.1)
+        assert info_of(tree, "a").restarts == 60
+        assert "60 restarts" in answer["child a"]
+        assert "restart 50" in answer
+        assert "restart 51" not in answer
+
+
+async def test_the_tree_shows_who_belongs_to_whom_and_how_each_is_doing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log: Log = []
+    async with running_node("tree@localhost") as node:
+        inner = SupervisorSpec([ChildSpec("leaf", Child, log), ChildSpec("other", Child, log)], ALL_FOR_ONE)
+        await node.supervise(
+            [
+                ChildSpec("inner", Supervisor, inner),
+                ChildSpec("slow", Child, log, backoff=Backoff(3.0, 3.0)),
+                ChildSpec("deaf", Deaf, trio.Event()),
+            ],
+            name="top",
+        )
+        await crash(node, "slow")
+        for _ in range(3):
+            node.send("deaf", "wait")
+        await wait_all_tasks_blocked()
+
+        tree = node.tree()
+
+        numbers = {found.name: found.id.number for found in (tree.find("top"), tree.find("leaf")) if found and found.id}
+        text = str(tree)
+        assert text.splitlines()[0] == "tree@localhost"
+        assert text.splitlines()[1] == f"└─ top Supervisor <PID {numbers['top']} tree@localhost> (one for one, sleep)"
+        assert f"   │  ├─ leaf Child <PID {numbers['leaf']} tree@localhost> (running)" in text
+        assert "   ├─ slow Child (backing off, starts in 3 s)" in text
+        assert text.splitlines()[-1].endswith("(running, mailbox 2)")
+        slow = tree.find("slow")
+        assert slow is not None
+        assert slow.phase is Phase.BACKING_OFF
+        assert tree.find("nobody") is None
+
+
+async def test_the_tree_shows_processes_that_nobody_supervises_too() -> None:
+    class Parent(Actor):
+        async def init(self) -> None:
+            await self.spawn(Recorder, name="child")
+
+    async with running_node() as node:
+        await node.spawn(Parent, name="parent")
+
+        tree = node.tree()
+
+        parent = tree.find("parent")
+        assert parent is not None
+        assert [child.name for child in parent.children] == ["child"]
+        assert parent.phase is None
+
+
+# -- writing supervisors ---------------------------------------------------------------------------------------------
+
+
+async def test_a_supervisor_may_have_callbacks_of_its_own() -> None:
+    ends: Log = []
+
+    class Root(Supervisor):
+        async def children(self) -> list[ChildSpec]:
+            await trio.lowlevel.checkpoint()
+            return [ChildSpec("a", Child, [], "a")]
+
+        def handle_child_exit(self, child: Any, reason: Reason) -> None:
+            ends.append(reason)
+
+        def handle_call(self, request: Any, caller: Any) -> Any:
+            return [child.name for child in self.which_children()], self.count_children().running
+
+    async with running_node() as node:
+        await node.spawn(Root, name="root")
+
+        await crash(node, "a")
+
+        assert ends == [Crashed(Failed("a"))]
+        assert await node.call("root", "who") == (["a"], 1)
+
+
+def test_a_supervisor_with_an_init_is_told_where_to_put_it() -> None:
+    async def init(self: object) -> None: ...
+
+    with pytest.raises(BehaviourError) as caught:
+        type("Wrong", (Supervisor,), {"init": init})
+
+    assert "children" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [None, 5, "abc", [5]])
+async def test_what_is_no_spec_is_refused_before_anything_starts(given: Any) -> None:
+    class Root(Supervisor):
+        def children(self) -> Any:
+            return given
+
+    async with running_node() as node:
+        with pytest.raises(InitError) as caught:
+            await node.spawn(Root)
+        assert isinstance(caught.value.__cause__, BadInputError)
+        with pytest.raises(InitError):
+            await node.spawn(Supervisor)
+
+
+async def test_keywords_beside_a_whole_spec_are_refused() -> None:
+    async with running_node() as node:
+        with pytest.raises(BadInputError):
+            await node.supervise(SupervisorSpec([]), intensity=5)
+
+
+async def test_two_supervisors_cannot_both_register_a_child_under_one_name() -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("a", Child, [])])
+
+        with pytest.raises(InitError) as caught:
+            await node.supervise([ChildSpec("a", Child, [])])
+        await node.supervise([ChildSpec("a", Child, [], register=False)])
+
+        assert isinstance(caught.value.__cause__, NameTakenError)
+        assert "register=False" in "".join(caught.value.__cause__.__notes__)
+
+
+async def test_a_supervisor_may_be_supervised_with_every_kind_of_spec() -> None:
+    async with running_node() as node:
+        tree = await node.supervise(
+            [
+                ChildSpec("list", Supervisor, [ChildSpec("a", Child, [])]),
+                ChildSpec("spec", Supervisor, SupervisorSpec([ChildSpec("b", Child, [])])),
+            ]
+        )
+
+        assert tree.count().supervisors == 2
+        assert info_of(tree, "list").phase is Phase.RUNNING
+        assert {name for name in "ab" if node.whereis(name)} == {"a", "b"}
+
+
+async def test_the_options_of_spawn_reach_the_child() -> None:
+    async with running_node() as node:
+        await node.supervise([ChildSpec("a", Child, [], mailbox_size=7, overflow=Overflow.DROP_OLDEST, env={"x": 1})])
+
+        info = node.process_info("a")
+
+        assert info.mailbox_size == 7
+
+
+async def test_nothing_is_left_of_supervisors_that_come_and_go() -> None:
+    async with running_node() as node:
+        for _ in range(20):
+            tree = await node.supervise(
+                [*three([], mailbox=KEEP), ChildSpec("d", Child, [], backoff=Backoff(9.0, 9.0))]
+            )
+            await crash(node, "a")
+            await crash(node, "d")
+            node.service("d").send("waits")
+            node.send_exit(tree.pid)
+            await node.wait_ended(tree.pid)
+
+        info = node.info()
+
+        assert node._kernel.services == {}
+        assert (info.processes, info.names, info.timers, info.relations) == (0, 0, 0, 0)
+
+
+def test_the_default_fate_is_dead_letter() -> None:
+    assert ChildSpec("a", Child, []).mailbox is DEAD_LETTER
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restart_is_in_the_log_at_the_level_that_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_node(watchdog=None, log_output="json") as node:
+        handle = await node.supervise([ChildSpec("a", Child, [], "a")])
+        await crash(node, "a")
+        await wait_all_tasks_blocked()
+        assert info_of(handle, "a").restarts == 1
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line["event"] == "child started again"]
+    assert (line["level"], line["child"]) == ("warning", "a")
+    assert line["after"].startswith("crashed: ")
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError("unspeakable")
+
+    __str__ = __repr__
+
+
+class Leaving(Actor):
+    """Ends for a reason that cannot be shown."""
+
+    def handle_message(self, message: object, sender: object) -> None:
+        self.stop(Unspeakable())
+
+
+async def test_a_child_whose_reason_cannot_be_shown_starts_again(capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_node(watchdog=None, log_output="json", log_level="debug") as node:
+        handle = await node.supervise([ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=TEMPORARY)])
+        for child in ("a", "b"):
+            node.send(info_of(handle, child).pid or "", "leave")
+        await wait_all_tasks_blocked()
+        assert info_of(handle, "a").restarts == 1
+        assert info_of(handle, "b").phase is Phase.FAILED
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (line,) = [line for line in lines if line["event"] == "child started again"]
+    assert line["after"] == "<its __str__ raised>"
+
+
+async def test_each_level_of_a_tree_takes_few_frames_of_the_stack() -> None:
+    """The recursion limit bounds how deep a tree can be: each init runs inside that of the supervisor above."""
+    depths: list[int] = []
+
+    class Leaf(Actor):
+        def init(self) -> None:
+            depths.append(len(inspect.stack(0)))
+
+    def tree(levels: int) -> ChildSpec:
+        if levels == 0:
+            return ChildSpec("leaf", Leaf, register=False)
+        return ChildSpec("inner", Supervisor, SupervisorSpec([tree(levels - 1)]), register=False)
+
+    async with running_node() as node:
+        for levels in (1, 11):
+            await node.spawn(Supervisor, SupervisorSpec([tree(levels)]))
+
+    assert depths[1] - depths[0] == 10 * 5

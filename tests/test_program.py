@@ -1,0 +1,545 @@
+"""Running a whole program: what it returns, and what Ctrl-C and SIGTERM do, once and twice."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ergo_py import (
+    Actor,
+    BadInputError,
+    Crashed,
+    Custom,
+    InitError,
+    Node,
+    NodeStoppedError,
+    Normal,
+    Reason,
+    Shutdown,
+    open_node,
+    run,
+)
+from ergo_py._core.runtime import process_groups as process_groups_module
+from ergo_py.program import _Signals
+from tests.support import Failed, running_node
+
+PATIENCE = 60.0
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored() -> Iterator[None]:
+    """``nohup`` and a shell that starts a program in the background have it ignore signals, and its children with it."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+# -- what it runs and returns ----------------------------------------------------------------------------------------------
+
+
+def test_an_async_function_gets_a_node_and_its_result_is_returned() -> None:
+    nodes: list[Node] = []
+
+    async def main(node: Node) -> int:
+        nodes.append(node)
+        return len(node.processes()) + 42
+
+    result = run(main, name="demo@here", watchdog=None, log_output="none")
+
+    assert result == 42
+    assert nodes[0].name == "demo@here"
+    with pytest.raises(NodeStoppedError):
+        nodes[0].info()
+
+
+def test_everything_is_stopped_when_main_returns() -> None:
+    ends: list[Reason] = []
+
+    class Ends(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            ends.append(reason)
+
+    async def main(node: Node) -> None:
+        await node.spawn(Ends)
+
+    run(main, watchdog=None, log_output="none")
+
+    assert ends == [Shutdown()]
+
+
+def test_an_error_of_main_comes_out_as_it_is() -> None:
+    async def main(_node: Node) -> None:
+        raise Failed("on purpose")
+
+    with pytest.raises(Failed, match="on purpose"):
+        run(main, watchdog=None, log_output="none")
+
+
+class Ending(Actor):
+    """Ends by itself, as soon as it has begun."""
+
+    reason: object = Normal()
+
+    async def init(self) -> None:
+        self.send(self.pid, "end")
+
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        self.stop(self.reason)
+
+
+class EndingWithAReason(Ending):
+    reason = "done"
+
+
+class Crashing(Ending):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        raise Failed("on purpose")
+
+
+@pytest.mark.parametrize(
+    "behaviour,reason",
+    [(Ending, Normal()), (EndingWithAReason, Custom("done")), (Crashing, Crashed(Failed("on purpose")))],
+)
+def test_a_behaviour_is_run_until_it_ends_and_its_reason_is_returned(behaviour: type[Actor], reason: Reason) -> None:
+    result = run(behaviour, watchdog=None, log_output="none")
+
+    assert result == reason
+
+
+@pytest.mark.parametrize("children", range(9))
+def test_a_behaviour_that_ends_at_once_is_no_error(children: int) -> None:
+    class Child(Actor):
+        pass
+
+    class Brief(Actor):
+        async def init(self) -> None:
+            # Each one may bring a turn of the scheduler, in which this process could end before anybody waits for it.
+            for _ in range(children):
+                await self.spawn(Child)
+            self.stop("brief")
+
+    result = run(Brief, watchdog=None, log_output="none")
+
+    assert result == Custom("brief")
+
+
+def test_a_behaviour_that_cannot_start_raises() -> None:
+    class Unable(Actor):
+        def init(self) -> None:
+            raise Failed("on purpose")
+
+    with pytest.raises(InitError):
+        run(Unable, watchdog=None, log_output="none")
+
+
+@pytest.mark.parametrize(
+    "main",
+    [None, 42, "main", print, lambda node: None, object, Node, Ending(), dict],
+    ids=["None", "number", "str", "builtin", "plain function", "class", "Node", "instance", "type"],
+)
+def test_what_cannot_be_run_is_refused_with_what_can(main: Any) -> None:
+    with pytest.raises(BadInputError, match="async def main"):
+        run(main)
+
+
+def test_bad_options_are_refused_before_anything_runs() -> None:
+    ran: list[Node] = []
+
+    async def main(node: Node) -> None:
+        ran.append(node)
+
+    with pytest.raises(BadInputError):
+        run(main, burst=0)
+    with pytest.raises(TypeError):
+        run(main, no_such_option=1)
+
+    assert ran == []
+
+
+# -- signals, once ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_stops_everything_in_order_and_the_result_is_none(number: signal.Signals) -> None:
+    ends: list[str] = []
+
+    class Child(Actor):
+        async def terminate(self, reason: Reason) -> None:
+            await trio.lowlevel.checkpoint()
+            ends.append(f"child {reason}")
+
+    class Parent(Actor):
+        async def init(self) -> None:
+            await self.spawn(Child)
+
+        async def terminate(self, reason: Reason) -> None:
+            ends.append(f"parent {reason}")
+
+    async def main(node: Node) -> str:
+        await node.spawn(Parent)
+        signal.raise_signal(number)
+        await trio.sleep_forever()
+        return "never"
+
+    result = run(main, watchdog=None, log_output="none")
+
+    assert result is None
+    assert ends == ["child shutdown", "parent shutdown"]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_behaviour_is_stopped_by_a_signal_too(number: signal.Signals) -> None:
+    ends: list[Reason] = []
+
+    class Signalled(Actor):
+        def init(self) -> None:
+            signal.raise_signal(number)
+
+        def terminate(self, reason: Reason) -> None:
+            ends.append(reason)
+
+    result = run(Signalled, watchdog=None, log_output="none")
+
+    assert result is None
+    assert ends == [Shutdown()]
+
+
+def test_a_signal_that_comes_before_the_node_is_up_counts() -> None:
+    ran: list[str] = []
+
+    async def main() -> None:
+        signals = _Signals()
+        signals._came(signal.SIGINT, None)
+        with trio.fail_after(PATIENCE):
+            async with open_node(watchdog=None, log_output="none") as node:
+                signals.watch_over(node)
+                await trio.sleep_forever()
+        ran.append("stopped")
+
+    trio.run(main)
+
+    assert ran == ["stopped"]
+
+
+async def test_a_signal_that_comes_after_the_node_is_down_is_no_error() -> None:
+    signals = _Signals()
+    async with running_node() as node:
+        signals.watch_over(node)
+
+    signals._came(signal.SIGTERM, None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_signals_are_given_back(fails: bool) -> None:
+    before = handlers()
+    during: list[object] = []
+
+    async def main(_node: Node) -> None:
+        during.extend(handlers())
+        if fails:
+            raise Failed
+
+    try:
+        run(main, watchdog=None, log_output="none")
+    except Failed:
+        pass
+
+    assert handlers() == before
+    assert all(one is not other for one, other in zip(during, before, strict=True))
+
+
+async def test_a_node_in_somebody_s_program_gives_signals_back() -> None:
+    before = handlers()
+
+    async with running_node():
+        during = handlers()
+
+    # Ctrl-C is asked for the main task only, meanwhile; the rest is not touched.
+    assert during[1:] == before[1:]
+    assert handlers() == before
+
+
+def test_in_another_thread_it_runs_and_leaves_signals_alone() -> None:
+    before = handlers()
+    results: list[object] = []
+
+    async def main(_node: Node) -> list[object]:
+        return handlers()
+
+    thread = threading.Thread(target=lambda: results.append(run(main, watchdog=None, log_output="none")))
+    thread.start()
+    thread.join(PATIENCE)
+
+    assert results == [before]
+
+
+# -- signals, twice ----------------------------------------------------------------------------------------------------
+
+
+class Left(BaseException):
+    """Instead of leaving the program that runs the tests."""
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    def leave(status: int) -> None:
+        raise Left(status)
+
+    clock = Clock()
+    monkeypatch.setattr(sys.modules["ergo_py.program"], "monotonic", clock)
+    monkeypatch.setattr(os, "_exit", leave)
+    return clock
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+@pytest.mark.parametrize("first", SIGNALS)
+def test_two_signals_that_come_at_once_are_one_request(
+    first: signal.Signals, second: signal.Signals, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = _Signals()
+
+    signals._came(first, None)
+    clock.now += 0.49
+    signals._came(second, None)
+    clock.now += 0.02
+    with pytest.raises(Left) as left:
+        signals._came(second, None)
+
+    assert left.value.args == (128 + second,)
+
+
+def test_the_programs_of_ports_are_killed_before_a_program_is_left(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[int, int]] = []
+
+    def kill(group: int, number: int) -> None:
+        killed.append((group, number))
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "killpg", kill)
+    monkeypatch.setattr(process_groups_module, "_groups", {4711, 4712})
+    signals = _Signals()
+    signals._came(signal.SIGTERM, None)
+    clock.now += 5.0
+
+    with pytest.raises(Left):
+        signals._came(signal.SIGTERM, None)
+
+    assert sorted(killed) == [(4711, signal.SIGKILL), (4712, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled"])
+def test_a_sighup_that_the_program_ignores_or_handles_is_left_alone(handler: Any) -> None:
+    during: list[object] = []
+
+    async def main(_node: Node) -> None:
+        during.append(signal.getsignal(signal.SIGHUP))
+
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        run(main, watchdog=None, log_output="none")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert during == [handler]
+
+
+# -- signals, in a program of their own ------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, threading
+import trio, trio.testing
+from ergo_py import Actor, run
+from ergo_py.meta import Port, PortLine
+
+def say(text):
+    sys.stdout.write(text + "\\n")
+    sys.stdout.flush()
+
+class Polite(Actor):
+    async def init(self):
+        say("ready")
+    async def terminate(self, reason):
+        say(f"terminate {reason}")
+
+class Stubborn(Actor):
+    async def init(self):
+        say("ready")
+    async def terminate(self, reason):
+        trio.lowlevel.spawn_system_task(self.say_so_when_it_sleeps)
+        await trio.sleep(3600)
+    async def say_so_when_it_sleeps(self):
+        await trio.testing.wait_all_tasks_blocked()
+        say("terminating")
+
+# Its port runs a program that holds a pipe open for as long as it lives, and heeds neither the end of its input nor SIGTERM.
+HOLDS = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); " \\
+    "os.open(sys.argv[1], os.O_WRONLY); print(flush=True); time.sleep(3600)"
+
+class Owner(Actor):
+    async def init(self):
+        await self.spawn_meta(Port([sys.executable, "-S", "-c", HOLDS, sys.argv[2]]))
+    def handle_message(self, message, sender):
+        if isinstance(message, PortLine):
+            say("ready")
+
+class Blocking(Actor):
+    def init(self):
+        self.send(self.pid, "block")
+    def handle_message(self, message, sender):
+        say("ready")
+        threading.Event().wait()
+
+behaviour = {"polite": Polite, "stubborn": Stubborn, "owner": Owner, "blocking": Blocking}[sys.argv[1]]
+
+class App(Actor):
+    async def init(self):
+        await self.spawn(behaviour, name="the one", terminate_timeout=3600, shutdown=3600)
+
+print("result", run(App, watchdog=None, log_output="none", stop_timeout=3600))
+"""
+
+
+class Program:
+    """A program in a process of its own, which never outlives the test."""
+
+    def __init__(self, behaviour: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", PROGRAM, behaviour, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def wait_until_it_says(self, line: str) -> None:
+        assert self._process.stdout is not None
+        watch = threading.Timer(PATIENCE, self._process.kill)
+        watch.start()
+        said = self._process.stdout.readline()
+        watch.cancel()
+        watch.join()
+        assert said == f"{line}\n"
+
+    def insist(self, number: signal.Signals) -> None:
+        """Send it until the program has gone: what comes soon after the first one counts as the same."""
+        while self._process.poll() is None:
+            self.signal(number)
+            try:
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_one_signal_ends_a_program_in_order(number: signal.Signals) -> None:
+    with Program("polite") as program:
+        program.wait_until_it_says("ready")
+        program.signal(number)
+        status, out, err = program.end()
+
+    assert (status, out, err) == (0, "terminate shutdown\nresult None\n", "")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) -> None:
+    with Program("stubborn") as program:
+        program.wait_until_it_says("ready")
+        program.signal(number)
+        program.wait_until_it_says("terminating")
+        program.insist(number)
+        status, _, err = program.end()
+
+    assert status == 128 + number
+    assert "still alive on node@localhost" in err
+    assert "<Stubborn 'the one' <PID" in err
+    assert "stopping in terminate" in err
+    assert "<App " in err
+    # Where it waits, although no thread is there; and what the threads do, by name.
+    assert re.search(r'File "<string>", line \d+, in terminate\n.*, in sleep\n', err, re.DOTALL)
+    assert "stack of thread MainThread:" in err
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(number: signal.Signals) -> None:
+    with Program("blocking") as program:
+        program.wait_until_it_says("ready")
+        program.insist(number)
+        status, _, err = program.end()
+
+    assert status == 128 + number
+    assert "<Blocking 'the one' <PID" in err
+    assert "running in handle_message" in err
+    assert "in handle_message\n" in err
+
+
+def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
+    with Program("stubborn") as program:
+        program.wait_until_it_says("ready")
+        program.signal(signal.SIGTERM)
+        program.wait_until_it_says("terminating")
+        assert program._process.stderr is not None
+        program._process.stderr.close()
+        program._process.stderr = None
+        program.insist(signal.SIGTERM)
+        status = program._process.wait(PATIENCE)
+
+    assert status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_programs_of_ports_do_not_outlive_a_program_that_is_left(number: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "held"
+    os.mkfifo(path)
+    ended = threading.Event()
+
+    def read() -> None:
+        path.read_bytes()  # returns when the program of the port has gone
+        ended.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with Program("owner", str(path)) as program:
+        program.wait_until_it_says("ready")
+        program.insist(number)
+        status, _, _ = program.end()
+
+    assert status == 128 + number
+    assert ended.wait(PATIENCE)
+    reader.join()

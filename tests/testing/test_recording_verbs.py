@@ -1,0 +1,155 @@
+"""The verbs that note: none is forgotten, and each takes what the real one takes."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from ergo_py import (
+    Actor,
+    Alias,
+    BadInputError,
+    BehaviourError,
+    Caller,
+    EventName,
+    NameUnknownError,
+    NotAllowedError,
+    Priority,
+    RelationExistsError,
+    RelationUnknownError,
+)
+from ergo_py._core.verbs.behaviour import Behaviour
+from ergo_py.testing import Alone, Sent
+from ergo_py.testing.recording_verbs import Lonely
+
+# These ask the node, and the node says that there is none.
+THROUGH_THE_NODE = {"inspect_meta", "meta_info"}
+# A test sets it itself; without that it says, as in any process, that there is none.
+ATTRIBUTES = {"connection"}
+
+
+def verbs() -> list[str]:
+    return [name for name in vars(Behaviour) if not name.startswith("_")]
+
+
+def test_every_verb_of_a_behaviour_is_noted() -> None:
+    assert set(verbs()) - THROUGH_THE_NODE - ATTRIBUTES <= set(vars(Lonely))
+
+
+@pytest.mark.parametrize("name", [name for name in verbs() if callable(getattr(Behaviour, name))])
+def test_a_verb_takes_what_the_real_one_takes(name: str) -> None:
+    real, noting = (inspect.signature(getattr(cls, name)).parameters for cls in (Behaviour, Lonely))
+
+    assert list(real) == list(noting)
+    assert [one.kind for one in real.values()] == [one.kind for one in noting.values()]
+    assert [one.default for one in real.values()] == [one.default for one in noting.values()]
+
+
+class Doer(Actor):
+    async def handle_message(self, message: Any, sender: Any) -> None:
+        result = message(self)
+        if inspect.iscoroutine(result):
+            await result
+
+    def handle_call(self, request: Any, caller: Caller) -> object:
+        return self.forward("other", request, caller)
+
+
+@pytest.fixture
+def alone() -> Alone[Doer]:
+    return Alone(Doer)
+
+
+async def test_sending_notes_the_priority(alone: Alone[Doer]) -> None:
+    def do(me: Doer) -> None:
+        me.send("a", 1)
+        me.send_priority = Priority.MAX
+        assert me.send_priority is Priority.MAX
+        me.send("a", 2)
+        me.send("a", 3, priority=Priority.HIGH)
+        me.forward("b", 4, me.pid)
+
+    await alone.message(do)
+    await alone.message(lambda me: me.send_wait("c", 5))
+    asked = await alone.ask("on")
+
+    assert alone.sent == [
+        Sent("a", 1, Priority.NORMAL),
+        Sent("a", 2, Priority.MAX),
+        Sent("a", 3, Priority.HIGH),
+        Sent("b", 4, Priority.MAX),
+        Sent("c", 5, Priority.MAX),
+        Sent("other", "on", Priority.MAX),
+    ]
+    assert not asked.answered
+
+
+@pytest.mark.parametrize(
+    "mistake, error",
+    [
+        (lambda me: (me.link("x"), me.link("x")), RelationExistsError),
+        (lambda me: me.unlink("x"), RelationUnknownError),
+        (lambda me: me.monitor(me.pid), NotAllowedError),
+        (lambda me: me.demonitor("x"), RelationUnknownError),
+        (lambda me: me.unregister(), NameUnknownError),
+        (lambda me: me.delete_alias(Alias("n", 0, 1)), NameUnknownError),
+        (lambda me: (me.register("a"), me.register("b")), NotAllowedError),
+        (lambda me: me.unsubscribe("x"), RelationUnknownError),
+        (lambda me: me.send_after(-1, "x", "y"), BadInputError),
+        (lambda me: me.send_every(0, "x", "y"), BadInputError),
+        (lambda me: me.spawn(Doer()), BehaviourError),
+        (lambda me: me.spawn(Doer, color="red"), BadInputError),
+        (lambda me: me.spawn_meta(Doer), BehaviourError),
+        (lambda me: me.reply("nobody", 1), BadInputError),
+        (lambda me: me.send("x", 1, priority=9), BadInputError),
+    ],
+)
+async def test_a_mistake_is_one_here_as_well(alone: Alone[Doer], mistake: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await alone.message(mistake)
+
+
+async def test_aliases_and_names_of_events_are_kept(alone: Alone[Doer]) -> None:
+    made: list[Alias] = []
+
+    def do(me: Doer) -> None:
+        made.extend([me.create_alias(), me.create_alias()])
+        me.delete_alias(made[0])
+        me.subscribe(EventName("news"))
+        me.publish(EventName("ours"), 1)
+
+    await alone.message(do)
+
+    assert made[0] != made[1]
+    assert alone.subscribed == ["news"]
+    assert [one.event for one in alone.published] == ["ours"]
+
+
+async def test_a_verb_that_a_class_has_overridden_itself_is_called_first() -> None:
+    class Polite(Doer):
+        def send(self, to: Any, message: object, *, priority: Priority | None = None) -> bool:
+            return super().send(to, ("please", message), priority=priority)
+
+    alone = Alone(Polite)
+
+    await alone.message(lambda me: me.send("a", 1))
+
+    assert alone.messages == [("please", 1)]
+
+
+async def watch(path: str) -> None: ...
+
+
+async def test_a_background_task_is_noted_and_does_not_run(alone: Alone[Doer]) -> None:
+    await alone.message(lambda self: self.start_task(watch, "here", name="watcher"))
+    await alone.message(lambda self: self.send("a", "b"))
+
+    (task,) = alone.tasks
+    assert (task.function, task.args, task.name, task.done) == (watch, ("here",), "watcher", False)
+    task.cancel()
+    assert task.done
+
+
+async def test_a_background_task_must_be_an_async_function(alone: Alone[Doer]) -> None:
+    with pytest.raises(BadInputError, match="an async function and its arguments"):
+        await alone.message(lambda self: self.start_task(print))

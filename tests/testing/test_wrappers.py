@@ -1,0 +1,49 @@
+"""Subclasses with a hook before a callback."""
+
+from typing import Any
+
+import pytest
+
+from ergo_py import Actor
+from ergo_py._core.tables.callbacks import Callbacks
+from ergo_py.testing.wrappers import GO_ON, before, message_of, subclass
+
+
+class Greeter(Actor):
+    """Says hello."""
+
+    def handle_call(self, request: Any, caller: Any) -> object:
+        return f"hello {request}"
+
+
+def test_a_hook_lets_the_original_run_or_returns_in_its_place() -> None:
+    made = subclass(
+        Greeter, ["handle_call"], before(lambda me, name, args: GO_ON if args[0] == "you" else (name, args[0]))
+    )
+
+    greeter: Any = made()
+
+    assert greeter.handle_call("you", None) == "hello you"
+    assert greeter.handle_call("me", None) == ("handle_call", "me")
+    assert made.__doc__ == "Says hello."
+
+
+def test_a_callback_that_the_original_does_not_define_is_one_that_the_kernel_calls() -> None:
+    made = subclass(Greeter, ["handle_message"], before(lambda me, name, args: None))
+
+    assert "handle_message" not in Callbacks(Greeter).defined
+    assert "handle_message" in Callbacks(made).defined
+    assert getattr(Actor.handle_message, "__is_default__", False)
+
+
+@pytest.mark.parametrize(
+    "name, args, expected",
+    [
+        ("handle_message", ("m", "sender"), "m"),
+        ("handle_message_name", ("name", "m", "sender"), "m"),
+        ("handle_call_alias", ("alias", "r", "caller"), "r"),
+        ("init", (), None),
+    ],
+)
+def test_what_a_callback_is_about(name: str, args: tuple[Any, ...], expected: object) -> None:
+    assert message_of(name, args) == expected
