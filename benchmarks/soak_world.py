@@ -452,7 +452,7 @@ class World:
             self.mortals += [child.name for child in children]
         others = [
             ChildSpec("pinned", Threaded, books, dispatcher=PINNED),
-            ChildSpec("pooled", Threaded, books, dispatcher=POOL("crew", 2), mailbox=KEEP),
+            ChildSpec("pooled", Threaded, books, dispatcher=POOL("thread_group", 2), mailbox=KEEP),
             ChildSpec("first of a pod", Threaded, books, dispatcher=Pod("pod")),
             ChildSpec(
                 "second of a pod", Threaded, books, dispatcher=Pod("pod"), mailbox_size=20, overflow=Overflow.WAIT

@@ -12,7 +12,7 @@ from ._core.messaging.router import LANES
 from ._core.messaging.waiters import TaskCaller, ThreadCaller
 from ._core.processes.process import Process
 from ._core.runtime.bridge import get_ident
-from ._core.tables.child_slot import Claim, Seat
+from ._core.tables.child_slot import ChildSlot, Claim
 from ._core.tables.pending_calls import Caller, ring_of
 from ._core.verbs.common import check_priority, check_timeout
 from ._core.vocabulary.envelopes import MESSAGE, Envelope, Lane, Overflow, Priority
@@ -43,12 +43,12 @@ class Service:
     goes on with the successor in order. Once it is known that it does not come back, everybody gets ``ServiceGoneError`` at once.
     """
 
-    __slots__ = ("_kernel", "_process", "_router", "_seat", "_sender")
+    __slots__ = ("_kernel", "_process", "_router", "_slot", "_sender")
 
-    def __init__(self, kernel: Kernel, seat: Seat, process: Process | None = None) -> None:
+    def __init__(self, kernel: Kernel, slot: ChildSlot, process: Process | None = None) -> None:
         self._kernel = kernel
         self._router = kernel.router
-        self._seat = seat
+        self._slot = slot
         self._process = process
         self._sender: PID = kernel.pid if process is None else process.id
 
@@ -59,25 +59,25 @@ class Service:
         Raises:
             ChildUnknownError: there is none.
         """
-        seat = kernel.services.get(name)
-        if seat is None:
+        slot = kernel.services.get(name)
+        if slot is None:
             raise ChildUnknownError(name, tuple(kernel.services))
-        return cls(kernel, seat, process)
+        return cls(kernel, slot, process)
 
     def __repr__(self) -> str:
-        seat = self._seat
-        state = str(seat.pid) if seat.pid is not None else "coming back" if seat.gone is None else f"gone: {seat.gone}"
-        return f"<Service {seat.name!r} {state}>"
+        slot = self._slot
+        state = str(slot.pid) if slot.pid is not None else "coming back" if slot.gone is None else f"gone: {slot.gone}"
+        return f"<Service {slot.name!r} {state}>"
 
     @property
     def name(self) -> str:
         """The child's name."""
-        return self._seat.name
+        return self._slot.name
 
     @property
     def pid(self) -> PID | None:
         """The process behind it at this moment; None while there is none."""
-        return self._seat.pid
+        return self._slot.pid
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -96,13 +96,13 @@ class Service:
         router = self._router
         if get_ident() != router.loop_thread:
             return self._send_from_thread(message, check_priority(priority))
-        pid = self._seat.pid
+        pid = self._slot.pid
         if pid is not None:
             return router.send(self._sender, pid, message, priority)
         return self._send_later(message, check_priority(priority))
 
     def _send_from_thread(self, message: object, priority: Priority) -> bool:
-        router, pid = self._router, self._seat.pid
+        router, pid = self._router, self._slot.pid
         receiver = None if pid is None else router.resolve(pid)
         if (
             receiver is not None
@@ -121,7 +121,7 @@ class Service:
                 return True
             if receiver.accepting:
                 return router.send(self._sender, receiver.id, message, priority)
-        if self._seat.gone is not None:
+        if self._slot.gone is not None:
             router.bridge.run(self._present, message)
         # What is true of the child here may not be true when the message arrives: that is when to look.
         router.bridge.post(self._send_for_thread, message, priority)
@@ -134,10 +134,10 @@ class Service:
             self._send_for_thread(envelope[3], priority)
 
     def _send_later(self, message: object, priority: Priority) -> bool:
-        seat = self._present(message)
-        if seat.pid is not None:
-            return self._router.send(self._sender, seat.pid, message, priority)
-        self._join(seat, _Sending(self, message, priority), message)
+        slot = self._present(message)
+        if slot.pid is not None:
+            return self._router.send(self._sender, slot.pid, message, priority)
+        self._join(slot, _Sending(self, message, priority), message)
         return True
 
     def _send_for_thread(self, message: object, priority: Priority) -> None:
@@ -162,25 +162,25 @@ class Service:
         check_priority(priority)
         if self._process is not None:
             self._process.sent += 1
-        seat = self._present(message)
-        receiver = None if seat.pid is None else self._router.resolve(seat.pid)
+        slot = self._present(message)
+        receiver = None if slot.pid is None else self._router.resolve(slot.pid)
         if receiver is not None and (
             receiver.mailbox.overflow is not Overflow.WAIT or receiver.mailbox.has_room(LANES[priority])
         ):
             return await self._router.send_wait(self._sender, receiver.id, message, priority, timeout)
         waiting = _Sending(self, message, priority)
         waiting.told = trio.Event()
-        if seat.pid is not None:
-            waiting.admit(seat.pid)
+        if slot.pid is not None:
+            waiting.admit(slot.pid)
         else:
-            self._refuse_ring(seat, message)
-            self._refuse_in_vain(seat, message)
-            self._join(seat, waiting, message)
+            self._refuse_ring(slot, message)
+            self._refuse_in_vain(slot, message)
+            self._join(slot, waiting, message)
         try:
             with trio.move_on_after(math.inf if timeout is None else timeout):
                 await waiting.told.wait()
         finally:
-            seat.line.pop(waiting, None)
+            slot.line.pop(waiting, None)
             waiting.give_up()
         return waiting.result(timeout or 0.0)
 
@@ -220,7 +220,7 @@ class Service:
         deadline = math.inf if timeout is None or not retry else trio.current_time() + timeout
         left = timeout
         while True:
-            pid = self._seat.pid
+            pid = self._slot.pid
             try:
                 if pid is None:
                     return await self._call_later(request, left, priority)
@@ -237,30 +237,30 @@ class Service:
                     raise CallTimeoutError(self.name, request, timeout)
 
     async def _call_later(self, request: Any, timeout: float | None, priority: Priority) -> Any:
-        seat = self._present(request)
+        slot = self._present(request)
         process, task = self._process, current_task()
-        self._refuse_ring(seat, request)
-        self._refuse_in_vain(seat, request)
+        self._refuse_ring(slot, request)
+        self._refuse_in_vain(slot, request)
         if process is not None:
             process.sent += 1
             if process.home is not task:
                 process = None
         # While the child is coming back it is its supervisor who is waited for; and that one waits for whom it is starting, whose
         # init may wait for this very process.
-        ring = ring_of(process, seat.supervisor)
+        ring = ring_of(process, slot.supervisor)
         if ring:
             raise DeadlockError(self.name, request, ring)
         caller = TaskCaller(self._sender, next(self._router.references), self.name, request, task)
-        caller.callee = seat.supervisor
+        caller.callee = slot.supervisor
         asking = _Asking(self, caller, check_priority(priority))
-        self._enter(seat, asking)
+        self._enter(slot, asking)
         try:
             if not caller.settled:
                 await self._kernel.calls.wait(process, caller, timeout)
             else:
                 await self._router.pause()
         finally:
-            seat.line.pop(asking, None)
+            slot.line.pop(asking, None)
         return caller.result()
 
     @overload
@@ -295,53 +295,53 @@ class Service:
 
     def _ask_for_thread(self, asking: "_Asking") -> None:
         try:
-            seat = self._present(asking.caller.request)
-            if seat.pid is None:
-                self._refuse_in_vain(seat, asking.caller.request)
-            self._enter(seat, asking)
+            slot = self._present(asking.caller.request)
+            if slot.pid is None:
+                self._refuse_in_vain(slot, asking.caller.request)
+            self._enter(slot, asking)
         except ServiceError as error:
             asking.caller.settle(None, error)
 
     def _give_up(self, asking: "_Asking") -> None:
-        self._seat.line.pop(asking, None)
+        self._slot.line.pop(asking, None)
         asking.caller.abandon()
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def _present(self, message: object) -> Seat:
-        """The seat to wait at. A child that was removed may have been added anew under the same name.
+    def _present(self, message: object) -> ChildSlot:
+        """The slot to wait at. A child that was removed may have been added anew under the same name.
 
         Raises:
             ServiceGoneError: nobody will sit there.
         """
-        seat = self._seat
-        if seat.gone is not None:
-            seat = self._kernel.services.get(seat.name, seat)
-            if seat.gone is not None:
-                raise ServiceGoneError(seat.name, message, seat.gone)
-            self._seat = seat
-        return seat
+        slot = self._slot
+        if slot.gone is not None:
+            slot = self._kernel.services.get(slot.name, slot)
+            if slot.gone is not None:
+                raise ServiceGoneError(slot.name, message, slot.gone)
+            self._slot = slot
+        return slot
 
-    def _enter(self, seat: Seat, asking: "_Asking") -> None:
-        if seat.pid is not None:
-            asking.admit(seat.pid)
+    def _enter(self, slot: ChildSlot, asking: "_Asking") -> None:
+        if slot.pid is not None:
+            asking.admit(slot.pid)
         else:
-            self._join(seat, asking, asking.caller.request)
+            self._join(slot, asking, asking.caller.request)
 
-    def _join(self, seat: Seat, claim: Claim, message: object) -> None:
-        if len(seat.line) >= seat.max_waiters:
-            raise ServiceBusyError(seat.name, message, seat.max_waiters)
-        seat.line[claim] = None
+    def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
+        if len(slot.line) >= slot.max_waiters:
+            raise ServiceBusyError(slot.name, message, slot.max_waiters)
+        slot.line[claim] = None
 
-    def _refuse_ring(self, seat: Seat, message: object) -> None:
+    def _refuse_ring(self, slot: ChildSlot, message: object) -> None:
         """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its other children."""
-        supervisor = seat.supervisor
+        supervisor = slot.supervisor
         if supervisor is not None and supervisor.works_in(current_task()):
             raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
 
-    def _refuse_in_vain(self, seat: Seat, message: object) -> None:
+    def _refuse_in_vain(self, slot: ChildSlot, message: object) -> None:
         """Who is being stopped does not wait for what is started after its end."""
-        if self._process is not None and seat.is_closed_to(self._process):
+        if self._process is not None and slot.is_closed_to(self._process):
             raise ServiceGoneError(self.name, message, Shutdown("it comes back after the one who asks has ended"))
 
 
@@ -398,7 +398,7 @@ class _Sending:
         else:
             self.receiver = None
             try:
-                self.service._join(self.service._seat, self, self.message)
+                self.service._join(self.service._slot, self, self.message)
                 return
             except ServiceBusyError as error:
                 self.error = error

@@ -1173,8 +1173,8 @@ class World:
         """Run a callback in a thread of its process, and hold the loop meanwhile."""
         is_done: list[bool] = []
         job = Job(function, lambda: is_done.append(True))
-        assert process.crew is not None
-        process.crew.put(job)
+        assert process.thread_group is not None
+        process.thread_group.put(job)
         while not is_done:
             process.router.bridge.catch_up()
             time.sleep(0.00002)

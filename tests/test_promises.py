@@ -337,7 +337,7 @@ async def test_a_process_is_in_the_state_its_work_says(where: Dispatcher) -> Non
     def look(me: Actor) -> None:
         states.append(me.node.process_info(me.pid).state)
 
-    class Looking(waiting(where)):  # type: ignore[misc]
+    class NodeInspection(waiting(where)):  # type: ignore[misc]
         def init(self) -> None:
             look(self)
 
@@ -345,7 +345,7 @@ async def test_a_process_is_in_the_state_its_work_says(where: Dispatcher) -> Non
             look(self)
 
     async with running_node() as node:
-        pid = await node.spawn(Looking, dispatcher=where)
+        pid = await node.spawn(NodeInspection, dispatcher=where)
         callee = await node.spawn(AsyncDoer)
         states.append(node.process_info(pid).state)
 

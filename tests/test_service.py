@@ -212,12 +212,12 @@ async def test_what_waits_comes_after_what_was_kept_and_before_what_is_new(
 async def test_from_the_moment_a_child_begins_to_end_its_service_waits(autojump_clock: trio.testing.MockClock) -> None:
     heard: Log = []
 
-    class Lingering(Echo):
+    class IdleHandlers(Echo):
         async def terminate(self, reason: Any) -> None:
             await trio.sleep(2)
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Lingering, heard)])
+        await node.supervise([ChildSpec("echo", IdleHandlers, heard)])
         service = node.service("echo")
         node.send("echo", Failed("x"))
         await wait_all_tasks_blocked()
@@ -244,7 +244,7 @@ async def test_a_call_never_outlives_its_timeout(autojump_clock: trio.testing.Mo
         await trio.sleep(10)
 
         assert heard == []
-        assert service._seat.line == {}
+        assert service._slot.line == {}
 
 
 async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
@@ -268,11 +268,11 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(autojump_clock: 
             for use in (service.call, service.send_wait):
                 nursery.start_soon(wait, use)
             await wait_all_tasks_blocked()
-            assert len(service._seat.line) == 2
+            assert len(service._slot.line) == 2
             nursery.cancel_scope.cancel()
         gc.collect()
 
-        assert service._seat.line == {}
+        assert service._slot.line == {}
         await trio.sleep(2)
         gc.collect()
         assert heard == []
@@ -380,7 +380,7 @@ async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
 
         assert told == [True if comes_back else ServiceGoneError] * 2
         assert heard == ([1, 2, 3] if comes_back else [])
-        assert service._seat.line == {}
+        assert service._slot.line == {}
 
 
 async def test_a_full_successor_that_refuses_refuses_who_waited(autojump_clock: trio.testing.MockClock) -> None:
@@ -704,12 +704,12 @@ async def test_a_group_comes_back_although_one_of_it_waits_for_another(
     told: Log = []
     leaves = trio.Event()
 
-    class Lingering(Echo):
+    class IdleHandlers(Echo):
         async def terminate(self, reason: Any) -> None:
             await leaves.wait()
 
     async with running_node() as node:
-        children = [ChildSpec("echo", Lingering, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
+        children = [ChildSpec("echo", IdleHandlers, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
         tree = await node.supervise(children, strategy=ALL_FOR_ONE)
         asker = node.whereis("asker")
 
@@ -897,7 +897,7 @@ async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> Non
         await trio.to_thread.run_sync(use)
         await wait_all_tasks_blocked()
 
-        assert slow._seat.line == {}
+        assert slow._slot.line == {}
         assert [letter.target for letter in node.dead_letters()] == ["busy"]
 
 

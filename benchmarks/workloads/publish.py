@@ -1,4 +1,4 @@
-"""Publishing to many: one event, ten thousand subscribers; the same by hand, with a send to each."""
+"""Publisher to many: one event, ten thousand subscribers; the same by hand, with a send to each."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked

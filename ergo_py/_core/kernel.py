@@ -12,15 +12,15 @@ from .log import Log
 from .messaging.calls import Calls
 from .messaging.clock import Clock
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Sight
-from .messaging.publisher import Publishing
+from .messaging.publisher import Publisher
 from .messaging.router import LANES, Router
 from .runtime.bridge import Bridge
 from .runtime.cancel_scopes import is_being_closed
-from .runtime.dispatcher_threads import Crews
-from .runtime.idle_handlers import Lingering
-from .runtime.thread_fairness import Breather
+from .runtime.dispatcher_threads import DispatcherThreads
+from .runtime.idle_handlers import IdleHandlers
+from .runtime.thread_fairness import ThreadFairness
 from .tables.callbacks import CALLBACKS, Callbacks
-from .tables.child_slot import Seat
+from .tables.child_slot import ChildSlot
 from .tables.dead_letters import DeadLetters
 from .tables.obituaries import Obituaries
 from .tables.relations import Kind, Relation, Relations, Watched
@@ -93,14 +93,14 @@ class Kernel:
             self.router = ObservedRouter(self.observer, name, creation, bridge, self.clock, store, False)
             self.calls = ObservedCalls(self.router)
         token = Ref(name, creation, next(self.router.references))
-        self.publishing = Publishing(self.router, self.pid, token)
+        self.publisher = Publisher(self.router, self.pid, token)
         if self.log.wants("debug"):
-            self.publishing.log_dead_letters(self._log_dead_letter)
+            self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
         self.roots: dict[object, Process] = {}
         """What belongs to the node itself, in the order it was started."""
-        self.services: dict[str, Seat] = {}
-        """The seats of supervised children that have a name on the node."""
+        self.services: dict[str, ChildSlot] = {}
+        """The slots of supervised children that have a name on the node."""
         self.on_escalation = on_escalation
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
@@ -118,11 +118,11 @@ class Kernel:
         self.abandoned: list[Ended] = []
         # By weak reference: a program may make its classes at run time, any number of them.
         self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
-        self.breather = Breather()
-        self.crews = Crews(bridge, self.breather, self._cannot_pin)
+        self.thread_fairness = ThreadFairness()
+        self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
         self.workers = trio.CapacityLimiter(inf)
         """Places for plain callbacks of meta-processes: their own, so that files, names and programs keep theirs."""
-        self.lingering = Lingering(nursery)
+        self.idle_handlers = IdleHandlers(nursery)
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
         self._on_fatal: Callable[[], object] = _nothing
@@ -144,7 +144,7 @@ class Kernel:
             case NodeName() | PID() | Alias():
                 return target
             case EventName():
-                return self.publishing.name(target)
+                return self.publisher.name(target)
             case str():
                 return Name(target, self.pid.node)
             case Name():
@@ -161,7 +161,7 @@ class Kernel:
                 self.tell(relation, self.router.missing(Name("", watched.node)))
             return
         if isinstance(watched, EventName):
-            if not self.publishing.subscribe(watched, watcher.pid):
+            if not self.publisher.subscribe(watched, watcher.pid):
                 self.relations.fire(watched)
                 self.tell(relation, NoProcess())
             return
@@ -179,19 +179,19 @@ class Kernel:
         watched = self.watched(target)
         self.relations.remove(watcher.pid, watched, kind)
         if isinstance(watched, EventName):
-            self.publishing.unsubscribe(watched, watcher.pid)
+            self.publisher.unsubscribe(watched, watcher.pid)
 
     def forget_watcher(self, watcher: PID) -> Iterator[None]:
         """Remove everything a process that ended had watched, events included."""
         for number, target in enumerate(self.relations.forget(watcher), 1):
             if isinstance(target, EventName):
-                self.publishing.unsubscribe(target, watcher)
+                self.publisher.unsubscribe(target, watcher)
             if not number % 256:
                 yield
 
     def end_event(self, name: EventName, reason: Reason) -> None:
         """Take an event away; its subscribers are told."""
-        self.publishing.events.remove(name)
+        self.publisher.events.remove(name)
         self.tell_all(name, reason)
 
     def relate_both(self, parent: "Process", child: "Process") -> None:

@@ -17,7 +17,7 @@ from .kernel import Kernel
 from .log import Output, check_output
 from .messaging.observer import Sight
 from .processes.termination import as_ended, kill_all, stop_all
-from .runtime.abandonable import Relay
+from .runtime.abandonable import Abandonable
 from .runtime.bridge import Lock
 from .runtime.keyboard_interrupt import Interrupts
 from .runtime.time_slices import in_slices
@@ -207,7 +207,7 @@ class NodeContext(Generic[N]):
                     raise
                 finally:
                     kernel.clock.stop()
-                    kernel.lingering.stop()
+                    kernel.idle_handlers.stop()
         except BaseException as failure:
             # An error that leaves a system task takes the whole run down; the one who opened the node should get it. It may be
             # the cancellation with which the run ends: nothing follows here that would have to be cancelled.
@@ -259,7 +259,7 @@ class NodeContext(Generic[N]):
     async def _close(self, kernel: Kernel) -> None:
         kernel.router.stopped = True
         kernel.router.bridge.close()
-        kernel.breather.stop()
+        kernel.thread_fairness.stop()
         for close in (self._close_control, None if self._watchdog is None else self._watchdog.stop):
             if close is not None:
                 try:
@@ -271,9 +271,9 @@ class NodeContext(Generic[N]):
             await self._down.wait()
         # Whatever is still there: a callback that was left behind, or a task that somebody else has started here.
         for task in kernel.nursery.child_tasks:
-            relay = Relay()
-            relay.take_over(task)
-            await relay.cut_off(task)
+            abandonable = Abandonable()
+            abandonable.take_over(task)
+            await abandonable.cut_off(task)
         with trio.move_on_after(_GRACE):
             await self._down.wait()
 

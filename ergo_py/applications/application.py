@@ -45,16 +45,16 @@ class Needs:
         process = member._process
         above = process.parent
         while above is not None:
-            seat = (above.seats or {}).get(self.service)
-            if seat is not None:
+            slot = (above.slots or {}).get(self.service)
+            if slot is not None:
                 break
             above = above.parent
         else:
-            seat = None
+            slot = None
         found = (
             Service.find(process.kernel, self.service, process)
-            if seat is None
-            else Service(process.kernel, seat, process)
+            if slot is None
+            else Service(process.kernel, slot, process)
         )
         # From now on it is found before this descriptor is.
         member.__dict__[self._attribute] = found

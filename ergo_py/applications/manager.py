@@ -234,7 +234,7 @@ class Applications:
             self._announce(loaded)
 
     def _announce(self, loaded: _Loaded) -> None:
-        publishing = self._node._kernel.publishing
+        publishing = self._node._kernel.publisher
         if publishing.heard:
             publishing.announce(APPLICATION_PHASE, self._info(loaded))
 

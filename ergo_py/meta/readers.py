@@ -11,7 +11,7 @@ from .._core.messaging.receiver import Receiver
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.runtime.bridge import Parker
-from .._core.runtime.detached_task import Errand
+from .._core.runtime.detached_task import DetachedTask
 from .._core.tables.pending_calls import Caller
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.envelopes import FENCE, Lane
@@ -116,7 +116,7 @@ class EitherReader(MetaProcess):
             except Exception as error:
                 meta.finish(meta.failed("start", error))
 
-        Errand().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
+        DetachedTask().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
 
     # -- handing over ------------------------------------------------------------------------------------------------
 

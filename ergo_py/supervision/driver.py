@@ -12,9 +12,9 @@ from .._core.kernel import Kernel
 from .._core.messaging.publisher import RESTARTED
 from .._core.processes.process import Process
 from .._core.processes.threaded_process import process_type
-from .._core.processes.unhandled_messages import close_seat, drop_seat
+from .._core.processes.unhandled_messages import close_slot, drop_slot
 from .._core.runtime.time_slices import in_slices
-from .._core.tables.child_slot import Decision, Seat
+from .._core.tables.child_slot import ChildSlot, Decision
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import CONTROL, STOP, Lane
@@ -58,15 +58,15 @@ class Supervising(Actor):
         """Take the plan. Returns what is to be done first: to start the children."""
         self._plan = Supervision(spec, random.random)
         self._running = {}
-        self._take_seats(spec)
+        self._take_slots(spec)
         return self._plan.begin(trio.current_time())
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
         """Take what the kernel sends: the end of a child, the timer of a back-off, an operation."""
         now = self._process.kernel.clock.now()
         if isinstance(payload, tuple):
-            seat, reason = payload
-            actions = self._plan.exited(seat.name, sender, reason, seat.decision, now)
+            slot, reason = payload
+            actions = self._plan.exited(slot.name, sender, reason, slot.decision, now)
         elif payload is _RETRY:
             actions = self._take_postponed()
         elif caller is None:
@@ -110,13 +110,13 @@ class Supervising(Actor):
             assert child is not None
             ending = self._running[child.name]
             await ending.wait_gone()
-            seat = self._seat(child)
+            slot = self._slot(child)
             reason = ending.reason or Shutdown()
-            await self._perform(self._plan.exited(child.name, ending.id, reason, seat.decision, trio.current_time()))
+            await self._perform(self._plan.exited(child.name, ending.id, reason, slot.decision, trio.current_time()))
         return asker.result(process)
 
     def _check_planned(self) -> None:
-        if self._process.seats is None:
+        if self._process.slots is None:
             raise NotAllowedError("there are no children yet while `children` says whom to supervise")
 
     # -- what is done about it ---------------------------------------------------------------------------------------
@@ -132,19 +132,19 @@ class Supervising(Actor):
                     # One whose init fails at once, again and again, must not keep the supervisor from everything else.
                     self._postpone(action)
                     continue
-                child, seat = self._plan.children[action.child], None
+                child, slot = self._plan.children[action.child], None
                 spec, options = child.spec, _options_of(child)
                 try:
-                    seat = self._seat(child)
-                    seat.successor_of = action.after
+                    slot = self._slot(child)
+                    slot.successor_of = action.after
                     started = await process_type(options).spawn(
-                        kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, seat
+                        kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, slot
                     )
                 except Exception as problem:
                     # A failed spawn may not have given anybody else a turn.
                     await checkpoint()
                     failures += 1
-                    actions += self._not_started(child, seat, problem)
+                    actions += self._not_started(child, slot, problem)
                 else:
                     actions += self._has_started(child, started, action.after)
                 if router.pause_is_due():
@@ -153,7 +153,7 @@ class Supervising(Actor):
             match action:
                 case Stop(name, returns, drain):
                     child = self._plan.children[name]
-                    if child.cycles and not self._seat(child).goes_first:
+                    if child.cycles and not self._slot(child).goes_first:
                         await in_slices(self._announce_cycle())
                     self._stop(child, returns, drain)
                 case Gone(name, reason):
@@ -185,12 +185,12 @@ class Supervising(Actor):
                 process.log.warning(
                     "child started again", child=child.name, child_pid=str(started.id), after=str(after)
                 )
-            publishing = process.kernel.publishing
+            publishing = process.kernel.publisher
             if RESTARTED in publishing.heard:
                 publishing.announce(RESTARTED, Restarted(process.id, child.name, started.id, after))
         return self._plan.started(child.name, started.id, process.kernel.clock.now())
 
-    def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
+    def _not_started(self, child: Child, slot: ChildSlot | None, error: Exception) -> list[Action]:
         """A start failed. Returns what is to be done next."""
         process = self._process
         if process.kernel.log.wants("warning"):
@@ -199,25 +199,25 @@ class Supervising(Actor):
             error.add_note(f"It is the child {child.name!r} of the supervisor {process}.")
             self._failure = error
         original = error.error if isinstance(error, InitError) else error
-        decision = self._decide(seat, original)
+        decision = self._decide(slot, original)
         return self._plan.start_failed(child.name, error, Crashed(original), decision, trio.current_time())
 
     def _is_first_start(self, child: Child) -> bool:
         return self._process.task is not self._process.home and not child.has_run
 
-    def _decide(self, seat: Seat | None, error: BaseException) -> Decision | None:
+    def _decide(self, slot: ChildSlot | None, error: BaseException) -> Decision | None:
         """What the child's ``decide`` says of a failed start. There is nothing to RESUME, so that means RESTART."""
-        if seat is None or seat.decide is None or not isinstance(error, Exception):
+        if slot is None or slot.decide is None or not isinstance(error, Exception):
             return None
         try:
-            return seat.judge(error)
+            return slot.judge(error)
         except Exception as problem:
             self._process.log.error("decide failed, so the child restarts", exception=Crashed(problem).traceback)
             return None
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         process, ending = self._process, self._running[child.name]
-        self._seat(child).plan = returns
+        self._slot(child).plan = returns
         if drain:
             # Behind what is in its mailbox, so that it comes to all of it.
             process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))
@@ -230,30 +230,30 @@ class Supervising(Actor):
 
         Once for all of them, when the first is stopped: a look at all children for each one of them would add up.
         """
-        seats = self._process.seats or {}
+        slots = self._process.slots or {}
         for number, child in enumerate(self._plan.children.values(), 1):
             if child.cycles:
-                seats[child.name].goes_first = True
+                slots[child.name].goes_first = True
             if not number % _MANY:
                 yield
-        for number, seat in enumerate(seats.values(), 1):
-            if seat.pid is None:
-                seat.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
+        for number, slot in enumerate(slots.values(), 1):
+            if slot.pid is None:
+                slot.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
             if not number % _MANY:
                 yield
 
     def _lose(self, child: Child, reason: Reason) -> None:
         self._running.pop(child.name, None)
-        close_seat(self._process.kernel, self._seat(child), reason)
+        close_slot(self._process.kernel, self._slot(child), reason)
         if child.phase is not Phase.COMPLETED and self._process.kernel.log.wants("warning"):
             self._process.log.warning(f"child is {child.phase.value}", child=child.name, reason=str(reason))
 
     def _forget(self, name: str, reason: Reason) -> None:
         self._running.pop(name, None)
-        seats = self._process.seats
-        seat = None if seats is None else seats.pop(name, None)
-        if seat is not None:
-            drop_seat(self._process.kernel, seat, reason)
+        slots = self._process.slots
+        slot = None if slots is None else slots.pop(name, None)
+        if slot is not None:
+            drop_slot(self._process.kernel, slot, reason)
 
     def _arm(self, at: float) -> None:
         process = self._process
@@ -298,41 +298,41 @@ class Supervising(Actor):
 
     # -- the places of the children ----------------------------------------------------------------------------------
 
-    def _take_seats(self, spec: SupervisorSpec) -> None:
+    def _take_slots(self, spec: SupervisorSpec) -> None:
         """Have a place for each child: new ones, or those that a predecessor of this supervisor left."""
         process = self._process
-        process.seats = seats = {} if process.seat is None else process.seat.inner
+        process.slots = slots = {} if process.slot is None else process.slot.inner
         names = set() if spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE else {child.name for child in spec.children}
-        for name in seats.keys() - names:
-            drop_seat(process.kernel, seats.pop(name), Shutdown("its supervisor has no such child any more"))
+        for name in slots.keys() - names:
+            drop_slot(process.kernel, slots.pop(name), Shutdown("its supervisor has no such child any more"))
         for child in self._plan.children.values():
-            self._seat(child)
+            self._slot(child)
 
-    def _seat(self, child: Child) -> Seat:
+    def _slot(self, child: Child) -> ChildSlot:
         process, spec = self._process, child.spec
-        assert process.seats is not None
-        seat = process.seats.get(child.name)
-        if seat is not None and seat.supervisor is process:
-            return seat
-        if seat is None:
-            seat = Seat(child.name)
+        assert process.slots is not None
+        slot = process.slots.get(child.name)
+        if slot is not None and slot.supervisor is process:
+            return slot
+        if slot is None:
+            slot = ChildSlot(child.name)
             if spec.register and spec.name == child.name:
-                self._offer(process.kernel, seat)
-            process.seats[child.name] = seat
-        seat.supervisor = process
-        seat.decide = spec.decide
-        seat.fate = spec.mailbox
-        seat.max_waiters = spec.max_waiters
-        seat.returns_after = spec.restart.wants
-        return seat
+                self._offer(process.kernel, slot)
+            process.slots[child.name] = slot
+        slot.supervisor = process
+        slot.decide = spec.decide
+        slot.fate = spec.mailbox
+        slot.max_waiters = spec.max_waiters
+        slot.returns_after = spec.restart.wants
+        return slot
 
-    def _offer(self, kernel: Kernel, seat: Seat) -> None:
-        taken = kernel.services.get(seat.name)
+    def _offer(self, kernel: Kernel, slot: ChildSlot) -> None:
+        taken = kernel.services.get(slot.name)
         if taken is not None and taken.gone is None:
-            error = NameTakenError(seat.name, taken.supervisor)
+            error = NameTakenError(slot.name, taken.supervisor)
             error.add_note("ChildSpec(…, register=False) keeps the name of a child to its supervisor.")
             raise error
-        kernel.services[seat.name] = seat
+        kernel.services[slot.name] = slot
 
 
 def _options_of(child: Child) -> Options:

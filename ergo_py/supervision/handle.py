@@ -50,7 +50,7 @@ class SupervisorHandle:
             ChildUnknownError: there is no such child.
         """
         supervisor = self._supervisor()
-        return Service(self._kernel, supervisor._seat(supervisor._plan.find(child)))
+        return Service(self._kernel, supervisor._slot(supervisor._plan.find(child)))
 
     async def start_child(self, child: str, *args: Any, timeout: float | None = None) -> PID:
         """As :meth:`Supervisor.start_child`."""
@@ -89,7 +89,7 @@ class SupervisorHandle:
 
     def _process(self) -> Process:
         found = self._kernel.router.resolve(self._target)
-        if not isinstance(found, Process) or found.seats is None or not isinstance(found.behaviour, Supervisor):
+        if not isinstance(found, Process) or found.slots is None or not isinstance(found.behaviour, Supervisor):
             raise ProcessUnknownError(self._target, "supervisor")
         return found
 

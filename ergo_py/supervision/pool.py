@@ -7,7 +7,7 @@ from typing import Any, TypeVarTuple, Unpack
 import trio
 
 from .._core.processes.process import Process
-from .._core.tables.child_slot import Decision, Fate, Redirect, Seat
+from .._core.tables.child_slot import ChildSlot, Decision, Fate, Redirect
 from .._core.verbs.behaviour import Behaviour
 from .._core.vocabulary.envelopes import Divert, Overflow
 from .._core.vocabulary.errors import BadInputError, SupervisionError
@@ -194,9 +194,9 @@ class Pool(Supervisor):
 
     _share: Share
 
-    def _take_seats(self, spec: SupervisorSpec) -> None:
+    def _take_slots(self, spec: SupervisorSpec) -> None:
         process = self._process
-        super()._take_seats(spec)
+        super()._take_slots(spec)
         assert self._spec is not None
         options = self._spec.worker.options
         self._share = Share(
@@ -214,8 +214,8 @@ class Pool(Supervisor):
         self._share_out()
         return actions
 
-    def _not_started(self, child: Child, seat: Seat | None, error: Exception) -> list[Action]:
-        actions = super()._not_started(child, seat, error)
+    def _not_started(self, child: Child, slot: ChildSlot | None, error: Exception) -> list[Action]:
+        actions = super()._not_started(child, slot, error)
         self._share_out()
         return actions
 

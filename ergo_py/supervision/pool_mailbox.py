@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Any, Final
 
 from .._core.processes.process import Process
-from .._core.tables.child_slot import Seat
+from .._core.tables.child_slot import ChildSlot
 from .._core.tables.mailbox import Mailbox, Verdict, Waiter
 from .._core.tables.pending_calls import Caller
 from .._core.vocabulary.envelopes import CALL, MESSAGE, Divert, Envelope, Lane, Overflow
@@ -83,7 +83,7 @@ class Share(Mailbox):
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
         if not rooms:
-            return any(len(seat.line) < seat.max_waiters for seat in self._returning())
+            return any(len(slot.line) < slot.max_waiters for slot in self._returning())
         return all(rooms) if self._routing is BY_KEY else any(rooms)
 
     def promise(self, lane: Lane) -> bool:
@@ -206,9 +206,9 @@ class Share(Mailbox):
         assert key is not None
         bucket = hash(key(message)) % _BUCKETS
         name = self._owners.get(bucket)
-        seat = self._seat(name)
-        if name is None or name in self.leaving or seat is None or seat.gone is not None:
-            names = [one.seat.name for one in self.ring if one.accepting and one.seat is not None]
+        slot = self._slot(name)
+        if name is None or name in self.leaving or slot is None or slot.gone is not None:
+            names = [one.slot.name for one in self.ring if one.accepting and one.slot is not None]
             names = names or [one.name for one in self._returning()]
             if not names:
                 return None
@@ -228,26 +228,26 @@ class Share(Mailbox):
         if self._routing is BY_KEY:
             key = self._key
             assert key is not None
-            seat = self._seat(self._owners.get(hash(key(envelope[3])) % _BUCKETS))
-            if seat is not None and seat.pid is not None:
+            slot = self._slot(self._owners.get(hash(key(envelope[3])) % _BUCKETS))
+            if slot is not None and slot.pid is not None:
                 return False  # it is there, and full
         elif any(worker.accepting for worker in self.ring):
             return False
         else:
-            seat = min(self._returning(), key=lambda one: len(one.line), default=None)
-        if seat is None or seat.gone is not None or len(seat.line) >= seat.max_waiters:
+            slot = min(self._returning(), key=lambda one: len(one.line), default=None)
+        if slot is None or slot.gone is not None or len(slot.line) >= slot.max_waiters:
             return False
-        seat.line[_Passing(self._pool, envelope)] = None
+        slot.line[_Passing(self._pool, envelope)] = None
         return True
 
-    def _returning(self) -> Iterator[Seat]:
-        seats = self._pool.seats or {}
+    def _returning(self) -> Iterator[ChildSlot]:
+        slots = self._pool.slots or {}
         return (
-            seat for seat in seats.values() if seat.pid is None and seat.gone is None and seat.name not in self.leaving
+            slot for slot in slots.values() if slot.pid is None and slot.gone is None and slot.name not in self.leaving
         )
 
-    def _seat(self, name: str | None) -> Seat | None:
-        return None if name is None else (self._pool.seats or {}).get(name)
+    def _slot(self, name: str | None) -> ChildSlot | None:
+        return None if name is None else (self._pool.slots or {}).get(name)
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
         _, sender, ref, payload = envelope

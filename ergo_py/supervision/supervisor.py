@@ -70,8 +70,8 @@ class Supervisor(Supervising):
         """Start the children. Each has time limits of its own, and all together may take longer than one."""
         process = self._process
         options = process.options
-        # For one that has a seat its spec has decided.
-        if process.seat is None:
+        # For one that has a slot its spec has decided.
+        if process.slot is None:
             if process._scope is not None and "init_timeout" not in options.said:
                 process._scope.deadline = inf
             if "shutdown" not in options.said:
@@ -173,8 +173,8 @@ class Supervisor(Supervising):
         Raises:
             ChildUnknownError: there is none.
         """
-        seat = (self._process.seats or {}).get(name)
-        return super().service(name) if seat is None else Service(self._process.kernel, seat, self._process)
+        slot = (self._process.slots or {}).get(name)
+        return super().service(name) if slot is None else Service(self._process.kernel, slot, self._process)
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Supervisor(Supervising):
         return 0 if child is None else child.restarts
 
     def _info(self, child: Child, now: float) -> ChildInfo:
-        seat = (self._process.seats or {}).get(child.name)
+        slot = (self._process.slots or {}).get(child.name)
         return ChildInfo(
             name=child.name,
             phase=child.phase,
@@ -211,9 +211,9 @@ class Supervisor(Supervising):
             restart=child.spec.restart.value,
             significant=child.spec.significant,
             restarts=child.restarts,
-            resumed=0 if seat is None else seat.resumed,
-            dropped=0 if seat is None else seat.dropped,
-            waiting=0 if seat is None else len(seat.line),
+            resumed=0 if slot is None else slot.resumed,
+            dropped=0 if slot is None else slot.dropped,
+            waiting=0 if slot is None else len(slot.line),
             reason=child.reason,
             starts_in=max(0.0, child.due - now) if child.phase is Phase.BACKING_OFF else None,
         )

@@ -120,7 +120,7 @@ def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
 
 # Flat, and with positions for names: nothing else runs until the whole tree is there.
 def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: int) -> TreeNode:
-    is_supervisor = process.seats is not None and isinstance(process.behaviour, Supervisor)
+    is_supervisor = process.slots is not None and isinstance(process.behaviour, Supervisor)
     return TreeNode(
         process.id,
         name,

@@ -17,7 +17,7 @@ from .._core.vocabulary.messages import NO_REPLY, Request
 from .._core.vocabulary.options import SpawnKeywords, check_number
 from .._core.vocabulary.reasons import Reason
 from ..actor import Actor
-from .matching import assign, describe, matches
+from .patterns import assign, describe, matches
 
 __all__ = ["Probe", "Received"]
 

@@ -26,7 +26,7 @@ from .._core.vocabulary.options import (
     read_options,
 )
 from .._core.vocabulary.reasons import Normal, Reason, as_reason
-from .matching import describe, matches
+from .patterns import describe, matches
 
 __all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned", "StartedTask"]
 

@@ -16,7 +16,7 @@ class Plain(MachineState[Any]):
     def handle(self, message: Any, sender: Any) -> None: ...
 
 
-class Lingering(MachineState[Any]):
+class IdleHandlers(MachineState[Any]):
     def handle(self, message: Any, sender: Any) -> None: ...
 
     async def exit(self, following: str) -> None: ...
@@ -39,16 +39,16 @@ class Derived(Base):
 
 
 def test_states_are_read_in_the_order_they_are_written_down_a_subclass_may_replace_one() -> None:
-    table = read_states(Derived, (Plain, Lingering), nothing_is_taken)
+    table = read_states(Derived, (Plain, IdleHandlers), nothing_is_taken)
 
-    assert list(table) == ["first", "second", "third", "Plain", "Lingering"]
+    assert list(table) == ["first", "second", "third", "Plain", "IdleHandlers"]
     assert table["first"] is Derived.first
 
 
 def test_a_state_is_async_if_any_part_of_it_is() -> None:
-    table = read_states(Derived, (Plain, Lingering), nothing_is_taken)
+    table = read_states(Derived, (Plain, IdleHandlers), nothing_is_taken)
 
-    assert [name for name, one in table.items() if is_async(one)] == ["second", "Lingering"]
+    assert [name for name, one in table.items() if is_async(one)] == ["second", "IdleHandlers"]
 
 
 def test_a_method_keeps_its_timeout_and_its_hooks() -> None:

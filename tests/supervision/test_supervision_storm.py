@@ -229,6 +229,6 @@ async def test_a_thousand_children_from_a_template_in_a_storm(autojump_clock: tr
         assert {one.phase for one in left} == {Phase.RUNNING}
         assert len(book.alive) == len(left) == len(node.processes()) - 1
         process = node._kernel.router.processes[tree.pid]
-        assert process.seats is not None
-        assert len(process.seats) == len(left)
+        assert process.slots is not None
+        assert len(process.slots) == len(left)
     assert book.alive == set()

@@ -62,7 +62,7 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
-from ergo_py._core.tables.child_slot import Seat
+from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
 from tests.support import Failed, Recorder, Stubborn, running_node
 
@@ -266,7 +266,7 @@ async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, vic
 
 @pytest.mark.parametrize("strategy", [Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE])
 async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(strategy: Strategy) -> None:
-    class CountingSeats(dict[str, Seat]):
+    class CountingSlots(dict[str, ChildSlot]):
         """Places that count how many of them somebody walks through."""
 
         walked = 0
@@ -281,13 +281,13 @@ async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many
         specs = [ChildSpec(f"{number}", Child, log, f"{number}") for number in range(size)]
         tree = await node.supervise(specs, strategy=strategy)
         process = node._router.processes[tree.pid]
-        assert process.seats is not None
-        seats = process.seats = CountingSeats(process.seats)
+        assert process.slots is not None
+        slots = process.slots = CountingSlots(process.slots)
 
         await crash(node, "0")
 
         assert [child.restarts for child in tree.children()] == [1] * size
-        assert seats.walked <= 3 * size
+        assert slots.walked <= 3 * size
 
 
 @pytest.mark.parametrize("strategy", TOGETHER)
@@ -391,7 +391,7 @@ async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> N
         assert tree.children() == []
         assert node.process_info(tree.pid).state.value == "sleep"
         process = node._kernel.router.processes[tree.pid]
-        assert process.seats == {}
+        assert process.slots == {}
 
 
 async def test_a_new_child_never_overlaps_the_old_one(autojump_clock: trio.testing.MockClock) -> None:

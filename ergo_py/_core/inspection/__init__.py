@@ -1,1 +1,1 @@
-"""Looking into a running node: snapshots, state, suspension, traces, the watchdog."""
+"""Inspection of a running node: snapshots, state, suspension, traces, the watchdog."""

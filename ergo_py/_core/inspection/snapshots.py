@@ -39,7 +39,7 @@ def _waiting_tasks(one: Process | Meta) -> list[Task]:
     tasks: list[object] = []
     if isinstance(one, Meta):
         handlers = (one.birth, one.handler, one.closing) if at_work else ()
-        tasks += [errand.task for errand in (one.reader, *handlers) if errand is not None]
+        tasks += [detached.task for detached in (one.reader, *handlers) if detached is not None]
     elif at_work:
         tasks.append(one.home)
     return [task for task in tasks if isinstance(task, Task)]
@@ -59,7 +59,7 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
     )
     now = perf_counter()
     waiting = process.waiting
-    crew = process.crew if isinstance(process, DispatchedProcess) else None
+    thread_group = process.thread_group if isinstance(process, DispatchedProcess) else None
     return ProcessInfo(
         pid=process.id,
         name=process.name,
@@ -88,19 +88,19 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         mailbox_size=process.mailbox.limit or None,
         env=dict(process.env) if expose_env else None,
         phase=_phase(process),
-        supervision=None if process.seats is None or process.behaviour is None else process.behaviour.supervision(),
+        supervision=None if process.slots is None or process.behaviour is None else process.behaviour.supervision(),
         suspended=process.id in process.kernel.watches and process.kernel.watches[process.id].suspended,
         dispatcher=str(process.options.dispatcher),
-        threads=tuple(thread.native_id for thread in crew.threads) if crew is not None else (),
+        threads=tuple(thread.native_id for thread in thread_group.threads) if thread_group is not None else (),
         stack=process.job.stack() if isinstance(process, DispatchedProcess) and process.job is not None else "",
     )
 
 
 def _phase(process: Process) -> Phase | None:
     supervisor = process.parent
-    if process.seat is None or supervisor is None or supervisor.behaviour is None:
+    if process.slot is None or supervisor is None or supervisor.behaviour is None:
         return None
-    phase: Phase | None = supervisor.behaviour.phase_of(process.seat.name)
+    phase: Phase | None = supervisor.behaviour.phase_of(process.slot.name)
     return phase
 
 
@@ -117,9 +117,9 @@ def node_info(
         names=len(router.registry.names),
         aliases=len(router.registry.aliases),
         metas=sum(1 for holder in router.registry.aliases.values() if isinstance(holder, Meta)),
-        reader_threads=kernel.breather.readers,
+        reader_threads=kernel.thread_fairness.readers,
         threads_abandoned=kernel.threads_abandoned,
-        dispatcher_threads=kernel.crews.threads,
+        dispatcher_threads=kernel.dispatcher_threads.threads,
         relations=len(kernel.relations),
         timers=len(kernel.clock.timers),
         calls_in_flight=sum(1 for p in router.processes.values() if isinstance(p.waiting, Caller)),

@@ -1,4 +1,4 @@
-"""Looking into a process without any code in it: its state, holding it, and watching its callbacks.
+"""Inspection of a process without any code in it: its state, holding it, and watching its callbacks.
 
 Nothing here costs a process anything that nobody looks at. A request travels as one more kind of signal, and is served by the
 process between two messages. Whoever watches callbacks has a stand-in put in the place of the behaviour for as long as that takes.

@@ -1,4 +1,4 @@
-"""Publishing: from a producer to every subscriber's mailbox, and what the node says about itself."""
+"""Publisher: from a producer to every subscriber's mailbox, and what the node says about itself."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ __all__ = [
     "NODE_EVENTS",
     "PROCESS_ENDED",
     "PROCESS_STARTED",
-    "Publishing",
+    "Publisher",
     "RESTARTED",
     "THREAD_ABANDONED",
 ]
@@ -47,7 +47,7 @@ NODE_EVENTS: Final = (
 """The events that a node itself publishes; nothing is made of them while nobody has subscribed."""
 
 
-class Publishing:
+class Publisher:
     """The events of one node, over its router."""
 
     __slots__ = ("_log_dead_letter", "_node", "_router", "_token", "events", "heard")

@@ -7,7 +7,7 @@ from ..vocabulary.ids import PID, Alias
 from ..vocabulary.reasons import Reason
 
 if TYPE_CHECKING:
-    from ..runtime.cancel_scopes import Scopes
+    from ..runtime.cancel_scopes import CancelScopes
     from ..tables.pending_calls import Caller
     from .waiters import TaskCaller
 
@@ -58,7 +58,7 @@ class Receiver(Protocol):
         """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""
         ...
 
-    def answer_now(self, caller: "TaskCaller", request: object) -> "Scopes | None":
+    def answer_now(self, caller: "TaskCaller", request: object) -> "CancelScopes | None":
         """Serve a call on the spot, as if it had been queued and taken. Returns the scopes that it has left open, if any."""
         ...
 

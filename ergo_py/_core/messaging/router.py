@@ -348,7 +348,7 @@ class Router:
     def _send_from_thread(
         self, sender: PID | Alias, to: Target, message: object, priority: Priority, receiver: Receiver | None
     ) -> bool:
-        # Looking into the tables from a thread is safe: one read of a dict. Who is found here gets the message, on whichever way:
+        # Reading the tables from a thread is safe: one read of a dict. The receiver found here gets the message, either way:
         # if the loop looked again, a name that has changed hands in the meantime would bring it after those sent later.
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:

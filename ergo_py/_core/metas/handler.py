@@ -30,7 +30,7 @@ _CALLBACK: Final = {MESSAGE: "handle_message", CALL: "handle_call", RESPONSE: "h
 
 async def serve(meta: "Meta", task: Task) -> None:
     """Serve until the meta-process is ending, or nothing has come for a while."""
-    box, lingering = meta.mailbox, meta.kernel.lingering
+    box, lingering = meta.mailbox, meta.kernel.idle_handlers
     observer = meta.kernel.observer
     left, end = _BURST, perf_counter() + _SLICE
     while meta.reason is None:
@@ -184,7 +184,7 @@ def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
         answer = dict(meta.behaviour.handle_inspect(*items))
         told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
-        # Looking must not kill what is looked at.
+        # An inspection must not kill the inspected process.
         meta.report("handle_inspect", error)
         meta.kernel.calls.reply(caller, None, error)
     else:

@@ -11,7 +11,7 @@ from ..kernel import Kernel
 from ..processes.message_loop import check_plain
 from ..processes.termination import kill_all
 from ..runtime.bridge import ReaderThread, get_ident
-from ..runtime.detached_task import Errand, without_cancellation
+from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..runtime.parking import wake
 from ..runtime.resources import Resources
 from ..runtime.time_limit import TimeLimit, wait_within
@@ -145,18 +145,18 @@ class Meta:
         self.unhandled = 0
         self.sent = 0
         self.initialised = False
-        self.birth: Errand | None = None
+        self.birth: DetachedTask | None = None
         """The task in which ``init`` runs, if it was made for that."""
         self._initialising: trio.CancelScope | None = None
         self._logger: Any = None
-        # The reader: a thread or an errand.
+        # The reader: a thread or an detached.
         self.thread: ReaderThread | None = None
-        self.reader: Errand | None = None
+        self.reader: DetachedTask | None = None
         self.reader_gone = trio.Event()
         # The handler.
         self.passing: Callable[[Any, Any], bool] | None = None
         """Serves simple messages in their sender's turn; says False for what it leaves to the handler."""
-        self.handler: Errand | None = None
+        self.handler: DetachedTask | None = None
         self.handling: Envelope | None = None
         self.hop: trio.CancelScope | None = None
         """Around the worker thread in which a plain callback runs."""
@@ -165,7 +165,7 @@ class Meta:
         self.promised: list[Caller] = []
         """Calls whose answers were deferred in a worker thread, for the loop to note."""
         # The end.
-        self.closing: Errand | None = None
+        self.closing: DetachedTask | None = None
         self.step: TimeLimit | None = None
         """The step of the ending that is under way."""
         self.kills = 0
@@ -240,7 +240,7 @@ class Meta:
         handler = self.handler
         if handler is None:
             if self.initialised and self.reason is None:
-                self.handler = handler = Errand(self._handler_ended)
+                self.handler = handler = DetachedTask(self._handler_ended)
                 handler.start(self.kernel, self._handle, self.callbacks.behaviour)
         elif handler.task is not None:
             wake(handler.task)
@@ -303,13 +303,13 @@ class Meta:
 
     async def in_worker(self, work: Any, *args: Any) -> None:
         """Run blocking code of the user's in a worker thread. If it is cancelled, the thread is left behind."""
-        breather = self.kernel.breather
+        thread_fairness = self.kernel.thread_fairness
         # A loop that is never idle must not starve this thread either.
-        breather.watch()
+        thread_fairness.watch()
         try:
             await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True, limiter=self.kernel.workers)
         finally:
-            breather.unwatch()
+            thread_fairness.unwatch()
 
     def worker_ended(self, which: str) -> None:
         """Note, in a worker thread, that it is done; perhaps it was left behind long ago."""
@@ -448,7 +448,7 @@ class Meta:
             return
         self._begin_to_end(reason)
         if self.initialised:
-            self.closing = Errand()
+            self.closing = DetachedTask()
             self.closing.start(self.kernel, lambda: close(self), f"{self.callbacks.behaviour} ending")
         elif self._initialising is not None:
             self._initialising.cancel()
@@ -526,9 +526,9 @@ class Meta:
             return
         self.note_abandoned()
         self.log.error("meta-process abandoned: it did not end when killed", callback=self.current_callback())
-        for errand in (self.birth, self.closing):
-            if errand is not None:
-                await errand.cut_off()
+        for detached in (self.birth, self.closing):
+            if detached is not None:
+                await detached.cut_off()
         with trio.CancelScope(shield=True):
             await kill_all(self.owned)
         if not self.reader_gone.is_set() and self.initialised:

@@ -7,7 +7,7 @@ from trio.lowlevel import Task, current_task
 
 from ..processes.message_loop import check_plain
 from ..runtime.bridge import ReaderThread, get_ident
-from ..runtime.detached_task import Errand, without_cancellation
+from ..runtime.detached_task import DetachedTask, without_cancellation
 from ..tables.callbacks import runs_callbacks
 from ..vocabulary.errors import NodeStoppedError, SpawnError
 from ..vocabulary.reasons import Normal
@@ -25,7 +25,7 @@ def start_reader(meta: "Meta") -> None:
         SpawnError: the system has no thread to give.
     """
     if not meta.has_thread:
-        meta.reader = Errand(lambda: reader_ended(meta))
+        meta.reader = DetachedTask(lambda: reader_ended(meta))
         meta.reader.start(meta.kernel, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
         return
     kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
@@ -72,7 +72,7 @@ def _start(meta: "Meta") -> None:
 
 
 def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
-    meta.kernel.breather.give_place_back()
+    meta.kernel.thread_fairness.give_place_back()
     _ended(meta, result)
     meta.straggler_ended("reader")
 

@@ -12,7 +12,7 @@ from ..messaging.observer import Spawned
 from ..processes.process import Process
 from ..processes.termination import stop_all
 from ..runtime.bridge import Parker
-from ..runtime.detached_task import Errand, is_cut_off
+from ..runtime.detached_task import DetachedTask, is_cut_off
 from ..vocabulary.errors import (
     BehaviourError,
     InitError,
@@ -40,7 +40,7 @@ async def spawn(
     owner: "Process | Meta",
     behaviour: Any,
     options: MetaOptions,
-    birth: Errand | None = None,
+    birth: DetachedTask | None = None,
     reads: bool = False,
 ) -> "Meta":
     """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth`` goes on as the reader.
@@ -59,14 +59,14 @@ async def spawn(
             raise BehaviourError(
                 f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
             )
-    if meta.has_thread and kernel.breather.readers >= kernel.max_reader_threads:
+    if meta.has_thread and kernel.thread_fairness.readers >= kernel.max_reader_threads:
         raise TooManyReadersError(kernel.max_reader_threads)
     meta.birth = birth
     # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
     object.__setattr__(behaviour, "_meta", meta)
     if meta.has_thread:
         # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
-        kernel.breather.take_place()
+        kernel.thread_fairness.take_place()
     kernel.router.registry.add_alias(meta.id, meta)
     owner.own(meta.id, meta)
     try:
@@ -106,7 +106,7 @@ def spawn_beside(
     behaviour: Any,
     options: MetaOptions,
     told: Callable[[BaseException | None], None],
-) -> Errand:
+) -> DetachedTask:
     """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it is that very one.
 
     ``told`` is called once: with None when its reader starts, or with the exception that is why there is none.
@@ -123,7 +123,7 @@ def spawn_beside(
     async def live() -> None:
         nonlocal made
         try:
-            made = await spawn(kind, await find_owner(), behaviour, options, errand, reads=True)
+            made = await spawn(kind, await find_owner(), behaviour, options, detached, reads=True)
         except BaseException as error:
             told(error)
             if is_cut_off(error):
@@ -133,12 +133,12 @@ def spawn_beside(
         if not made.has_thread:
             await read(made)
 
-    errand = Errand(ended)
+    detached = DetachedTask(ended)
     try:
-        errand.start(kernel, live, type(behaviour).__qualname__)
+        detached.start(kernel, live, type(behaviour).__qualname__)
     except RuntimeError:  # the nursery is closed
         raise NodeStoppedError(kernel.pid.node, "it starts nothing any more") from None
-    return errand
+    return detached
 
 
 async def _initialise(meta: "Meta") -> None:
@@ -159,7 +159,7 @@ async def _initialise(meta: "Meta") -> None:
 def _begin_to_undo(meta: "Meta", error: BaseException) -> Reason:
     """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
     if meta.has_thread:
-        meta.kernel.breather.give_place_back()
+        meta.kernel.thread_fairness.give_place_back()
     reason = meta.reason
     if reason is None:
         meta.reason = reason = Crashed(error) if isinstance(error, Exception) else Shutdown()
@@ -175,17 +175,17 @@ def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Ali
     parker: Parker[outcome.Outcome[Meta]] = Parker()
 
     def refuse() -> None:
-        # However the errand ends, the thread goes on; if it was told something else before, this says nothing.
+        # However the detached ends, the thread goes on; if it was told something else before, this says nothing.
         parker.settle(outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more")))
 
-    errand = Errand(refuse)
+    detached = DetachedTask(refuse)
 
     async def bear() -> None:
-        parker.settle(await outcome.acapture(spawn, type(meta), meta, behaviour, options, errand))
+        parker.settle(await outcome.acapture(spawn, type(meta), meta, behaviour, options, detached))
 
     def start() -> None:
         try:
-            errand.start(meta.kernel, bear, f"spawn {type(behaviour).__qualname__}")
+            detached.start(meta.kernel, bear, f"spawn {type(behaviour).__qualname__}")
         except RuntimeError:  # the nursery is closed
             refuse()
 

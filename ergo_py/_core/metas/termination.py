@@ -15,7 +15,7 @@ from ..messaging.publisher import THREAD_ABANDONED
 from ..processes.termination import stop_all
 from ..processes.unhandled_messages import bury, refuse
 from ..runtime.bridge import stack_of
-from ..runtime.detached_task import Errand
+from ..runtime.detached_task import DetachedTask
 from ..runtime.parking import PARKED
 from ..runtime.time_limit import TimeLimit
 from ..runtime.time_slices import at_once, in_slices
@@ -111,7 +111,7 @@ async def _leave_reader(meta: "Meta") -> None:
 def _note_left(meta: "Meta", *, is_thread: bool) -> None:
     if is_thread:
         meta.kernel.threads_abandoned += 1
-        meta.kernel.publishing.announce(THREAD_ABANDONED, meta.id)
+        meta.kernel.publisher.announce(THREAD_ABANDONED, meta.id)
     meta.note_abandoned()
 
 
@@ -136,7 +136,7 @@ async def _end_handler(meta: "Meta") -> None:
         await _leave_handler(meta, handler)
 
 
-async def _leave_handler(meta: "Meta", handler: Errand) -> None:
+async def _leave_handler(meta: "Meta", handler: DetachedTask) -> None:
     callback, stack = meta.current_callback(), ""
     if meta.hop is not None:
         meta.stragglers.add("handler")
@@ -190,7 +190,7 @@ async def _terminate(meta: "Meta") -> None:
     if "terminate" not in meta.callbacks.defined or _ends_in_passing(meta):
         return
     # In a task of its own, since one that swallows its cancellation must be left behind, too.
-    last = Errand()
+    last = DetachedTask()
     last.start(meta.kernel, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
     await _wait(meta, last.gone.wait)
     if not meta.has_last_word:
@@ -250,7 +250,7 @@ def release(meta: "Meta") -> None:
     for timer in tuple(meta.timers or ()):
         timer.cancel()
     meta.outbox.close()
-    meta.kernel.lingering.discard(meta)
+    meta.kernel.idle_handlers.discard(meta)
     meta.silenced = bool(meta.stragglers)
     if not meta.stragglers:
         meta.resources.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import trio
 from trio.lowlevel import Task, current_task
 
-from ..runtime.abandonable import Relay
+from ..runtime.abandonable import Abandonable
 
 if TYPE_CHECKING:
     from .process import Process
@@ -17,7 +17,7 @@ __all__ = ["BackgroundTask", "end_tasks"]
 class BackgroundTask:
     """A task that ``start_task`` has started beside the callbacks of a process."""
 
-    __slots__ = ("_function", "_gone", "_process", "_relay", "_scope", "_task", "name")
+    __slots__ = ("_function", "_gone", "_process", "_abandonable", "_scope", "_task", "name")
 
     def __init__(self, process: "Process", function: Callable[[], Awaitable[object]], name: str) -> None:
         self.name = name
@@ -26,7 +26,7 @@ class BackgroundTask:
         self._function = function
         self._scope = trio.CancelScope()
         self._gone = trio.Event()
-        self._relay = Relay()
+        self._abandonable = Abandonable()
         self._task: Task | None = None
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class BackgroundTask:
         """The whole life of the task."""
         self._task = current_task()
         try:
-            await self._relay.run(self._inside())
+            await self._abandonable.run(self._inside())
         except BaseException as error:
             self._process.task_failed(self.name, error)
         finally:
@@ -70,9 +70,9 @@ class BackgroundTask:
         """End it, whatever it does."""
         if self._task is None:
             # At its first step it finds that it was given up.
-            self._relay.abandon()
+            self._abandonable.abandon()
         else:
-            await self._relay.cut_off(self._task)
+            await self._abandonable.cut_off(self._task)
         self._be_gone()
 
     def _be_gone(self) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..tables.child_slot import Decision, Seat
+from ..tables.child_slot import ChildSlot, Decision
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import STOP, kind_name
 from ..vocabulary.errors import CallFailedError, TargetDownError
@@ -62,18 +62,18 @@ def _resumes(process: "Process", error: BaseException) -> bool:
     if not isinstance(error, Exception | GeneratorExit):
         process.kernel.panic(error)
         return False
-    seat = process.seat
-    if not isinstance(error, Exception) or seat is None or seat.decide is None:
+    slot = process.slot
+    if not isinstance(error, Exception) or slot is None or slot.decide is None:
         return False
-    return _decide(process, seat, error) is Decision.RESUME
+    return _decide(process, slot, error) is Decision.RESUME
 
 
-def _decide(process: "Process", seat: Seat, error: Exception) -> Decision:
+def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:
     try:
-        decision = seat.judge(error)
+        decision = slot.judge(error)
     except Exception as problem:
         process.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
         return Decision.RESTART
     if decision is Decision.RESUME:
-        seat.resumed += 1
+        slot.resumed += 1
     return decision

@@ -9,7 +9,7 @@ from trio.lowlevel import Task, checkpoint, enable_ki_protection
 
 from ..messaging.observer import Delivered
 from ..messaging.waiters import TaskCaller
-from ..runtime.cancel_scopes import Scopes, is_being_closed, left_open
+from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.parking import park_unless
 from ..tables.callbacks import runs_callbacks
 from ..tables.pending_calls import Caller
@@ -222,7 +222,7 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
 
 async def _greet(process: "Process") -> None:
     """The first callbacks in the process's own task, before any message."""
-    reason = process.seat.successor_of if process.seat is not None else None
+    reason = process.slot.successor_of if process.slot is not None else None
     if reason is not None and "post_restart" in process.callbacks.defined:
         await callback(process, "post_restart", reason)
     if "post_start" in process.callbacks.defined:
@@ -271,7 +271,7 @@ async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, .
         answer = dict(await callback(process, "handle_inspect", *items))
         told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
-        # Looking must not kill what is looked at.
+        # An inspection must not kill the inspected process.
         process.log.error("handle_inspect raised", exception=Crashed(error).traceback)
         process.kernel.calls.reply(caller, None, error)
     else:
@@ -317,7 +317,7 @@ def check_waiting(given: object) -> None:
 
 @runs_callbacks
 @enable_ki_protection
-def answer_now(process: "Process", caller: TaskCaller, request: object) -> Scopes | None:
+def answer_now(process: "Process", caller: TaskCaller, request: object) -> CancelScopes | None:
     """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the
     process sleeps and a plain function cannot be interrupted.
 
@@ -350,7 +350,7 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Scope
             caller.settled = True
             caller.value = reply
     if task._cancel_status is not status:
-        left = Scopes.since(task, status)
+        left = CancelScopes.since(task, status)
         if process.accepting:
             # As in its own turn: the answer counts, and then the process crashes.
             _end_in_sleep(process, _account_for_open(process, left.nurseries()))

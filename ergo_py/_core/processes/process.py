@@ -12,13 +12,13 @@ from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 from ..kernel import Kernel
 from ..messaging.receiver import NOBODY
 from ..messaging.waiters import TaskCaller
-from ..runtime.abandonable import Relay
+from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident
-from ..runtime.cancel_scopes import Scopes, is_being_closed, left_open
+from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.detached_task import without_cancellation
 from ..runtime.parking import ENDED, PARKED, Standin, park_unless, wake
 from ..tables.callbacks import Callbacks, runs_callbacks
-from ..tables.child_slot import Seat
+from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned
@@ -66,7 +66,7 @@ class Process:
         "_ending",
         "_gone",
         "_logger",
-        "_relay",
+        "_abandonable",
         "_scope",
         "abandoned",
         "accepting",
@@ -100,8 +100,8 @@ class Process:
         "reason",
         "router",
         "running_time",
-        "seat",
-        "seats",
+        "slot",
+        "slots",
         "sent",
         "sessions_over",
         "splits",
@@ -176,11 +176,11 @@ class Process:
         self.deferred: set[Caller] | None = None
         self.postponed: deque[Envelope] | None = None
         """What its behaviour has put aside, to be served before what waits."""
-        self.seat: Seat | None = None
+        self.slot: ChildSlot | None = None
         """Its place under a supervisor."""
-        self.left_to: Seat | None = None
+        self.left_to: ChildSlot | None = None
         """The place to whose next process it has left its main lane."""
-        self.seats: dict[str, Seat] | None = None
+        self.slots: dict[str, ChildSlot] | None = None
         """If it is a supervisor: the places of its children."""
         self.sessions_over: trio.Event | None = None
         """Set when the sessions of its servers have ended, which come first when it ends and have time limits of their own."""
@@ -188,7 +188,7 @@ class Process:
         self._gone: trio.Event | None = None
         self._scope: trio.CancelScope | None = None
         self._ending: trio.CancelScope | None = None
-        self._relay: Relay | None = None
+        self._abandonable: Abandonable | None = None
         self.tasks: dict[BackgroundTask, None] = NO_TASKS
         """The background tasks that it has started."""
         self.forced = False
@@ -248,7 +248,7 @@ class Process:
         if "init" in self.callbacks.asynchronous:
             return self._wait_for_init(context)
         if "init" in self.callbacks.defined:
-            scopes = Scopes(self.home)
+            scopes = CancelScopes(self.home)
             check_plain(self, "init", behaviour.init())
             if scopes.are_left():
                 scopes.close_plain()
@@ -259,15 +259,15 @@ class Process:
     async def _wait_for_init(self, context: Context) -> None:
         timeout = self.options.init_timeout
         # It runs in the task of the spawner, which has to get out of it, whatever it does.
-        self._relay = relay = Relay()
+        self._abandonable = abandonable = Abandonable()
         patience = Patience(self, self._leave_init, "leave an init behind")
         self.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
         try:
             with trio.CancelScope(deadline=trio.current_time() + timeout) as scope:
                 self._scope = scope
-                scopes, error = Scopes(self.home), None
+                scopes, error = CancelScopes(self.home), None
                 try:
-                    await relay.run_part(self.behaviour.init(), context)
+                    await abandonable.run_part(self.behaviour.init(), context)
                 finally:
                     if scopes.are_left():
                         error = left_open(self.callbacks.behaviour, "init", scopes.nurseries())
@@ -276,12 +276,12 @@ class Process:
                     raise error
         finally:
             patience.abandon()
-            self._relay = None
+            self._abandonable = None
         if isinstance(self.reason, Crashed):
             # A background task has crashed it.
             raise self.reason.error
         # Also if it swallowed the cancellation: what came too late has failed.
-        if (scope.cancel_called or relay.abandoned) and not isinstance(self.reason, Killed):
+        if (scope.cancel_called or abandonable.abandoned) and not isinstance(self.reason, Killed):
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
         self._scope = None
 
@@ -294,10 +294,10 @@ class Process:
         """Say whether its ``init`` has been left behind in this task, by an error that was raised where it was to be undone."""
         return self.task is _NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
 
-    def sit(self, seat: Seat) -> None:
+    def sit(self, slot: ChildSlot) -> None:
         """Take a place under a supervisor, and what a predecessor there has left."""
-        self.seat = seat
-        kept = seat.inherit(self)
+        self.slot = slot
+        kept = slot.inherit(self)
         if kept:
             for lane in kept.values():
                 skip_given_up(lane)
@@ -308,15 +308,15 @@ class Process:
 
     async def run_guarded(self) -> None:
         """The whole life of the task, with a relay from the beginning."""
-        self._relay = Relay()
-        await self._relay.run(self.run())
+        self._abandonable = Abandonable()
+        await self._abandonable.run(self.run())
 
-    def guard(self, task: Task) -> Relay:
+    def guard(self, task: Task) -> Abandonable:
         """Have a relay, the way to leave behind a callback that can wait for anything, and so refuse to end."""
-        if self._relay is None:
-            self._relay = Relay()
-            self._relay.take_over(task)
-        return self._relay
+        if self._abandonable is None:
+            self._abandonable = Abandonable()
+            self._abandonable.take_over(task)
+        return self._abandonable
 
     async def run(self) -> None:
         """The whole life of the task. Nothing leaves it: an exception here would end all other tasks of the node."""
@@ -338,7 +338,7 @@ class Process:
                 if self.callbacks.any_async:
                     # The scope lets kill reach a callback that waits for something else than its mailbox.
                     with trio.CancelScope() as self._scope:
-                        scopes = Scopes(task)
+                        scopes = CancelScopes(task)
                         try:
                             reason = await serve(self)
                         finally:
@@ -356,7 +356,7 @@ class Process:
                 self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
             if task._cancel_status is not status:
                 # Left open by a plain callback.
-                await Scopes.since(task, status).close()
+                await CancelScopes.since(task, status).close()
             if reason is not None:
                 await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
         except BaseException as error:
@@ -413,8 +413,8 @@ class Process:
         """End its task, or the ``init`` in the task of its spawner, whatever its callback does."""
         if isinstance(self.task, Task):
             await self.guard(self.task).cut_off(self.task)
-        elif self._relay is not None:
-            await self._relay.cut_off(self.home)
+        elif self._abandonable is not None:
+            await self._abandonable.cut_off(self.home)
         await self.cut_off_tasks()
 
     async def cut_off_tasks(self) -> None:
@@ -597,8 +597,8 @@ class Process:
     def refuse(self) -> None:
         """Take no more user messages."""
         self.accepting = self.open = self.measured = False
-        if self.seat is not None:
-            self.seat.vacate(self.id)
+        if self.slot is not None:
+            self.slot.vacate(self.id)
         if self.mailbox.waiters:
             self.mailbox.refuse_waiters()
 

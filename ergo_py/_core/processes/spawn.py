@@ -8,7 +8,7 @@ import trio
 from ..kernel import Kernel
 from ..messaging.observer import Spawned
 from ..messaging.publisher import PROCESS_STARTED
-from ..tables.child_slot import Seat
+from ..tables.child_slot import ChildSlot
 from ..vocabulary.errors import InitError, NodeStoppedError, SpawnError, TooManyProcessesError
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
@@ -29,7 +29,7 @@ async def spawn(
     behaviour: type,
     args: tuple[Any, ...],
     options: Options,
-    seat: Seat | None = None,
+    slot: ChildSlot | None = None,
 ) -> "Process":
     """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's, without a handshake.
 
@@ -48,8 +48,8 @@ async def spawn(
     process = kind(kernel, callbacks, options, parent)
     if options.name is not None:
         router.registry.check_free(options.name, process)
-    if seat is not None:
-        process.sit(seat)
+    if slot is not None:
+        process.sit(slot)
     if options.name is not None:
         # After what a predecessor has left: from now on threads may send to it, and must not overtake that.
         process.take_name(options.name)
@@ -85,17 +85,17 @@ async def spawn(
     if options.link and parent is not None:
         # Before it takes its first step, so that an end that follows at once is not missed.
         kernel.relate_both(parent, process)
-    if seat is not None:
-        seat.occupy(process.id)
+    if slot is not None:
+        slot.occupy(process.id)
     kernel.spawned += 1
     if kernel.observer is not None:
         above = kernel.pid if parent is None else parent.id
         kernel.observer(Spawned(process.id, above, callbacks.behaviour, process.name))
-    if kernel.publishing.heard:
-        kernel.publishing.announce(PROCESS_STARTED, process.id)
+    if kernel.publisher.heard:
+        kernel.publisher.announce(PROCESS_STARTED, process.id)
     start_soon: Any = kernel.nursery.start_soon
     context.run(start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour)
     # A supervisor notes first who has started, since its pool would find nobody in the meantime, and pauses then.
-    if seat is None and router.pause_is_due():
+    if slot is None and router.pause_is_due():
         await router.turn()
     return process

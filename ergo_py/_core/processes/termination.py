@@ -10,7 +10,7 @@ from ..messaging.clock import Clock
 from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
 from ..messaging.receiver import NOBODY
-from ..runtime.cancel_scopes import Scopes, is_being_closed, left_open
+from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.parking import ENDED, PARKED, Standin, wake
 from ..runtime.time_limit import wait_within
 from ..runtime.time_slices import at_once, in_slices
@@ -24,7 +24,7 @@ from ..vocabulary.info import Ended
 from ..vocabulary.reasons import Crashed, Killed, Reason, Shutdown, is_failure
 from ..vocabulary.states import STOPPING, TERMINATED
 from .message_loop import check_plain
-from .unhandled_messages import answer, close_seats, drop_seats, hand_over
+from .unhandled_messages import answer, close_slots, drop_slots, hand_over
 
 if TYPE_CHECKING:
     from .process import Process
@@ -57,7 +57,7 @@ async def finish(process: "Process", reason: Reason) -> None:
     process.reason = reason
     _begin(process)
     try:
-        if process.seats is not None:
+        if process.slots is not None:
             await _empty_lines(process, reason)
         if process.callbacks.parts:
             await _part(process, reason)
@@ -70,7 +70,7 @@ async def finish(process: "Process", reason: Reason) -> None:
                 await process.cut_off_tasks()
         if process.owned:
             with trio.CancelScope(shield=True) as process._ending:
-                if process.seats is not None:
+                if process.slots is not None:
                     await process.behaviour._wind_down(reason)
                 await stop_all(process.owned, reason)
             if process.owned:
@@ -99,7 +99,7 @@ async def undo(process: "Process", reason: Reason) -> None:
     try:
         if process.state is not STOPPING:
             _begin(process)
-        if process.seats is not None:
+        if process.slots is not None:
             await _empty_lines(process, process.reason)
         if process.tasks:
             with trio.CancelScope(shield=True):
@@ -256,7 +256,7 @@ def _can_end_asleep(process: "Process") -> bool:
         process.task.custom_sleep_data is PARKED
         and not process.owned
         and not process.tasks
-        and process.seats is None
+        and process.slots is None
         and not process.events
         and (not (process.deferred or process.timers) or _has_few(process))
         and process.id not in kernel.watches
@@ -354,8 +354,8 @@ def _begin(process: "Process") -> None:
 
 async def _part(process: "Process", reason: Reason) -> None:
     """What comes before the children are stopped: one callback if there is to be a successor, another one if not."""
-    seat = process.seat
-    name = "pre_restart" if seat is not None and seat.returns(reason) else "pre_stop"
+    slot = process.slot
+    name = "pre_restart" if slot is not None and slot.returns(reason) else "pre_stop"
     if name in process.callbacks.defined:
         await _last_word(process, name, reason)
 
@@ -371,7 +371,7 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
     try:
         with countdown.scope as limit:
             process._ending = limit
-            scopes = Scopes(current_task())
+            scopes = CancelScopes(current_task())
             await getattr(process.behaviour, name)(reason)
             if scopes.are_left():
                 error = left_open(process.callbacks.behaviour, name, scopes.nurseries())
@@ -469,7 +469,7 @@ def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
     except BaseException as error:
         _account_for(process, name, error)
     if task._cancel_status is not status:
-        scopes = Scopes.since(task, status)
+        scopes = CancelScopes.since(task, status)
         _account_for(process, name, left_open(process.callbacks.behaviour, name, scopes.nurseries()))
         scopes.close_plain()
 
@@ -489,7 +489,7 @@ def _has_much(process: "Process") -> bool:
         or process.mailbox.ahead
         or process.deferred
         or process.timers
-        or process.seats
+        or process.slots
         or process.kernel.relations
     )
 
@@ -502,10 +502,10 @@ async def _clear(process: "Process", reason: Reason) -> None:
         await in_slices(_cancel_timers(process.timers))
     if kernel.relations:
         await in_slices(kernel.forget_watcher(process.id))
-    if process.seats and process.seat is None:
-        # A supervisor that nobody restarts; the seats of one that has a seat itself wait for its successor.
-        seats, process.seats = process.seats, {}
-        await in_slices(drop_seats(kernel, seats.values(), reason))
+    if process.slots and process.slot is None:
+        # A supervisor that nobody restarts; the slots of one that has a slot itself wait for its successor.
+        slots, process.slots = process.slots, {}
+        await in_slices(drop_slots(kernel, slots.values(), reason))
 
 
 def _cancel_timers(timers: Owned) -> Iterator[None]:
@@ -543,8 +543,8 @@ def _release(process: "Process") -> Iterator[None] | None:
     box = process.mailbox
     if process.main or box.ahead or box.log or process.deferred or process.postponed:
         at_once(answer(process, reason))
-    if process.seat is not None:
-        hand_over(process, process.seat)
+    if process.slot is not None:
+        hand_over(process, process.slot)
     name, aliases = process.name, process.aliases or ()
     if name is not None and router.registry.names.get(name) is process:
         router.registry.free_name(name)
@@ -591,7 +591,7 @@ def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
     for alias in aliases:
         fired += kernel.relations.fire(alias)
     for event in process.events or ():
-        kernel.publishing.events.remove(event)
+        kernel.publisher.events.remove(event)
         fired += kernel.relations.fire(event)
     return fired
 
@@ -609,16 +609,16 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
     kernel, router, parent = process.kernel, process.router, process.parent
     if kernel.observer is not None and lived:
         kernel.observer(Stopped(process.id, reason))
-    if kernel.publishing.heard:
+    if kernel.publisher.heard:
         ended = Ended(process.id, process.name, process.callbacks.behaviour, reason)
-        kernel.publishing.announce(PROCESS_ENDED, ended)
+        kernel.publisher.announce(PROCESS_ENDED, ended)
     if lived and parent is not None:
-        if process.seat is not None:
-            router.signal(parent, SYSTEM_LANE, (CONTROL, process.id, None, (process.seat, reason)))
+        if process.slot is not None:
+            router.signal(parent, SYSTEM_LANE, (CONTROL, process.id, None, (process.slot, reason)))
         if "handle_child_exit" in parent.callbacks.defined:
             router.signal(parent, SYSTEM_LANE, (CHILD_EXIT, process.id, None, reason))
-    if process.seats is not None and process.seat is None:
-        at_once(drop_seats(kernel, process.seats.values(), reason))
+    if process.slots is not None and process.slot is None:
+        at_once(drop_slots(kernel, process.slots.values(), reason))
         if lived and parent is None and is_failure(reason) and not kernel.stopping:
             kernel.escalate(process, reason)
     if process._gone is not None:
@@ -630,10 +630,10 @@ async def _empty_lines(process: "Process", reason: Reason) -> None:
 
     Its other children would wait for it until they are killed, since they end first.
     """
-    returns = process.seat is not None and process.seat.returns(reason)
-    vacant = [seat for seat in (process.seats or {}).values() if seat.pid is None]
+    returns = process.slot is not None and process.slot.returns(reason)
+    vacant = [slot for slot in (process.slots or {}).values() if slot.pid is None]
     if not returns:
-        await in_slices(close_seats(process.kernel, vacant, reason))
+        await in_slices(close_slots(process.kernel, vacant, reason))
         return
-    for seat in vacant:
-        seat.turn_away(reason)
+    for slot in vacant:
+        slot.turn_away(reason)

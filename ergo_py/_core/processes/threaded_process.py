@@ -17,7 +17,7 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 from ..kernel import Kernel
 from ..messaging.publisher import THREAD_ABANDONED
 from ..runtime.bridge import Bridge, Parker, get_ident
-from ..runtime.dispatcher_threads import Crew, Job
+from ..runtime.dispatcher_threads import Job, ThreadGroup
 from ..tables.callbacks import Callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, ring_of
@@ -62,10 +62,10 @@ class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
     blocks = True
-    __slots__ = ("_behaviour", "_hop", "_laned", "_waiting", "crew", "hopping", "hurries")
+    __slots__ = ("_behaviour", "_hop", "_laned", "_waiting", "thread_group", "hopping", "hurries")
 
     def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: Process | None) -> None:
-        kernel.crews.check(options.dispatcher)
+        kernel.dispatcher_threads.check(options.dispatcher)
         if callbacks.supervises:
             raise BadInputError(
                 f"spawn({callbacks.behaviour}, dispatcher=…)",
@@ -74,7 +74,7 @@ class DispatchedProcess(Process):
             )
         # What looks at a process from outside is answered on the loop, also while a callback blocks.
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
-        self.crew: Crew | None = None
+        self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
         callbacks = copy(callbacks)
         callbacks.asynchronous |= self.hopping
@@ -90,9 +90,9 @@ class DispatchedProcess(Process):
     @property
     def waiting(self) -> Any:
         """What it waits for: an answer, a child, or the one who has the thread that it shares and answers calls in."""
-        if self._waiting is not None or self.crew is None or "handle_call" not in self.hopping:
+        if self._waiting is not None or self.thread_group is None or "handle_call" not in self.hopping:
             return self._waiting
-        holder = self.crew.holder()
+        holder = self.thread_group.holder()
         return None if holder is self else holder
 
     @waiting.setter
@@ -116,8 +116,8 @@ class DispatchedProcess(Process):
             self._behaviour = behaviour
             return _InThread(self, behaviour)
 
-        self.crew = crew = self.kernel.crews.join(self.options.dispatcher, self.id.number)
-        if "init" in self.hopping and (ring := ring_of(self, crew.holder())):
+        self.thread_group = thread_group = self.kernel.dispatcher_threads.join(self.options.dispatcher, self.id.number)
+        if "init" in self.hopping and (ring := ring_of(self, thread_group.holder())):
             # Whoever waits for this init has the thread that it would run in.
             raise DeadlockError(self.id, None, ring, "give it another thread, or spawn it in an `async def` callback")
         return super()._initialise(make, args, context)
@@ -130,9 +130,9 @@ class DispatchedProcess(Process):
     def enter(self, state: State) -> None:
         """Change state. At the end its thread is given back."""
         super().enter(state)
-        if state is TERMINATED and self.crew is not None:
-            self.kernel.crews.leave(self.crew)
-            self.crew = None
+        if state is TERMINATED and self.thread_group is not None:
+            self.kernel.dispatcher_threads.leave(self.thread_group)
+            self.thread_group = None
 
     def wake(self) -> None:
         """Have it look at its mailbox; in the middle of a callback, for those who inspect it."""
@@ -156,7 +156,7 @@ class DispatchedProcess(Process):
 
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Have a plain callback called in a thread, and wait for what it returns."""
-        assert self.crew is not None
+        assert self.thread_group is not None
         # A copy, since this task goes on meanwhile: a context is in one place at a time.
         before = copy_context()
         context = before.copy()
@@ -168,12 +168,12 @@ class DispatchedProcess(Process):
         else:
             hop = self._hop = _Hop(self, name, partial(context.run, function, *args))
         self.hurries = False
-        self.crew.put(hop.job)
+        self.thread_group.put(hop.job)
         try:
             while hop.job.outcome is None:
                 await self._answer_inspects()
-                if hop.errand is not None:
-                    await hop.do_errand()
+                if hop.verb is not None:
+                    await hop.run_verb()
                 elif hop.job.outcome is None:
                     await hop.sleep()
         except BaseException:
@@ -200,24 +200,24 @@ class DispatchedProcess(Process):
                 raise NotAllowedError(
                     f"wait_for(...) is for a plain callback of {self}, in its thread; an async one writes `await`"
                 )
-            errand = _Errand(waiting)
-            self.router.bridge.post(hop.take, errand)
+            verb = _AsyncVerb(waiting)
+            self.router.bridge.post(hop.take, verb)
         except BaseException:
             waiting.close()
             raise
-        errand.parker.wait(None)
-        assert errand.parker.value is not None
-        return errand.parker.value.unwrap()  # type: ignore[no-any-return]
+        verb.parker.wait(None)
+        assert verb.parker.value is not None
+        return verb.parker.value.unwrap()  # type: ignore[no-any-return]
 
     def _serve_in_thread(self, handle_message: Callable[[Any, Any], Any], message: Any, sender: Any) -> None:
         """Serve a burst of messages in one trip to the thread, since the trip costs more than most callbacks."""
-        box, main, hop, crew = self.mailbox, self.main, self._hop, self.crew
+        box, main, hop, thread_group = self.mailbox, self.main, self._hop, self.thread_group
         for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
             check_plain(self, "handle_message", handle_message(message, sender))
             # A kill, an inspect or a more urgent message does not wait behind the rest, nor do others who share the thread.
             if left == 1 or box.ahead or self.hurries or not self.open or hop is not self._hop:
                 return
-            if crew is None or crew.is_wanted():
+            if thread_group is None or thread_group.is_wanted():
                 return
             try:
                 following = main.popleft()
@@ -280,7 +280,7 @@ class _InThread:
         return getattr(self.behaviour_itself, name)
 
 
-class _Errand:
+class _AsyncVerb:
     """Something that a callback in a thread waits for, and that is awaited on the loop."""
 
     __slots__ = ("parker", "waiting")
@@ -300,7 +300,7 @@ class _Hop:
 
     __slots__ = (
         *("_is_asleep", "_is_left", "_is_withdrawn", "_name", "_process", "_said", "_task", "_was_cancelled"),
-        *("errand", "is_waiting", "job"),
+        *("verb", "is_waiting", "job"),
     )
 
     def __init__(self, process: DispatchedProcess, name: str, function: Callable[[], Any]) -> None:
@@ -313,7 +313,7 @@ class _Hop:
         self._is_left = False
         self._said = False
         self._was_cancelled = False
-        self.errand: _Errand | None = None
+        self.verb: _AsyncVerb | None = None
         """What the callback waits for, as long as nobody has begun with it."""
         self.is_waiting = False
         """Whether the task is at it."""
@@ -329,31 +329,31 @@ class _Hop:
         with trio.move_on_after(_GRACE, shield=True):
             await wait_task_rescheduled(self._abort)
 
-    def take(self, errand: _Errand) -> None:
+    def take(self, verb: _AsyncVerb) -> None:
         """Have something awaited for the callback."""
         if self._is_left:
-            errand.refuse(self._process)
+            verb.refuse(self._process)
         else:
-            self.errand = errand
+            self.verb = verb
             self.awaken()
 
-    async def do_errand(self) -> None:
+    async def run_verb(self) -> None:
         """Await what the callback waits for, and hand it over: a cancellation, too, so that it ends as an async callback does."""
-        errand, self.errand = self.errand, None
-        assert errand is not None
+        verb, self.verb = self.verb, None
+        assert verb is not None
         result: outcome.Outcome[Any]
         self.is_waiting = True
         try:
-            result = outcome.Value(await errand.waiting)
+            result = outcome.Value(await verb.waiting)
         except GeneratorExit:
-            errand.refuse(self._process)
+            verb.refuse(self._process)
             raise
         except BaseException as error:
             self._was_cancelled = isinstance(error, trio.Cancelled)
             result = outcome.Error(error)
         finally:
             self.is_waiting = False
-        errand.parker.settle(result)
+        verb.parker.settle(result)
 
     def awaken(self) -> None:
         """Have the task look again. On the loop's thread only."""
@@ -365,15 +365,15 @@ class _Hop:
         """Wait no longer: take the job back, or leave the thread behind that is at it. True if it had not begun."""
         process = self._process
         self._is_left = True
-        if self.errand is not None:
-            self.errand.refuse(process)
+        if self.verb is not None:
+            self.verb.refuse(process)
         if self.job.outcome is not None:
             return False
         if self._is_withdrawn or self.job.withdraw():
             return True
         process.silence()
         process.kernel.threads_abandoned += 1
-        process.kernel.publishing.announce(THREAD_ABANDONED, process.id)
+        process.kernel.publisher.announce(THREAD_ABANDONED, process.id)
         process.log.error(
             "a callback did not end in time, and its thread was left behind",
             callback=self._name,
@@ -384,9 +384,9 @@ class _Hop:
 
     def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
         process = self._process
-        relay = process._relay
+        abandonable = process._abandonable
         # init and the last callbacks have time limits of their own. A process that is left behind has none any more.
-        is_limited = process.state in (INIT, STOPPING) or (relay is not None and relay.abandoned)
+        is_limited = process.state in (INIT, STOPPING) or (abandonable is not None and abandonable.abandoned)
         if self.job.withdraw():
             self._is_withdrawn = True
         if is_limited or self._is_withdrawn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..kernel import Kernel
 from ..runtime.time_slices import at_once, in_slices
-from ..tables.child_slot import Fate, Redirect, Seat
+from ..tables.child_slot import ChildSlot, Fate, Redirect
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import EVENT, MAIN_LANE, Envelope, Lane, Priority
 from ..vocabulary.errors import MailboxFullError, TargetDownError
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "answer",
     "bury",
-    "close_seat",
-    "close_seats",
-    "drop_seat",
-    "drop_seats",
+    "close_slot",
+    "close_slots",
+    "drop_slot",
+    "drop_slots",
     "hand_over",
     "refuse",
     "skip_given_up",
@@ -48,15 +48,15 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
         process.postponed = None
     if process.deferred:
         yield from refuse(list(process.deferred), reason)
-    seat = process.seat
-    if seat is None or seat.fate is Fate.DEAD_LETTER:
+    slot = process.slot
+    if slot is None or slot.fate is Fate.DEAD_LETTER:
         yield from bury(process, reason)
         return
     box = process.mailbox
     # What a successor gets of an unmixed main lane is the lane itself.
-    leaves_lane = seat.fate is Fate.KEEP and not box.mixed
+    leaves_lane = slot.fate is Fate.KEEP and not box.mixed
     for number, (lane, envelope) in enumerate(box.leave(with_main=not leaves_lane), 1):
-        _hand_on(process, seat, lane, envelope, reason)
+        _hand_on(process, slot, lane, envelope, reason)
         if not number % _CHUNK:
             yield
 
@@ -90,32 +90,32 @@ def _settle_calls(envelopes: Iterable[Envelope], reason: Reason) -> list[Envelop
     return messages
 
 
-def _hand_on(process: "Process", seat: Seat, lane: Lane, envelope: Envelope, reason: Reason) -> None:
+def _hand_on(process: "Process", slot: ChildSlot, lane: Lane, envelope: Envelope, reason: Reason) -> None:
     """Treat what was left in the mailbox of a supervised child as its supervisor was told to."""
     kind, sender, ref, payload = envelope
     caller = ref if isinstance(ref, Caller) else None
-    if kind <= EVENT and seat.fate is Fate.KEEP:
-        seat.keep(lane, envelope)
-    elif kind <= EVENT and isinstance(seat.fate, Redirect):
+    if kind <= EVENT and slot.fate is Fate.KEEP:
+        slot.keep(lane, envelope)
+    elif kind <= EVENT and isinstance(slot.fate, Redirect):
         try:
-            process.kernel.calls.forward(seat.fate.to, payload, caller or sender, Priority.NORMAL)
+            process.kernel.calls.forward(slot.fate.to, payload, caller or sender, Priority.NORMAL)
         except MailboxFullError:
             # It has become a dead letter; there is no sender left who could be told.
             return
     elif caller is not None:
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
     elif kind <= EVENT:
-        seat.dropped += 1
+        slot.dropped += 1
 
 
 # -- from one process to the next --------------------------------------------------------------------------------------
 
 
-def hand_over(process: "Process", seat: Seat) -> None:
+def hand_over(process: "Process", slot: ChildSlot) -> None:
     """Leave the main lane itself to the successor, however long it is: that takes one step."""
-    if seat.fate is Fate.KEEP and not process.mailbox.mixed:
-        process.left_to = seat
-        seat.keep_lane(process.main)
+    if slot.fate is Fate.KEEP and not process.mailbox.mixed:
+        process.left_to = slot
+        slot.keep_lane(process.main)
 
 
 def skip_given_up(lane: deque[Envelope]) -> None:
@@ -126,11 +126,11 @@ def skip_given_up(lane: deque[Envelope]) -> None:
 
 def sweep(process: "Process") -> None:
     """Account for what threads have appended to the main lane in the moment in which its owner ended."""
-    lane, seat = process.main, process.seat
-    if seat is not None:
-        if seat.kept.get(MAIN_LANE) is lane:
+    lane, slot = process.main, process.slot
+    if slot is not None:
+        if slot.kept.get(MAIN_LANE) is lane:
             return  # it waits for the successor with the rest
-        heir = seat.heir
+        heir = slot.heir
         if heir is not None and heir.main is lane and heir.state is not TERMINATED:
             heir.wake()
             return
@@ -140,9 +140,9 @@ def sweep(process: "Process") -> None:
 # -- the places of children ----------------------------------------------------------------------------------------------
 
 
-def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
+def close_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
     """Note that nobody comes back to a child's place, nor to those of its own children."""
-    for one in _with_inner(seat):
+    for one in _with_inner(slot):
         kept = one.close(reason)
         if len(kept) <= _CHUNK:
             at_once(_bury_kept(kernel, one.name, kept, reason))
@@ -150,9 +150,9 @@ def close_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
             kernel.start(in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}")
 
 
-def close_seats(kernel: Kernel, seats: Iterable[Seat], reason: Reason) -> Iterator[None]:
+def close_slots(kernel: Kernel, slots: Iterable[ChildSlot], reason: Reason) -> Iterator[None]:
     """Note the same of many places."""
-    for one in [inner for seat in seats for inner in _with_inner(seat)]:
+    for one in [inner for slot in slots for inner in _with_inner(slot)]:
         yield from _bury_kept(kernel, one.name, one.close(reason), reason)
         yield
 
@@ -165,24 +165,24 @@ def _bury_kept(kernel: Kernel, name: str, kept: deque[Envelope], reason: Reason)
         yield
 
 
-def _with_inner(seat: Seat) -> list[Seat]:
+def _with_inner(slot: ChildSlot) -> list[ChildSlot]:
     """A place, those of the children of the one who has it, theirs, and so on."""
-    found = [seat]
+    found = [slot]
     for one in found:
         found.extend(one.inner.values())
     return found
 
 
-def drop_seat(kernel: Kernel, seat: Seat, reason: Reason) -> None:
+def drop_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
     """Close a place for good: what is started under its name later is something else."""
-    close_seat(kernel, seat, reason)
-    at_once(drop_seats(kernel, [seat], reason))
+    close_slot(kernel, slot, reason)
+    at_once(drop_slots(kernel, [slot], reason))
 
 
-def drop_seats(kernel: Kernel, seats: Iterable[Seat], reason: Reason) -> Iterator[None]:
+def drop_slots(kernel: Kernel, slots: Iterable[ChildSlot], reason: Reason) -> Iterator[None]:
     """Close all places of a supervisor that has no successor for good."""
-    yield from close_seats(kernel, seats, reason)
-    for one in [inner for seat in seats for inner in _with_inner(seat)]:
+    yield from close_slots(kernel, slots, reason)
+    for one in [inner for slot in slots for inner in _with_inner(slot)]:
         if kernel.services.get(one.name) is one:
             del kernel.services[one.name]
         yield

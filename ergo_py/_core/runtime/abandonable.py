@@ -14,10 +14,10 @@ from typing import Any, Final, NoReturn
 import trio
 from trio.lowlevel import Abort, Task, checkpoint, current_task, enable_ki_protection, reschedule
 
-from .cancel_scopes import Scopes, close_coroutine
+from .cancel_scopes import CancelScopes, close_coroutine
 from .parking import NEVER
 
-__all__ = ["Relay", "frames_of"]
+__all__ = ["Abandonable", "frames_of"]
 
 
 _ROUNDS: Final = 40
@@ -37,7 +37,7 @@ class _Sleep:
         self.abort_func = abort_func
 
 
-class Relay:
+class Abandonable:
     """Runs one coroutine inside one task, until it ends or is abandoned."""
 
     __slots__ = ("_abandoned", "_context", "_is_body", "_scopes", "_steps", "_trap", "detached", "ended", "finished")
@@ -73,7 +73,7 @@ class Relay:
         """
         # trio forgets how to abort a sleep when it has tried once.
         self._trap = _trap_of(task.coro) or _Sleep(task._abort_func)
-        self._scopes = Scopes.all_of(task)
+        self._scopes = CancelScopes.all_of(task)
         passing: Any = self._be_body(task, task.coro)
         passing.send(None)
         task.coro = passing
@@ -91,7 +91,7 @@ class Relay:
         answer: Any = None
         context = self._context
         if not has_begun:
-            self._scopes = Scopes(task)
+            self._scopes = CancelScopes(task)
         try:
             while has_begun or not self._abandoned or self._may_leave_nursery():
                 if has_begun:
@@ -188,7 +188,7 @@ class Relay:
         Each of them is closed, where it can be; one that somebody else will wake is taken out of trio's books instead, so that
         nothing waits for it.
         """
-        relays: dict[Task, Relay] = {task: self}
+        relays: dict[Task, Abandonable] = {task: self}
         with trio.CancelScope(shield=True):
             for one in self.family(task):
                 # What is only shielded ends as trio means it to end.
@@ -198,7 +198,7 @@ class Relay:
             for round_ in range(_ROUNDS):  # pragma: no branch - the bound is for what nobody has thought of
                 for one in self.family(task):
                     if one not in relays:
-                        relays[one] = Relay()
+                        relays[one] = Abandonable()
                         relays[one].take_over(one)
                     relays[one].abandon()
                 if await self._has_ended():
@@ -213,7 +213,7 @@ class Relay:
             await self._has_ended()
         return self.detached or self.ended
 
-    def _detach_all(self, task: Task, relays: "dict[Task, Relay]") -> bool:
+    def _detach_all(self, task: Task, relays: "dict[Task, Abandonable]") -> bool:
         family = self.family(task)
         if any(one not in relays or one._next_send_fn is not None for one in family):
             # Some are about to take a step; without one above them they would be in nobody's books.
@@ -261,7 +261,7 @@ def frames_of(task: Task) -> list[FrameType]:
     while (frame := _frame(part)) is not None:
         frames.append(frame)
         part = _awaited(part)
-        if part is None and frame.f_code is Relay._pass.__code__:
+        if part is None and frame.f_code is Abandonable._pass.__code__:
             part = frame.f_locals["coroutine"]
     return frames
 

@@ -11,7 +11,7 @@ from trio.lowlevel import current_task, in_trio_task
 
 from ..vocabulary.errors import CallbackError
 
-__all__ = ["ADVICE", "Scopes", "close_coroutine", "is_being_closed", "left_open"]
+__all__ = ["ADVICE", "CancelScopes", "close_coroutine", "is_being_closed", "left_open"]
 
 ADVICE: Final = (
     "leave it before the callback returns, with `async with` or `with`;"
@@ -19,7 +19,7 @@ ADVICE: Final = (
 )
 
 
-class Scopes:
+class CancelScopes:
     """What a task has open at the moment this is made."""
 
     __slots__ = ("_depth", "_status", "_task")
@@ -30,7 +30,7 @@ class Scopes:
         self._depth = len(task._child_nurseries)
 
     @classmethod
-    def since(cls, task: Any, status: Any) -> "Scopes":
+    def since(cls, task: Any, status: Any) -> "CancelScopes":
         """As if it was made when the task had this cancel status."""
         scopes = cls(task)
         scopes._status = status
@@ -39,7 +39,7 @@ class Scopes:
         return scopes
 
     @classmethod
-    def all_of(cls, task: Any) -> "Scopes":
+    def all_of(cls, task: Any) -> "CancelScopes":
         """As if it was made at the beginning of the task: all that it has open was opened since."""
         scopes = cls(task)
         scopes._status, scopes._depth = task._parent_nursery._cancel_status, 0

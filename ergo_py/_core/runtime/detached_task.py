@@ -7,9 +7,9 @@ from typing import Protocol
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
 
-from .abandonable import Relay
+from .abandonable import Abandonable
 
-__all__ = ["Errand", "is_cut_off", "without_cancellation"]
+__all__ = ["DetachedTask", "is_cut_off", "without_cancellation"]
 
 
 class Starter(Protocol):
@@ -18,14 +18,14 @@ class Starter(Protocol):
     def start(self, body: Callable[..., Awaitable[object]], *args: object, name: str) -> None: ...
 
 
-class Errand:
+class DetachedTask:
     """Runs one async function in a task of its own, in nobody's context: it serves everybody."""
 
-    __slots__ = ("_ended", "_relay", "_scope", "gone", "task")
+    __slots__ = ("_ended", "_abandonable", "_scope", "gone", "task")
 
     def __init__(self, ended: Callable[[], None] | None = None) -> None:
         self._ended = ended
-        self._relay = Relay()
+        self._abandonable = Abandonable()
         self._scope = trio.CancelScope()
         self.task: Task | None = None
         """Its task, once it has taken its first step and until its last."""
@@ -42,21 +42,21 @@ class Errand:
     async def cut_off(self) -> bool:
         """Leave it behind if it has not ended, wherever it is. False if it has not begun in time."""
         if self.task is not None:
-            await self._relay.cut_off(self.task)
+            await self._abandonable.cut_off(self.task)
         else:
             # One that has not begun is gone after its first step.
-            self._relay.abandon()
+            self._abandonable.abandon()
         with trio.CancelScope(shield=True):
             await checkpoint()
             await checkpoint()
-        if self._relay.detached:
+        if self._abandonable.detached:
             self._be_gone()
         return self.gone.is_set()
 
     async def _run(self, body: Callable[[], Awaitable[None]]) -> None:
         self.task = current_task()
         try:
-            await self._relay.run(self._inside(body))
+            await self._abandonable.run(self._inside(body))
         finally:
             self._be_gone()
 

@@ -1,4 +1,4 @@
-"""The threads in which plain callbacks run: a crew for each pinned process, each pod and each pool."""
+"""The threads in which plain callbacks run: a thread_group for each pinned process, each pod and each pool."""
 
 import os
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import outcome
 from ..vocabulary.dispatchers import Dispatcher, Pinned, Pod, ThreadPool
 from ..vocabulary.errors import BadInputError, NodeStoppedError
 from .bridge import Bridge, ReaderThread, get_ident, stack_of
-from .thread_fairness import Breather
+from .thread_fairness import ThreadFairness
 
-__all__ = ["Crew", "Crews", "Job"]
+__all__ = ["ThreadGroup", "DispatcherThreads", "Job"]
 
 
 class Job:
@@ -62,7 +62,7 @@ class Job:
         return True
 
 
-class Crew:
+class ThreadGroup:
     """A few threads that take jobs from one queue, first come first served."""
 
     __slots__ = ("_at_work", "_bridge", "_jobs", "dispatcher", "members", "threads")
@@ -124,16 +124,18 @@ def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:
         warn(str(error))
 
 
-class Crews:
-    """The crews of a node. Each is there while a process uses it."""
+class DispatcherThreads:
+    """The dispatcher_threads of a node. Each is there while a process uses it."""
 
-    __slots__ = ("_breather", "_bridge", "_shared", "_warn", "threads")
+    __slots__ = ("_thread_fairness", "_bridge", "_shared", "_warn", "threads")
 
-    def __init__(self, bridge: Bridge, breather: Breather, warn: Callable[[Dispatcher, str], None]) -> None:
+    def __init__(
+        self, bridge: Bridge, thread_fairness: ThreadFairness, warn: Callable[[Dispatcher, str], None]
+    ) -> None:
         self._bridge = bridge
-        self._breather = breather
+        self._thread_fairness = thread_fairness
         self._warn = warn
-        self._shared: dict[tuple[type, str], Crew] = {}
+        self._shared: dict[tuple[type, str], ThreadGroup] = {}
         self.threads = 0
         """How many threads all of them have."""
 
@@ -144,40 +146,42 @@ class Crews:
             BadInputError: says what it is.
         """
         if isinstance(dispatcher, Pod | ThreadPool):
-            crew = self._shared.get((type(dispatcher), dispatcher.name))
-            if crew is not None and crew.dispatcher != dispatcher:
+            thread_group = self._shared.get((type(dispatcher), dispatcher.name))
+            if thread_group is not None and thread_group.dispatcher != dispatcher:
                 raise BadInputError(
-                    "dispatcher", dispatcher, f"{crew.dispatcher!r}, which exists and is used by {crew.members}"
+                    "dispatcher",
+                    dispatcher,
+                    f"{thread_group.dispatcher!r}, which exists and is used by {thread_group.members}",
                 )
 
-    def join(self, dispatcher: Dispatcher, number: int) -> Crew:
-        """The crew for one more process; ``number`` is in the name of a thread of its own."""
+    def join(self, dispatcher: Dispatcher, number: int) -> ThreadGroup:
+        """The thread_group for one more process; ``number`` is in the name of a thread of its own."""
         self.check(dispatcher)
         key = None if isinstance(dispatcher, Pinned) else (type(dispatcher), getattr(dispatcher, "name", ""))
-        crew = None if key is None else self._shared.get(key)
-        if crew is None:
+        thread_group = None if key is None else self._shared.get(key)
+        if thread_group is None:
             names = [f"pinned-{number}"]
             if isinstance(dispatcher, Pod):
                 names = [f"{dispatcher.name}-pod"]
             elif isinstance(dispatcher, ThreadPool):
                 names = [f"{dispatcher.name}-{one}" for one in range(1, dispatcher.size + 1)]
-            crew = Crew(self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why))
+            thread_group = ThreadGroup(self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why))
             if key is not None:
-                self._shared[key] = crew
-            self.threads += len(crew.threads)
-            for _ in crew.threads:
+                self._shared[key] = thread_group
+            self.threads += len(thread_group.threads)
+            for _ in thread_group.threads:
                 # A loop that is never idle must not starve them.
-                self._breather.watch()
-        crew.members += 1
-        return crew
+                self._thread_fairness.watch()
+        thread_group.members += 1
+        return thread_group
 
-    def leave(self, crew: Crew) -> None:
+    def leave(self, thread_group: ThreadGroup) -> None:
         """One process less; the last one sends the threads home."""
-        crew.members -= 1
-        if crew.members:
+        thread_group.members -= 1
+        if thread_group.members:
             return
-        self._shared = {key: one for key, one in self._shared.items() if one is not crew}
-        crew.dismiss()
-        self.threads -= len(crew.threads)
-        for _ in crew.threads:
-            self._breather.unwatch()
+        self._shared = {key: one for key, one in self._shared.items() if one is not thread_group}
+        thread_group.dismiss()
+        self.threads -= len(thread_group.threads)
+        for _ in thread_group.threads:
+            self._thread_fairness.unwatch()

@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import trio
 
-__all__ = ["Lingering"]
+__all__ = ["IdleHandlers"]
 
 _ROUND: Final = 0.5
 """Seconds between two rounds; a handler goes in the second round after it fell asleep."""
@@ -16,7 +16,7 @@ class Idle(Protocol):
     def retire(self) -> None: ...
 
 
-class Lingering:
+class IdleHandlers:
     """Starting a task for each burst costs as much as serving it, so a handler outlives its burst by up to a second."""
 
     __slots__ = ("_idle", "_nursery", "_round", "_scope")

@@ -13,13 +13,13 @@ from typing import Final
 import trio
 from trio.abc import Instrument
 
-__all__ = ["Breather"]
+__all__ = ["ThreadFairness"]
 
 _EVERY: Final = 0.005
 _PAUSE: Final = 0.0001
 
 
-class Breather(Instrument):
+class ThreadFairness(Instrument):
     """Counts the reader threads of a node, and watches the loop while there are threads that must not starve."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The place of a supervised child: what outlives the processes that sit in it, one after the other.
 
-A supervisor has a seat for each child. The kernel tells the seat when its process stops taking messages and leaves there what the
+A supervisor has a slot for each child. The kernel tells the slot when its process stops taking messages and leaves there what the
 process did not come to; services wait at it for the successor. So nobody needs to hear from the supervisor first.
 """
 
@@ -15,7 +15,7 @@ from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID
 from ..vocabulary.reasons import Reason, is_failure
 
-__all__ = ["Claim", "Decision", "Fate", "Redirect", "Seat"]
+__all__ = ["Claim", "Decision", "Fate", "Redirect", "ChildSlot"]
 
 
 class Decision(Enum):
@@ -54,7 +54,7 @@ class Redirect:
 
 
 class Claim(Protocol):
-    """Somebody who waits at a seat for its next process."""
+    """Somebody who waits at a slot for its next process."""
 
     @property
     def waiter(self) -> Any:
@@ -71,7 +71,7 @@ def _never(_reason: Reason) -> bool:
     return False
 
 
-class Seat:
+class ChildSlot:
     """One child's place. Only the loop's own thread changes it."""
 
     __slots__ = (
@@ -122,14 +122,14 @@ class Seat:
         """The last process that was given a place here, and with it what its predecessors had left."""
         self.line: dict[Claim, None] = {}
         """Those who wait for the next process, in order."""
-        self.inner: dict[str, Seat] = {}
-        """If the child is a supervisor: the seats of its own children, which its successor takes over."""
+        self.inner: dict[str, ChildSlot] = {}
+        """If the child is a supervisor: the slots of its own children, which its successor takes over."""
         self.resumed = 0
         self.dropped = 0
 
     def __repr__(self) -> str:
         state = str(self.pid) if self.pid is not None else f"gone: {self.gone}" if self.gone is not None else "vacant"
-        return f"<Seat {self.name!r} {state}>"
+        return f"<ChildSlot {self.name!r} {state}>"
 
     def occupy(self, pid: PID) -> None:
         """A process has started here: everybody who waited goes on with it, first come first served."""
@@ -166,22 +166,22 @@ class Seat:
         above = self.supervisor
         if above is not None and not above.accepting:
             # It ends because its supervisor does, and comes back if that one does.
-            return above.seat is not None and above.seat.returns(above.reason)
+            return above.slot is not None and above.slot.returns(above.reason)
         if self.decision in (Decision.STOP, Decision.ESCALATE) and is_failure(reason):
             return False
         return self.returns_after(reason)
 
     def is_closed_to(self, process: Any) -> bool:
         """Say whether a process would wait here in vain, because it has to end before anybody can be started here."""
-        seat: Seat | None = self
-        while seat is not None and seat.supervisor is not None:
-            above, below = seat.supervisor, process
+        slot: ChildSlot | None = self
+        while slot is not None and slot.supervisor is not None:
+            above, below = slot.supervisor, process
             while below is not None and below.parent is not above:
                 below = below.parent
-            if below is not None and (not above.accepting or (below.seat is not None and below.seat.goes_first)):
+            if below is not None and (not above.accepting or (below.slot is not None and below.slot.goes_first)):
                 return True
             # A supervisor that is down has to be started itself, by the one above it.
-            seat = None if above.accepting else above.seat
+            slot = None if above.accepting else above.slot
         return False
 
     def turn_away(self, reason: Reason) -> None:

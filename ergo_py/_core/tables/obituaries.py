@@ -129,9 +129,9 @@ def _recent(one: Any) -> tuple[str, ...]:
 
 
 def _restarts(one: Any) -> int:
-    seat: Any = getattr(one, "seat", None)
-    supervisor = getattr(seat, "supervisor", None) and seat.supervisor.behaviour
-    return 0 if supervisor is None else supervisor.restarts_of(seat.name)
+    slot: Any = getattr(one, "slot", None)
+    supervisor = getattr(slot, "supervisor", None) and slot.supervisor.behaviour
+    return 0 if supervisor is None else supervisor.restarts_of(slot.name)
 
 
 def _waiting(*lanes: Sequence[Envelope]) -> tuple[str, ...]:

@@ -117,8 +117,8 @@ _RESULT: Final = Caller.result.__code__
 
 def present(callee: Any) -> Any:
     """The one who has a call that was put into the mailbox of ``callee``: itself, or the successor that it left its mailbox to."""
-    seat = getattr(callee, "left_to", None)
-    return callee if seat is None else seat.heir
+    slot = getattr(callee, "left_to", None)
+    return callee if slot is None else slot.heir
 
 
 def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:

@@ -24,7 +24,7 @@ from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
 from .common import arm_timer, check_caller, check_error, check_priority, check_timeout, exit_target, kill_target
-from .links_and_events import Relating
+from .links_and_events import LinksAndEvents
 from .meta_process import MetaProcess, spawn_meta
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _NoConnection:
         )
 
 
-class Behaviour(Relating):
+class Behaviour(LinksAndEvents):
     """Base of what users write: the verbs, over the process that the kernel gives each instance.
 
     There is no ``super().__init__()`` to call. A class is called anew for each start, and the process it speaks for exists from

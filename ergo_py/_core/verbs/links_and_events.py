@@ -11,10 +11,10 @@ from ..vocabulary.reasons import Unregistered
 from ..vocabulary.states import Operation
 from .common import release_name
 
-__all__ = ["Relating"]
+__all__ = ["LinksAndEvents"]
 
 
-class Relating:
+class LinksAndEvents:
     """That half of a behaviour's verbs."""
 
     _process: Process
@@ -118,9 +118,9 @@ class Relating:
         process.allow(Operation.REGISTER)
         check_number("buffer", buffer, least=0, whole=True)
         kernel = process.kernel
-        full = kernel.publishing.name(check_name(name))
+        full = kernel.publisher.name(check_name(name))
         token = Ref(full.node, process.router.creation, next(process.router.references))
-        kernel.publishing.events.register(Event(full, process.id, token, buffer, notify, open))
+        kernel.publisher.events.register(Event(full, process.id, token, buffer, notify, open))
         if process.events is None:
             process.events = []
         process.events.append(full)
@@ -134,7 +134,7 @@ class Relating:
         """
         process = self._process
         process.allow(Operation.REGISTER)
-        full = process.kernel.publishing.name(check_name(name))
+        full = process.kernel.publisher.name(check_name(name))
         if process.events is None or full not in process.events:
             raise EventUnknownError(name)
         process.events.remove(full)
@@ -147,7 +147,7 @@ class Relating:
             EventUnknownError: there is no such event.
             NotAllowedError: the event belongs to another process, is not open, and ``token`` is not its token.
         """
-        publishing = self._process.kernel.publishing
+        publishing = self._process.kernel.publisher
         return publishing.publish(self._process.id, publishing.name(event), message, token)
 
     def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
@@ -160,7 +160,7 @@ class Relating:
             RelationExistsError: this process has subscribed already.
         """
         process = self._process
-        publishing = process.kernel.publishing
+        publishing = process.kernel.publisher
         name = publishing.name(event)
         found = publishing.events.get(name)
         self._relate(name, Kind.LINK if link else Kind.MONITOR)
@@ -173,7 +173,7 @@ class Relating:
             RelationUnknownError: this process had not subscribed.
         """
         process = self._process
-        name = process.kernel.publishing.name(event)
+        name = process.kernel.publisher.name(event)
         linked = name in process.kernel.relations.of_watcher(process.id, Kind.LINK)
         self._unrelate(name, Kind.LINK if linked else Kind.MONITOR)
 

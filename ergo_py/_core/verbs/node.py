@@ -36,7 +36,7 @@ from .common import (
     kill_target,
     release_name,
 )
-from .node_inspection import Looking
+from .node_inspection import NodeInspection
 
 __all__ = ["Node"]
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Node(Looking):
+class Node(NodeInspection):
     """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
@@ -333,7 +333,7 @@ class Node(Looking):
 
     def events(self) -> dict[str, int]:
         """All events of this node, its own included, each with the number of its subscribers."""
-        return {event.name.name: len(event.subscribers) for event in self._kernel.publishing.events.all()}
+        return {event.name.name: len(event.subscribers) for event in self._kernel.publisher.events.all()}
 
     def event_info(self, event: str | EventName) -> EventInfo:
         """An event as it is at this moment, with what each subscriber has lost.
@@ -341,7 +341,7 @@ class Node(Looking):
         Raises:
             EventUnknownError: there is none.
         """
-        publishing = self._kernel.publishing
+        publishing = self._kernel.publisher
         return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
 
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
@@ -439,7 +439,7 @@ class Node(Looking):
             message_type=report.message_type,
             exception=report.stack,
         )
-        self._kernel.publishing.announce(BLOCKED, report)
+        self._kernel.publisher.announce(BLOCKED, report)
 
 
 class _NodeTimers:

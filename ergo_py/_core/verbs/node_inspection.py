@@ -24,7 +24,7 @@ from .common import check_timeout
 if TYPE_CHECKING:
     from ..messaging.router import Router
 
-__all__ = ["Looking", "Queued"]
+__all__ = ["NodeInspection", "Queued"]
 
 T = TypeVar("T")
 State = dict[str, object]
@@ -43,7 +43,7 @@ class Queued:
     """The message as text; only if contents were asked for."""
 
 
-class Looking:
+class NodeInspection:
     """What a node can find out about its processes, and do to them, whatever they are made for."""
 
     _kernel: Kernel

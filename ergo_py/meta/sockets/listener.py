@@ -15,7 +15,7 @@ from trio.lowlevel import notify_closing, wait_readable
 from ..._core.metas.meta import Meta
 from ..._core.processes.process import Process
 from ..._core.runtime.bridge import Parker
-from ..._core.runtime.detached_task import Errand, is_cut_off
+from ..._core.runtime.detached_task import DetachedTask, is_cut_off
 from ..._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason, Shutdown
@@ -98,7 +98,7 @@ class Listener(EitherReader):
         self._queue = queue
         self._contexts: Contexts | None = None
         self._open: dict[Stream, None] = {}
-        self._births: dict[Stream, Errand] = {}
+        self._births: dict[Stream, DetachedTask] = {}
         """Those of them whose actors have not begun yet."""
         self.poller = Poller(self._start_on_loop) if self.reader == "task" and hasattr(select, "epoll") else None
         # Changed by the reader only.

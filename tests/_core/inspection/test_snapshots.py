@@ -198,7 +198,10 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in ("serving", "process", "snapshots", "watching", "standins", "tracing"):
+        for module in (
+            *("processes.message_loop", "processes.process", "inspection.snapshots"),
+            *("inspection.state", "inspection.callback_watch", "inspection.trace"),
+        ):
             monkeypatch.setattr(f"ergo_py._core.{module}.perf_counter", lambda: self.now)
         monkeypatch.setattr("ergo_py.control.rows.perf_counter", lambda: self.now)
 
@@ -290,12 +293,12 @@ async def test_running_time_grows_with_work_and_not_with_sleep() -> None:
 
 
 async def test_answering_on_the_spot_does_not_make_a_sleep_look_like_work() -> None:
-    class Looking(Actor):
+    class NodeInspection(Actor):
         def handle_call(self, request: Any, caller: Caller) -> object:
             return self.node.process_info(self.pid)
 
     async with running_node() as node:
-        pid = await node.spawn(Looking)
+        pid = await node.spawn(NodeInspection)
         await wait_all_tasks_blocked()
         before = node.process_info(pid).running_time
         await trio.sleep(0.2)

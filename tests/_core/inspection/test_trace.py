@@ -16,7 +16,7 @@ class Login:
     password: str
 
 
-class Relay(Actor):
+class Abandonable(Actor):
     """Sends on what it gets, and takes its time."""
 
     def __init__(self, to: Any) -> None:
@@ -33,7 +33,7 @@ class Relay(Actor):
 async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         sink = await node.spawn(Recorder)
-        pid = await node.spawn(Relay, sink)
+        pid = await node.spawn(Abandonable, sink)
         async with node.trace(pid) as trace:
             node.send(pid, Login("hunter2"))
             node.send(pid, "fail")
@@ -67,7 +67,7 @@ async def test_contents_are_shown_if_asked_for_and_after_redact(autojump_clock: 
 
     async with running_node(redact=redact) as node:
         sink = await node.spawn(Recorder)
-        pid = await node.spawn(Relay, sink)
+        pid = await node.spawn(Abandonable, sink)
         async with node.trace(pid, contents=True, limit=9) as trace:
             for message in (Login("hunter2"), 2, 3):
                 node.send(pid, message)
@@ -175,7 +175,7 @@ async def test_filters_and_limits_that_cannot_be_right_are_refused(autojump_cloc
 async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         sink = await node.spawn(Recorder)
-        pid = await node.spawn(Relay, sink)
+        pid = await node.spawn(Abandonable, sink)
         for message in (1, 2, "text"):
             node.send_after(0.1, pid, message)
 

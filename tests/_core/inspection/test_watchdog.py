@@ -316,7 +316,7 @@ def counting_bridge() -> Counting:
     return Counting("test@localhost", trio.lowlevel.current_trio_token(), lambda _: None)
 
 
-class Looking(Watchdog):
+class NodeInspection(Watchdog):
     """Counts how often it looks at the loop."""
 
     looks = 0
@@ -328,7 +328,7 @@ class Looking(Watchdog):
 
 async def test_a_loop_that_waits_is_neither_reported_nor_disturbed() -> None:
     bridge = counting_bridge()
-    watchdog = Looking(bridge, 0.02, Reports())
+    watchdog = NodeInspection(bridge, 0.02, Reports())
 
     def look_on() -> int:
         """From a thread that the loop waits for: how often the loop is asked while it does."""

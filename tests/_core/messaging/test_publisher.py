@@ -329,7 +329,7 @@ async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> Non
             await wait_all_tasks_blocked()
 
             assert await contents(node, observer) == []
-            assert node._kernel.publishing.heard == set()
+            assert node._kernel.publisher.heard == set()
             assert node._router.dead_letters.announce is None
             assert set(node.events()) == set(NODE_EVENTS)
 
@@ -338,7 +338,7 @@ async def test_a_producer_that_is_gone_is_told_nothing() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.call(pid, lambda me: me.register_event("news", notify=True))
-        publishing = node._kernel.publishing
+        publishing = node._kernel.publisher
         event = publishing.events.get(publishing.name("news"))
         node.kill(pid)
         await node.wait_ended(pid)
@@ -362,7 +362,7 @@ async def test_a_process_publishes_from_a_thread_too() -> None:
         pid = await node.spawn(Puppet)
         await node.call(pid, lambda me: me.register_event("news"))
         await node.spawn(Listener)
-        publishing = node._kernel.publishing
+        publishing = node._kernel.publisher
 
         taken = await trio.to_thread.run_sync(publishing.publish, pid, publishing.name("news"), "from a thread", None)
         await wait_all_tasks_blocked()

@@ -481,10 +481,10 @@ async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(monkey
                 await gate.wait()
             heard.append(message)
 
-    def send_meanwhile(process: Process, seat: Any) -> None:
-        if seat.kept:
+    def send_meanwhile(process: Process, slot: Any) -> None:
+        if slot.kept:
             sent.append(in_a_thread(node.send, "kept", "meanwhile"))
-        sit(process, seat)
+        sit(process, slot)
 
     monkeypatch.setattr(Process, "sit", send_meanwhile)
     async with running_node() as node:

@@ -189,13 +189,13 @@ async def test_a_burst_of_plain_callbacks_takes_one_hop() -> None:
 def count_hops(meta: Any) -> list[float]:
     """Have every hop to a worker thread noted."""
     hops: list[float] = []
-    watch: Callable[[], None] = meta._meta.kernel.breather.watch
+    watch: Callable[[], None] = meta._meta.kernel.thread_fairness.watch
 
     def counted() -> None:
         hops.append(time.perf_counter())
         watch()
 
-    meta._meta.kernel.breather.watch = counted
+    meta._meta.kernel.thread_fairness.watch = counted
     return hops
 
 

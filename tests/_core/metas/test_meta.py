@@ -62,8 +62,8 @@ from ergo_py._core.metas import (
     termination as termination_module,
 )
 from ergo_py._core.metas.meta import Meta
-from ergo_py._core.runtime.detached_task import Errand
-from ergo_py._core.runtime.idle_handlers import Lingering
+from ergo_py._core.runtime.detached_task import DetachedTask
+from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from ergo_py._core.vocabulary.options import MetaOptions
 from tests._core.metas.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
 from tests._core.metas.test_termination import keep_log
@@ -83,7 +83,7 @@ POINTS: dict[str, tuple[Any, str, str]] = {
     "a handler goes": (meta_module, "serve", "after"),
     "a worker thread begins": (handler_module, "_serve_in_thread", "before"),
     "a worker thread is done": (handler_module, "_serve_in_thread", "after"),
-    "the mailbox is empty": (Lingering, "add", "before"),
+    "the mailbox is empty": (IdleHandlers, "add", "before"),
     "the handler has been idle": (Meta, "retire", "before"),
     "the end is decided": (Meta, "finish", "before"),
     "the ending begins": (termination_module, "_end_reader", "before"),
@@ -1616,18 +1616,18 @@ class InitHasTasks(InitEndsLate):
             nursery.start_soon(trio.sleep, self.seconds)
 
 
-def spawn_in_errand(owned: Owned, parent: Any, meta: Any, errors: list[str]) -> Errand:
+def spawn_in_detached_task(owned: Owned, parent: Any, meta: Any, errors: list[str]) -> DetachedTask:
     """Spawn a meta-process as a reader's thread does, where nobody waits for it."""
 
     async def spawn() -> None:
         try:
-            await Meta.spawn(parent._meta, meta, MetaOptions(stop_timeout=5.0), errand)
+            await Meta.spawn(parent._meta, meta, MetaOptions(stop_timeout=5.0), detached)
         except SpawnError as error:
             errors.append(str(error))
 
-    errand = Errand()
-    errand.start(owned.node._kernel, spawn, "spawn")
-    return errand
+    detached = DetachedTask()
+    detached.start(owned.node._kernel, spawn, "spawn")
+    return detached
 
 
 @pytest.mark.parametrize(
@@ -1639,7 +1639,7 @@ async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
     async with owning(limit=300.0) as owned:
         parent, meta, errors = InTask(), kind(seconds), list[str]()
         await owned.spawn(parent)
-        errand = spawn_in_errand(owned, parent, meta, errors)
+        detached = spawn_in_detached_task(owned, parent, meta, errors)
         await meta.inside.wait()
         kept, began = keep_log(meta), trio.current_time()
 
@@ -1651,7 +1651,7 @@ async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
         assert kept.of("abandoned") == ([{"callback": "init"}] if is_left else [])
         assert owned.node.metas() == [parent.id]
         assert owned.node.meta_info(parent.id).children == ()
-        await errand.gone.wait()
+        await detached.gone.wait()
     assert owned.node.exit_report is not None
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == ([meta.id] if is_left else [])
 
@@ -1665,7 +1665,7 @@ async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_w
     async with owning(limit=300.0) as owned:
         parent, meta, child = InTask(), Spawns(60.0), InTask()
         await owned.spawn(parent)
-        errand = spawn_in_errand(owned, parent, meta, [])
+        detached = spawn_in_detached_task(owned, parent, meta, [])
         await meta.inside.wait()
         meta._meta.finish(Custom("asked"))
         await wait_all_tasks_blocked()
@@ -1677,7 +1677,7 @@ async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_w
         assert meta._meta.gone.is_set()
         assert child.notes[-1] == ("terminate", Custom("asked"))
         assert owned.node.metas() == [parent.id]
-        await errand.gone.wait()
+        await detached.gone.wait()
 
 
 class Closed:

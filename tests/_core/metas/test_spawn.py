@@ -67,13 +67,13 @@ async def test_the_task_that_makes_it_is_its_reader_and_sees_to_its_end() -> Non
     told: Told = []
     behaviour = InTask()
     async with owner() as (node, process):
-        errand = beside(process, behaviour, told)
+        detached = beside(process, behaviour, told)
         assert node.metas() == []
         while len(behaviour.tasks) < 2:
             await trio.lowlevel.checkpoint()
         alive = node.metas()
         behaviour.gate.set()
-        await errand.gone.wait()
+        await detached.gone.wait()
 
         assert told == [None]
         assert alive == [behaviour.id]
@@ -110,9 +110,9 @@ async def test_one_that_is_cut_short_before_it_has_begun_leaves_nothing() -> Non
     told: Told = []
     behaviour = InTask()
     async with owner() as (node, process):
-        errand = beside(process, behaviour, told)
-        errand.cancel()
-        await errand.gone.wait()
+        detached = beside(process, behaviour, told)
+        detached.cancel()
+        await detached.gone.wait()
 
         assert [type(error) for error in told] == [trio.Cancelled]
         assert len(behaviour.tasks) == 1
@@ -147,9 +147,9 @@ async def test_one_that_can_begin_without_waiting_does_so_without_its_init(can: 
     told: Told = []
     behaviour = InPassing(can)
     async with owner() as (_, process):
-        errand = beside(process, behaviour, told)
+        detached = beside(process, behaviour, told)
         behaviour.gate.set()
-        await errand.gone.wait()
+        await detached.gone.wait()
 
         assert told == [None]
         assert behaviour.tasks[0] == "in passing"

@@ -22,7 +22,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes import process
 from ergo_py._core.processes.contexts import adopt
-from ergo_py._core.runtime.abandonable import Relay, frames_of
+from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 from tests.dispatched import EVERYWHERE, Gate, in_threads
 from tests.support import Failed, running_node
 
@@ -311,7 +311,7 @@ async def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
     TENANT.set("outside")
     context = copy_context()
     log: list[Any] = []
-    running: Any = Relay().run_part(converse(log), context)
+    running: Any = Abandonable().run_part(converse(log), context)
 
     assert running.send(None) == "question 0"
     TENANT.set("changed outside")
@@ -330,7 +330,7 @@ async def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
         raise Failed
 
     TENANT.set("outside")
-    running: Any = Relay().run_part(fail(), copy_context())
+    running: Any = Abandonable().run_part(fail(), copy_context())
     with pytest.raises(Failed):
         running.send(None)
 

@@ -26,7 +26,7 @@ from tests.support import Failed, Puppet, Recorder, Witness, running_node
 async def test_a_process_is_in_the_state_its_work_says(autojump_clock: MockClock) -> None:
     seen: dict[str, State] = {}
 
-    class Looking(Actor):
+    class NodeInspection(Actor):
         def look(self, where: str) -> None:
             seen[where] = self.node.process_info(self.pid).state
 
@@ -42,7 +42,7 @@ async def test_a_process_is_in_the_state_its_work_says(autojump_clock: MockClock
             self.look("terminate")
 
     async with running_node() as node:
-        pid = await node.spawn(Looking)
+        pid = await node.spawn(NodeInspection)
         seen["after spawn"] = node.process_info(pid).state
         node.send(pid, 1)
         await wait_all_tasks_blocked()

@@ -866,7 +866,7 @@ async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock)
     heard: list[Any] = []
     gate = trio.Event()
 
-    class Lingering(Actor):
+    class IdleHandlers(Actor):
         async def handle_message(self, message: Any, sender: Any) -> None:
             with trio.CancelScope(shield=True):
                 await gate.wait()
@@ -875,7 +875,7 @@ async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock)
     async with running_node() as node:
         await node.spawn(Recorder, heard, name="other")
         parent = await node.spawn(Puppet)
-        child = await node.call(parent, lambda me: me.spawn(Lingering, shutdown=1, terminate_timeout=1))
+        child = await node.call(parent, lambda me: me.spawn(IdleHandlers, shutdown=1, terminate_timeout=1))
         node.send(child, "begin")
         await wait_all_tasks_blocked()
         node.kill(parent)
@@ -1004,7 +1004,7 @@ async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> Non
 # -- a program that stood still ---------------------------------------------------------------------------------------
 
 
-class Lingering(Puppet):
+class IdleHandlers(Puppet):
     """Takes until it is let go to say its last word."""
 
     def __init__(self, let_go: trio.Event, ended: list[str]) -> None:
@@ -1023,7 +1023,7 @@ async def test_time_in_which_the_program_stood_still_cuts_no_last_word_off_and_k
     let_go, ended = trio.Event(), list[str]()
     async with open_node(watchdog=None, log_output="json") as node:
         owner = await node.spawn(Puppet)
-        await node.call(owner, lambda me: me.spawn(Lingering, let_go, ended))
+        await node.call(owner, lambda me: me.spawn(IdleHandlers, let_go, ended))
         node.send_exit(owner)
         await wait_all_tasks_blocked()
 
@@ -1043,7 +1043,7 @@ async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
-        lingering = await node.spawn(Lingering, trio.Event(), [], terminate_timeout=3.5)
+        lingering = await node.spawn(IdleHandlers, trio.Event(), [], terminate_timeout=3.5)
         began = trio.current_time()
         node.send_exit(lingering)
         await node.wait_ended(lingering)

@@ -44,7 +44,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes import threaded_process as threaded_process_module
 from ergo_py._core.verbs.behaviour import Behaviour
-from ergo_py._core.verbs.links_and_events import Relating
+from ergo_py._core.verbs.links_and_events import LinksAndEvents
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
 from tests.support import Failed, Recorder, needs_proc, running_node
@@ -435,7 +435,7 @@ async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(where: Dispa
 
 
 def test_no_verb_is_forgotten() -> None:
-    verbs = {name for name in [*vars(Behaviour), *vars(Relating), "service"] if not name.startswith("_")}
+    verbs = {name for name in [*vars(Behaviour), *vars(LinksAndEvents), "service"] if not name.startswith("_")}
 
     # The connection is an attribute, and the same in a thread.
     assert {one for names in VERBS for one in names.split()} == verbs - {"connection"}
@@ -1076,7 +1076,7 @@ async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_tol
         await asked.wait()
         gate.opened.set()
         # Its task answers somebody else, and has not come to what the callback waits for.
-        await eventually(lambda: process._hop.errand is not None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        await eventually(lambda: process._hop.verb is not None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
         node.kill(pid)
         await node.wait_ended(pid)
@@ -1116,14 +1116,14 @@ async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_le
     hops: list[Any] = []
     async with running_node() as node:
         await run_out_of_time(node, Blocked, gate.wait_reached)
-        errand = threaded_process_module._Errand(for_ever())
+        detached = threaded_process_module._AsyncVerb(for_ever())
 
         # As it comes through the bridge if it was posted a moment before.
-        hops[0].take(errand)
+        hops[0].take(detached)
         gate.opened.set()
 
         with pytest.raises(NotAllowedError, match="was left behind in its thread"):
-            errand.parker.value.unwrap()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+            detached.parker.value.unwrap()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
 
 
 async def inspect_in_vain(node: Node, pid: PID) -> None:

@@ -1,4 +1,4 @@
-"""The relay: transparent as long as nobody is given up, and a way out of a coroutine that will not end."""
+"""The abandonable: transparent as long as nobody is given up, and a way out of a coroutine that will not end."""
 
 import gc
 import threading
@@ -13,14 +13,14 @@ import trio
 from trio.lowlevel import Abort, Task, current_task, wait_task_rescheduled
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py._core.runtime.abandonable import Relay, frames_of
+from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 
 
 class Relayed:
-    """A task whose body goes through a relay."""
+    """A task whose body goes through a abandonable."""
 
     def __init__(self, body: Coroutine[Any, Any, None]) -> None:
-        self.relay = Relay()
+        self.abandonable = Abandonable()
         self.body = body
         self.task: Task | None = None
         self.done = False
@@ -29,7 +29,7 @@ class Relayed:
     async def run(self) -> None:
         self.task = current_task()
         try:
-            await self.relay.run(self.body)
+            await self.abandonable.run(self.body)
         except BaseException as error:
             self.error = error
             raise
@@ -38,7 +38,7 @@ class Relayed:
 
     def abort(self) -> bool:
         assert self.task is not None
-        return self.relay.abort(self.task)
+        return self.abandonable.abort(self.task)
 
 
 class Foreign:
@@ -72,7 +72,7 @@ async def test_a_relayed_coroutine_lives_as_without_the_relay(autojump_clock: Mo
         await send.send(7)
 
     assert steps == [1, 7, True, 3]
-    assert relayed.relay.finished
+    assert relayed.abandonable.finished
 
 
 async def test_what_a_relayed_coroutine_raises_comes_out(autojump_clock: MockClock) -> None:
@@ -80,12 +80,12 @@ async def test_what_a_relayed_coroutine_raises_comes_out(autojump_clock: MockClo
         await trio.lowlevel.checkpoint()
         raise LookupError("on purpose")
 
-    relay = Relay()
+    abandonable = Abandonable()
 
     with pytest.raises(LookupError, match="on purpose"):
-        await relay.run(body())
+        await abandonable.run(body())
 
-    assert relay.finished
+    assert abandonable.finished
 
 
 async def test_a_cancellation_reaches_a_relayed_coroutine(autojump_clock: MockClock) -> None:
@@ -98,7 +98,7 @@ async def test_a_cancellation_reaches_a_relayed_coroutine(autojump_clock: MockCl
             order.append("cleaned up")
 
     with trio.move_on_after(1) as scope:
-        await Relay().run(body())
+        await Abandonable().run(body())
 
     assert scope.cancelled_caught
     assert order == ["cleaned up"]
@@ -117,7 +117,7 @@ async def test_what_trio_throws_at_a_foreign_awaitable_reaches_the_coroutine_eac
                 caught.append("refused")
         await trio.sleep(1)
 
-    await Relay().run(body())
+    await Abandonable().run(body())
 
     assert caught == ["refused"] * 3
     assert trio.current_time() == 1
@@ -151,7 +151,7 @@ async def test_a_coroutine_that_is_runnable_when_given_up_ends_at_its_next_step(
         nursery.start_soon(relayed.run)
         for _ in range(3):
             await trio.lowlevel.checkpoint()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
 
     assert relayed.error is None
     assert steps[-1] == "cleaned up"
@@ -171,7 +171,7 @@ async def test_a_coroutine_that_sleeps_shielded_can_be_cut_off(autojump_clock: M
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await wait_all_tasks_blocked()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
         await wait_all_tasks_blocked()
         before = relayed.done
 
@@ -199,7 +199,7 @@ async def test_a_coroutine_that_refuses_to_be_closed_is_left_without_a_word(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await wait_all_tasks_blocked()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
         relayed.abort()
         await wait_all_tasks_blocked()
         done, error = relayed.done, relayed.error
@@ -234,7 +234,7 @@ async def test_who_is_left_waiting_in_its_cleaning_up_is_woken_by_nobody() -> No
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked()
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
             relayed.abort()
             await wait_all_tasks_blocked()
             done = relayed.done
@@ -259,7 +259,7 @@ async def test_who_is_left_in_a_cleaning_up_that_cannot_be_aborted_is_there_to_b
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked()
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
             relayed.abort()
             await wait_all_tasks_blocked()
             waits = not relayed.done
@@ -298,7 +298,7 @@ async def test_a_nursery_that_is_opened_in_the_cleaning_up_ends_before_its_task(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked()
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
 
             relayed.abort()
 
@@ -318,7 +318,7 @@ async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autoj
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await wait_all_tasks_blocked()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
         relayed.abort()
 
     assert relayed.done
@@ -338,7 +338,7 @@ async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await wait_all_tasks_blocked()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
 
         cut = relayed.abort()
         await wait_all_tasks_blocked()
@@ -366,7 +366,7 @@ async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(autojump_cl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await wait_all_tasks_blocked()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
 
     assert relayed.error is None
     assert trio.current_time() == 5
@@ -383,7 +383,7 @@ async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(aut
     async with trio.open_nursery() as nursery:
         nursery.start_soon(relayed.run)
         await trio.lowlevel.checkpoint()
-        relayed.relay.abandon()
+        relayed.abandonable.abandon()
 
     assert relayed.done
     assert relayed.error is None
@@ -404,7 +404,7 @@ async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_the_thread_wak
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked(0.01)
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
 
             cut = relayed.abort()
             await wait_all_tasks_blocked(0.01)
@@ -433,7 +433,7 @@ async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked()
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
             woken.set()
 
             aborted = relayed.abort()
@@ -460,7 +460,7 @@ async def test_one_whose_sleep_wants_to_know_why_it_is_ended_is_told() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(relayed.run)
             await wait_all_tasks_blocked()
-            relayed.relay.abandon()
+            relayed.abandonable.abandon()
 
             aborted = relayed.abort()
 
@@ -475,7 +475,7 @@ class Surprised:
     """A task that knows of no relay until one takes it over."""
 
     def __init__(self, body: Coroutine[Any, Any, None]) -> None:
-        self.relay = Relay()
+        self.abandonable = Abandonable()
         self.body = body
         self.task: Task | None = None
 
@@ -485,7 +485,7 @@ class Surprised:
 
     def take_over(self) -> Task:
         assert self.task is not None
-        self.relay.take_over(self.task)
+        self.abandonable.take_over(self.task)
         return self.task
 
 
@@ -508,7 +508,7 @@ async def test_a_coroutine_that_is_taken_over_goes_on_as_before(autojump_clock: 
         names = [frame.f_code.co_name for frame in frames_of(task)]
 
     assert steps == [1, True]
-    assert surprised.relay.finished
+    assert surprised.abandonable.finished
     assert names[2:4] == ["run", "body"]
 
 
@@ -549,9 +549,9 @@ async def test_a_sleep_that_began_before_it_was_taken_over_can_be_cut_off(autoju
         nursery.start_soon(surprised.run)
         await wait_all_tasks_blocked()
         task = surprised.take_over()
-        surprised.relay.abandon()
+        surprised.abandonable.abandon()
 
-        cut = surprised.relay.abort(task)
+        cut = surprised.abandonable.abort(task)
         release.set()
 
     assert cut is True
@@ -573,12 +573,12 @@ async def test_one_that_was_awake_when_it_was_taken_over_ends_at_its_next_step()
             await wait_all_tasks_blocked()
             woken.set()
             task = surprised.take_over()
-            surprised.relay.abandon()
+            surprised.abandonable.abandon()
 
-            cut = surprised.relay.abort(task)
+            cut = surprised.abandonable.abort(task)
 
     assert cut is True
-    assert surprised.relay.finished
+    assert surprised.abandonable.finished
     assert steps == []
 
 
@@ -611,7 +611,7 @@ async def test_what_trio_is_about_to_throw_reaches_a_coroutine_that_is_taken_ove
             nursery.start_soon(surprised.run)
 
     assert caught == ["refused"]
-    assert surprised.relay.finished
+    assert surprised.abandonable.finished
 
 
 # -- cut off, with all that is below -------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
     autojump_clock: MockClock, stuck: Any, taken_over: bool
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
-    relays: list[Relay] = []
+    relays: list[Abandonable] = []
     tasks: list[Task] = []
 
     async def run() -> None:
@@ -705,7 +705,7 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
         if taken_over:
             await stuck()
         else:
-            relays.append(Relay())
+            relays.append(Abandonable())
             await relays[0].run(stuck())
 
     with trio.fail_after(60):
@@ -713,7 +713,7 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
             nursery.start_soon(run)
             await wait_all_tasks_blocked()
             if taken_over:
-                relays.append(Relay())
+                relays.append(Abandonable())
                 relays[0].take_over(tasks[0])
             below = relays[0].family(tasks[0])
 
@@ -734,7 +734,7 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
 async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: MockClock, stuck: Any) -> None:
     steps: list[Any] = []
-    relay = Relay()
+    abandonable = Abandonable()
     impossible = "in_a_wait_that_cannot_be_aborted" in stuck.__name__
     tasks: list[Task] = []
 
@@ -743,7 +743,7 @@ async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: 
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as own:
                 own.start_soon(trio.sleep, 1)
-                await relay.run_part(stuck(), copy_context())
+                await abandonable.run_part(stuck(), copy_context())
                 steps.append(len(current_task().child_nurseries))
             steps.append(trio.current_time())
             scope.cancel()
@@ -755,7 +755,7 @@ async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: 
             nursery.start_soon(run)
             await wait_all_tasks_blocked()
 
-            cut = await relay.cut_off(tasks[0])
+            cut = await abandonable.cut_off(tasks[0])
 
             if impossible:
                 # The task must go on after it, so it has to be there until somebody wakes it.

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, ChildSpec, Crashed, Decision, InitError, Reason, TargetDownError
-from ergo_py._core.runtime.cancel_scopes import Scopes
+from ergo_py._core.runtime.cancel_scopes import CancelScopes
 from tests.support import Failed, Puppet, Witness, running_node
 
 
@@ -322,7 +322,7 @@ async def test_a_call_in_progress_is_told_why(autojump_clock: MockClock) -> None
 
 async def test_scopes_that_were_closed_in_the_wrong_order_are_left_behind(autojump_clock: MockClock) -> None:
     task = trio.lowlevel.current_task()
-    scopes = Scopes(task)
+    scopes = CancelScopes(task)
     outer, inner = trio.CancelScope(), trio.CancelScope()
     outer.__enter__()
     inner.__enter__()

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from ergo_py._core.runtime.detached_task import Errand, without_cancellation
+from ergo_py._core.runtime.detached_task import DetachedTask, without_cancellation
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="nobody's")
 
@@ -29,20 +29,20 @@ async def swallow_everything() -> None:
 
 async def test_it_runs_in_nobodys_context_and_tells_when_it_is_done() -> None:
     seen: list[Any] = []
-    errand = Errand(lambda: seen.append("ended"))
+    detached = DetachedTask(lambda: seen.append("ended"))
 
     async def body() -> None:
-        seen.append((VARIABLE.get(), errand.task is trio.lowlevel.current_task()))
+        seen.append((VARIABLE.get(), detached.task is trio.lowlevel.current_task()))
 
     VARIABLE.set("mine")
     async with trio.open_nursery() as nursery:
-        errand.start(in_nursery(nursery), body, "an errand")
-        before = errand.task
-        await errand.gone.wait()
+        detached.start(in_nursery(nursery), body, "an detached")
+        before = detached.task
+        await detached.gone.wait()
 
     assert before is None
     assert seen == [("nobody's", True), "ended"]
-    assert errand.task is None
+    assert detached.task is None
 
 
 async def test_it_can_be_cancelled_before_it_has_begun_and_later() -> None:
@@ -54,9 +54,9 @@ async def test_it_can_be_cancelled_before_it_has_begun_and_later() -> None:
         reached.append("done")
 
     async with trio.open_nursery() as nursery:
-        early, late = Errand(), Errand()
-        for errand in (early, late):
-            errand.start(in_nursery(nursery), body, "an errand")
+        early, late = DetachedTask(), DetachedTask()
+        for detached in (early, late):
+            detached.start(in_nursery(nursery), body, "an detached")
         early.cancel()
         await early.gone.wait()
         late.cancel()
@@ -76,14 +76,14 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(when: str) -> N
             closed.append("closed")
 
     async with trio.open_nursery() as nursery:
-        errand = Errand()
-        errand.start(in_nursery(nursery), body, "an errand")
+        detached = DetachedTask()
+        detached.start(in_nursery(nursery), body, "an detached")
         if when != "before it begins":
             await wait_all_tasks_blocked()
         if when == "when it is runnable":
-            errand.cancel()
-        was_cut = await errand.cut_off()
-        again = await errand.cut_off()
+            detached.cancel()
+        was_cut = await detached.cut_off()
+        again = await detached.cut_off()
 
     assert (was_cut, again) == (True, True)
     assert closed == ([] if when == "before it begins" else ["closed"])
@@ -96,14 +96,14 @@ async def test_one_that_waits_for_a_thread_is_left_behind() -> None:
         await trio.to_thread.run_sync(held.wait)
 
     async with trio.open_nursery() as nursery:
-        errand = Errand()
-        errand.start(in_nursery(nursery), body, "an errand")
+        detached = DetachedTask()
+        detached.start(in_nursery(nursery), body, "an detached")
         await wait_all_tasks_blocked()
-        was_cut = await errand.cut_off()
+        was_cut = await detached.cut_off()
     held.set()
 
     assert was_cut
-    assert errand.gone.is_set()
+    assert detached.gone.is_set()
 
 
 async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None:
@@ -117,13 +117,13 @@ async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            errand = Errand(lambda: ended.append("ended"))
-            errand.start(in_nursery(nursery), body, "an errand")
+            detached = DetachedTask(lambda: ended.append("ended"))
+            detached.start(in_nursery(nursery), body, "an detached")
             await wait_all_tasks_blocked()
-            task = errand.task
+            task = detached.task
 
-            was_cut = await errand.cut_off()
-            again = await errand.cut_off()
+            was_cut = await detached.cut_off()
+            again = await detached.cut_off()
 
         # It is woken when nobody expects anything of it any more.
         assert task is not None
@@ -132,7 +132,7 @@ async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None
 
     assert was_cut
     assert again
-    assert errand.gone.is_set()
+    assert detached.gone.is_set()
     assert ended == ["ended"]
 
 

@@ -1,4 +1,4 @@
-"""Crews: threads that take jobs in turn, and go home when nobody needs them."""
+"""DispatcherThreads: threads that take jobs in turn, and go home when nobody needs them."""
 
 import os
 import threading
@@ -10,31 +10,33 @@ import trio
 
 from ergo_py import PINNED, POOL, BadInputError, Dispatcher, Pinned, Pod
 from ergo_py._core.runtime.bridge import Bridge
-from ergo_py._core.runtime.dispatcher_threads import Crew, Crews, Job
-from ergo_py._core.runtime.thread_fairness import Breather
+from ergo_py._core.runtime.dispatcher_threads import DispatcherThreads, Job, ThreadGroup
+from ergo_py._core.runtime.thread_fairness import ThreadFairness
 
 
 class Yard:
-    """Crews without a node."""
+    """DispatcherThreads without a node."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
         self.warnings: list[str] = []
-        self.breather = Breather()
+        self.thread_fairness = ThreadFairness()
         self.bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), self.errors.append)
-        self.crews = Crews(self.bridge, self.breather, lambda dispatcher, why: self.warnings.append(str(dispatcher)))
+        self.dispatcher_threads = DispatcherThreads(
+            self.bridge, self.thread_fairness, lambda dispatcher, why: self.warnings.append(str(dispatcher))
+        )
 
     async def do(self, dispatcher: Dispatcher, *functions: Any) -> list[Any]:
-        """Have a crew do some jobs, and wait until it has."""
-        crew = self.crews.join(dispatcher, 1)
+        """Have a thread_group do some jobs, and wait until it has."""
+        thread_group = self.dispatcher_threads.join(dispatcher, 1)
         done = [trio.Event() for _ in functions]
         jobs = [Job(function, event.set) for function, event in zip(functions, done, strict=True)]
         for job in jobs:
-            crew.put(job)
+            thread_group.put(job)
         with trio.fail_after(10):
             for event in done:
                 await event.wait()
-        self.crews.leave(crew)
+        self.dispatcher_threads.leave(thread_group)
         return [job.outcome.unwrap() for job in jobs if job.outcome is not None]
 
 
@@ -56,15 +58,15 @@ async def test_an_error_of_a_job_is_its_outcome_and_the_thread_goes_on() -> None
         raise SystemExit(3)
 
     yard = Yard()
-    crew = yard.crews.join(PINNED, 1)
+    thread_group = yard.dispatcher_threads.join(PINNED, 1)
     failing, event = Job(fail, lambda: None), trio.Event()
     following = Job(threading.get_ident, event.set)
 
-    crew.put(failing)
-    crew.put(following)
+    thread_group.put(failing)
+    thread_group.put(following)
     with trio.fail_after(10):
         await event.wait()
-    yard.crews.leave(crew)
+    yard.dispatcher_threads.leave(thread_group)
 
     assert failing.outcome is not None
     with pytest.raises(SystemExit):
@@ -80,11 +82,11 @@ async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_canno
         return go_on.wait(10)
 
     yard = Yard()
-    crew = yard.crews.join(PINNED, 1)
+    thread_group = yard.dispatcher_threads.join(PINNED, 1)
     done: list[str] = []
     first, second, third = Job(work, lambda: None), Job(lambda: done.append("2"), lambda: None), Job(bool, ended.set)
     for job in (first, second, third):
-        crew.put(job)
+        thread_group.put(job)
     assert await trio.to_thread.run_sync(begun.wait, 10)
 
     withdrawn = [first.withdraw(), second.withdraw(), second.withdraw()]
@@ -92,7 +94,7 @@ async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_canno
     go_on.set()
     with trio.fail_after(10):
         await ended.wait()
-    yard.crews.leave(crew)
+    yard.dispatcher_threads.leave(thread_group)
 
     assert withdrawn == [False, True, False]
     assert "in work" in stack
@@ -100,53 +102,55 @@ async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_canno
     assert done == []
 
 
-def _look(found: list[object], crew: Crew) -> None:
-    found.append(crew.holder())
+def _look(found: list[object], thread_group: ThreadGroup) -> None:
+    found.append(thread_group.holder())
 
 
 async def test_who_has_the_only_thread_is_known_while_it_has_it() -> None:
     yard = Yard()
     found: list[object] = []
     for dispatcher in (PINNED, Pod("io"), POOL("io", 2)):
-        crew, ended = yard.crews.join(dispatcher, 1), trio.Event()
-        job = Job(partial(_look, found, crew), ended.set, "owner")
+        thread_group, ended = yard.dispatcher_threads.join(dispatcher, 1), trio.Event()
+        job = Job(partial(_look, found, thread_group), ended.set, "owner")
 
-        crew.put(job)
+        thread_group.put(job)
         with trio.fail_after(30):
             await ended.wait()
-        found.append(crew.holder())
-        yard.crews.leave(crew)
+        found.append(thread_group.holder())
+        yard.dispatcher_threads.leave(thread_group)
 
     assert found == ["owner", None] * 2 + [None, None]
 
 
-async def test_a_crew_is_shared_by_name_and_kind_and_counted() -> None:
+async def test_a_thread_group_is_shared_by_name_and_kind_and_counted() -> None:
     yard = Yard()
 
-    crews = [yard.crews.join(one, 1) for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)]
-    counted = yard.crews.threads
+    dispatcher_threads = [
+        yard.dispatcher_threads.join(one, 1) for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)
+    ]
+    counted = yard.dispatcher_threads.threads
     left = []
-    for crew in crews:
-        yard.crews.leave(crew)
-        left.append(yard.crews.threads)
+    for thread_group in dispatcher_threads:
+        yard.dispatcher_threads.leave(thread_group)
+        left.append(yard.dispatcher_threads.threads)
 
-    assert crews[0] is crews[1]
-    assert len(set(map(id, crews))) == 5
+    assert dispatcher_threads[0] is dispatcher_threads[1]
+    assert len(set(map(id, dispatcher_threads))) == 5
     assert counted == 6
     assert left == [6, 4, 3, 2, 1, 0]
 
 
 async def test_one_that_exists_and_is_another_is_refused_until_it_is_gone() -> None:
     yard = Yard()
-    crew = yard.crews.join(POOL("a", 2), 1)
+    thread_group = yard.dispatcher_threads.join(POOL("a", 2), 1)
 
     with pytest.raises(BadInputError, match="which exists and is used by 1"):
-        yard.crews.join(POOL("a", 1), 2)
-    yard.crews.leave(crew)
-    other = yard.crews.join(POOL("a", 1), 3)
-    yard.crews.leave(other)
+        yard.dispatcher_threads.join(POOL("a", 1), 2)
+    yard.dispatcher_threads.leave(thread_group)
+    other = yard.dispatcher_threads.join(POOL("a", 1), 3)
+    yard.dispatcher_threads.leave(other)
 
-    assert yard.crews.threads == 0
+    assert yard.dispatcher_threads.threads == 0
 
 
 async def test_threads_are_named_after_their_dispatcher() -> None:
@@ -197,11 +201,11 @@ async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(monkeypatch:
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        yard.crews.join(POOL("pool", 5), 1)
+        yard.dispatcher_threads.join(POOL("pool", 5), 1)
 
     for thread in started:
         thread.join(20)
     assert [thread.is_alive() for thread in started] == [False, False]
-    assert yard.crews.threads == 0
+    assert yard.dispatcher_threads.threads == 0
     monkeypatch.undo()
     assert await yard.do(POOL("pool", 2), lambda: "done") == ["done"]

@@ -7,25 +7,25 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import MetaState
-from ergo_py._core.runtime.idle_handlers import Lingering
+from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from tests._core.metas.metas import InTask, owning
 
 
 class Idle:
     """Stands for a meta-process whose handler sleeps."""
 
-    def __init__(self, lingering: Lingering) -> None:
-        self.lingering = lingering
+    def __init__(self, lingering: IdleHandlers) -> None:
+        self.idle_handlers = lingering
         self.retired = 0.0
 
     def retire(self) -> None:
         self.retired = trio.current_time()
-        self.lingering.discard(self)
+        self.idle_handlers.discard(self)
 
 
 async def test_a_handler_goes_after_half_a_second_to_one_second(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        lingering = Lingering(nursery)
+        lingering = IdleHandlers(nursery)
         begun = trio.current_time()
         first, second = Idle(lingering), Idle(lingering)
         lingering.add(first)
@@ -41,7 +41,7 @@ async def test_a_handler_goes_after_half_a_second_to_one_second(autojump_clock: 
 
 async def test_one_that_is_woken_does_not_go(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        lingering = Lingering(nursery)
+        lingering = IdleHandlers(nursery)
         busy = Idle(lingering)
         for _ in range(10):
             lingering.add(busy)
@@ -54,7 +54,7 @@ async def test_one_that_is_woken_does_not_go(autojump_clock: MockClock) -> None:
 
 async def test_the_rounds_can_be_ended_and_begin_again(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
-        lingering = Lingering(nursery)
+        lingering = IdleHandlers(nursery)
         lingering.stop()
         idle = Idle(lingering)
         lingering.add(idle)

@@ -74,15 +74,15 @@ POINTS: list[tuple[Any, str]] = [
     (termination_module, "_release"),
     (termination_module, "answer"),
     (termination_module, "_can_end_asleep"),
-    (termination_module, "drop_seats"),
+    (termination_module, "drop_slots"),
     (kernel.Kernel, "tell"),
     (kernel.Kernel, "note_crash"),
     (clock.Clock, "arm_call"),
     (clock.Clock, "arm_timer"),
     (router.Router, "signal"),
     (mailbox.Mailbox, "push_first"),
-    (child_slot_module.Seat, "vacate"),
-    (child_slot_module.Seat, "occupy"),
+    (child_slot_module.ChildSlot, "vacate"),
+    (child_slot_module.ChildSlot, "occupy"),
     (message_loop_module, "check_plain"),
     (spawning_module, "undo"),
     (bridge.Bridge, "close"),
@@ -119,7 +119,7 @@ def test_wherever_it_strikes_the_node_stops_in_order_and_the_program_gets_it(
                 if (
                     place is bridge.Bridge
                     or place is node_lifecycle_module
-                    or name in ("_can_end_asleep", "drop_seats")
+                    or name in ("_can_end_asleep", "drop_slots")
                 ):
                     return
                 if place is spawning_module:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ergo_py import Actor, MetaProcess
-from ergo_py._core.runtime.thread_fairness import Breather
+from ergo_py._core.runtime.thread_fairness import ThreadFairness
 from tests._core.metas.metas import InTaskServedInThread, InThread, Owned, owning
 from tests.support import Puppet
 
@@ -177,16 +177,16 @@ async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.time.sleep", pauses.append)
     now = 0.0
     monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.perf_counter", lambda: now)
-    breather = Breather()
-    breather.take_place()
+    thread_fairness = ThreadFairness()
+    thread_fairness.take_place()
 
     def passes(count: int, turn: float, wait: float) -> None:
         nonlocal now
         for _ in range(count):
             now += turn
-            breather.before_io_wait(1.0)
+            thread_fairness.before_io_wait(1.0)
             now += wait
-            breather.after_io_wait(1.0)
+            thread_fairness.after_io_wait(1.0)
 
     try:
         passes(100, 0.001, 0.001)
@@ -196,7 +196,7 @@ async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPat
         passes(1000, 0.00001, 0.0)
         quick = len(pauses)
     finally:
-        breather.give_place_back()
+        thread_fairness.give_place_back()
 
     assert idle == 0
     # Once in about five milliseconds, whatever the length of a turn.
@@ -206,15 +206,20 @@ async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPat
 
 def test_places_are_counted() -> None:
     async def main() -> list[int]:
-        breather = Breather()
-        counts = [breather.readers]
-        for step in (breather.take_place, breather.take_place, breather.watch, breather.give_place_back):
+        thread_fairness = ThreadFairness()
+        counts = [thread_fairness.readers]
+        for step in (
+            thread_fairness.take_place,
+            thread_fairness.take_place,
+            thread_fairness.watch,
+            thread_fairness.give_place_back,
+        ):
             step()
-            counts.append(breather.readers)
-        breather.stop()
-        breather.give_place_back()
-        breather.unwatch()
-        breather.stop()
-        return [*counts, breather.readers]
+            counts.append(thread_fairness.readers)
+        thread_fairness.stop()
+        thread_fairness.give_place_back()
+        thread_fairness.unwatch()
+        thread_fairness.stop()
+        return [*counts, thread_fairness.readers]
 
     assert trio.run(main) == [0, 1, 2, 2, 1, 0]

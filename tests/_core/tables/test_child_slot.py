@@ -36,7 +36,7 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
-from ergo_py._core.tables.child_slot import Seat
+from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, running_node
 
@@ -504,34 +504,34 @@ async def test_what_is_redirected_to_a_full_mailbox_becomes_a_dead_letter() -> N
 
 
 def test_a_seat_of_its_own_has_nobody_who_comes_back() -> None:
-    seat = Seat("alone")
+    slot = ChildSlot("alone")
 
-    returns = seat.returns(Normal())
+    returns = slot.returns(Normal())
 
     assert not returns
-    assert repr(seat) == "<Seat 'alone' vacant>"
+    assert repr(slot) == "<ChildSlot 'alone' vacant>"
 
 
 def test_a_seat_says_who_sits_there_and_why_nobody_does() -> None:
-    seat = Seat("told")
+    slot = ChildSlot("told")
     pid = PID("test@localhost", 1, 2)
 
-    seat.occupy(pid)
-    taken = repr(seat)
-    seat.close(Killed())
+    slot.occupy(pid)
+    taken = repr(slot)
+    slot.close(Killed())
 
-    assert taken == f"<Seat 'told' {pid}>"
-    assert repr(seat) == f"<Seat 'told' gone: {Killed()}>"
+    assert taken == f"<ChildSlot 'told' {pid}>"
+    assert repr(slot) == f"<ChildSlot 'told' gone: {Killed()}>"
 
 
 @pytest.mark.parametrize("decision", [STOP, ESCALATE])
 def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(decision: Decision) -> None:
-    seat = Seat("decided")
-    seat.returns_after = lambda _reason: True
-    seat.decision = decision
+    slot = ChildSlot("decided")
+    slot.returns_after = lambda _reason: True
+    slot.decision = decision
 
-    assert not seat.returns(Crashed(Failed("once")))
-    assert seat.returns(Normal())
+    assert not slot.returns(Crashed(Failed("once")))
+    assert slot.returns(Normal())
 
 
 async def test_a_call_that_was_kept_and_given_up_meanwhile_is_not_answered_by_the_successor(
@@ -585,13 +585,13 @@ def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
         def refuse(self, reason: Reason, /) -> None:
             told.append(reason)
 
-    seat = Seat("closed")
-    seat.line[Claimant()] = None
+    slot = ChildSlot("closed")
+    slot.line[Claimant()] = None
 
-    seat.close(Killed())
+    slot.close(Killed())
 
     assert told == [Killed()]
-    assert not seat.line
+    assert not slot.line
 
 
 def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> None:
@@ -601,11 +601,11 @@ def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> 
         """A supervisor that takes no messages any more, with a process below it."""
 
         accepting = False
-        seat = None
+        slot = None
 
     class Below:
         parent = Ending()
-        seat = None
+        slot = None
 
     class Claimant:
         waiter = Below()
@@ -616,7 +616,7 @@ def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> 
         def refuse(self, reason: Reason, /) -> None:
             told.append(reason)
 
-    outer, inner = Seat("a supervisor"), Seat("its child")
+    outer, inner = ChildSlot("a supervisor"), ChildSlot("its child")
     outer.inner["its child"] = inner
     inner.supervisor = Claimant.waiter.parent
     inner.line[Claimant()] = None

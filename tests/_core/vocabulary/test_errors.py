@@ -94,7 +94,7 @@ def real_tree() -> Tree:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if not issubclass(cls, BaseException):
             continue
-        ours = [base.__name__ for base in cls.__bases__ if base.__module__ == errors.__name__]
+        ours = [base.__name__ for base in cls.__bases__ if hasattr(errors, base.__name__)]
         builtin = [base.__name__ for base in cls.__bases__ if base.__module__ == "builtins" and base is not Exception]
         assert len(ours) <= 1
         assert len(builtin) <= 1

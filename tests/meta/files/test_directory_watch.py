@@ -353,7 +353,7 @@ async def until_backend(owned: Owned, source: Any, wanted: str) -> None:
 
 LIMITED = """
 import sys
-from ergo_py.meta.inotify import lacks_watches
+from ergo_py.meta.files.inotify import lacks_watches
 print(lacks_watches())
 with open("/proc/sys/user/max_inotify_watches", "w") as limit:
     limit.write("0")

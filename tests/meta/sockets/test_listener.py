@@ -105,8 +105,8 @@ async def test_no_thread_for_a_connection_refuses_that_one_and_the_server_goes_o
 OUT_OF_DESCRIPTORS = """
     import os, resource, sys, trio
     from ergo_py import Actor, open_node
-    from ergo_py.meta.messages import TCPData, TCPSend
-    from ergo_py.meta.tcp import TCPServer
+    from ergo_py.meta.sockets.messages import TCPData, TCPSend
+    from ergo_py.meta.sockets.tcp import TCPServer
 
     class Echo(Actor):
         async def init(self):

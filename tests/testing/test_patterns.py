@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ergo_py.testing.matching import assign, describe, matches
+from ergo_py.testing.patterns import assign, describe, matches
 
 
 @pytest.mark.parametrize(
