@@ -1,7 +1,9 @@
-"""The pytest plugin of ergo_py: a node for each test that fails it if something is left, and virtual time that waits for threads.
+"""The pytest plugin of ergo_py: a node for each test that fails it if something is left, and
+virtual time that waits for threads.
 
-A module of its own, outside the package, because pytest imports it in every run: nothing of ergo_py or trio is imported until a
-test asks for one of the fixtures, and nothing is done to tests that do not.
+A module of its own, outside the package, because pytest imports it in every run: nothing of ergo_py
+or trio is imported until a test asks for one of the fixtures, and nothing is done to tests that do
+not.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a project say which names its fixtures have."""
     parser.addini(
         "ergo_py_fixtures",
-        "short: `node` and `virtual_clock` as well as `ergo_node` and `ergo_virtual_clock`; prefixed: only the latter",
+        "short: `node` and `virtual_clock` as well as `ergo_node` and `ergo_virtual_clock`; "
+        "prefixed: only the latter",
         default="short",
     )
 
@@ -31,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and the short names unless the project has other fixtures by these."""
     config.addinivalue_line(
         "markers",
-        "ergo_node(**options): what checked_node is given for the `node` fixture: options of open_node, expect_crash=, grace=",
+        "ergo_node(**options): what checked_node is given for the `node` fixture: options of "
+        "open_node, expect_crash=, grace=",
     )
     names = config.getini("ergo_py_fixtures")
     if names not in ("short", "prefixed"):
@@ -45,8 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 async def _node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     """A node of its own for each test.
 
-    The test fails if processes or meta-processes would not end, if threads, sockets or other descriptors or child programs are
-    left, or if a process has crashed and the test had not expected it.
+    The test fails if processes or meta-processes would not end, if threads, sockets or other
+    descriptors or child programs are left, or if a process has crashed and the test had not
+    expected it.
     """
     from ergo_py.testing import checked_node  # noqa: PLC0415 - only when a test wants it
 
@@ -59,9 +64,11 @@ async def _node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
 
 
 def _virtual_clock() -> VirtualClock:
-    """Virtual time that does not jump while a thread, the bridge or a child program is busy, and jumps otherwise.
+    """Virtual time that does not jump while a thread, the bridge or a child program is busy, and
+    jumps otherwise.
 
-    pytest-trio runs the test by it. With anyio's plugin, have ``anyio_backend`` return ``("trio", {"clock": virtual_clock})``.
+    pytest-trio runs the test by it. With anyio's plugin, have ``anyio_backend`` return ``("trio",
+    {"clock": virtual_clock})``.
     """
     from ergo_py.testing import VirtualClock  # noqa: PLC0415 - only when a test wants it
 

@@ -16,16 +16,22 @@ _RESULTS = Path(__file__).parent / "results"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    rounds = (
-        f"how often each variant is measured (default: {ROUNDS}); what is slow is measured less often, in proportion"
-    )
+    rounds = f"how often each variant is measured (default: {ROUNDS}); what is slow is measured less often, in proportion"
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=rounds)
-    parser.add_argument("--quick", action="store_true", help="two rounds of a fifth of the work: for a first look")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="cases whose name contains NAME")
+    parser.add_argument(
+        "--quick", action="store_true", help="two rounds of a fifth of the work: for a first look"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="cases whose name contains NAME"
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and do nothing")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where the JSON goes")
-    parser.add_argument("--page", type=Path, metavar="DIRECTORY", help="write the page about the goals there")
-    parser.add_argument("--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept")
+    parser.add_argument(
+        "--page", type=Path, metavar="DIRECTORY", help="write the page about the goals there"
+    )
+    parser.add_argument(
+        "--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.kept:
         _publish(chosen.kept, chosen.page)

@@ -13,7 +13,9 @@ __all__ = ["Latch", "LongestTurn", "Stopwatch", "percentiles", "resident"]
 
 
 class Stopwatch:
-    """Times a block by both clocks: CPU time of the program, which other programs do not disturb, and wall time."""
+    """Times a block by both clocks: CPU time of the program, which other programs do not disturb,
+    and wall time.
+    """
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
@@ -37,7 +39,9 @@ class Stopwatch:
 
 
 class LongestTurn(trio.abc.Instrument):
-    """How long a single step of a task has kept the loop, by CPU time of the loop's thread. It counts while entered."""
+    """How long a single step of a task has kept the loop, by CPU time of the loop's thread. It
+    counts while entered.
+    """
 
     SLICE = 1e-3
     """What the node does in slices takes about so long each, so a shorter turn says nothing."""
@@ -100,7 +104,9 @@ def percentiles(seconds: Sequence[float], scale: float = 1e6) -> dict[str, float
 
 
 def resident() -> float:
-    """Resident memory of this program in KiB; where the system does not tell, the most that it ever was."""
+    """Resident memory of this program in KiB; where the system does not tell, the most that it ever
+    was.
+    """
     try:
         with open("/proc/self/statm", encoding="utf-8") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024

@@ -1,4 +1,6 @@
-"""The floor: what trio allows if one writes just the mailbox by hand, and nothing else. Ours can only come near."""
+"""The floor: what trio allows if one writes just the mailbox by hand, and nothing else. Ours can
+only come near.
+"""
 
 from collections import deque
 from collections.abc import Callable, Generator
@@ -7,7 +9,15 @@ from typing import Any
 
 import outcome
 import trio
-from trio.lowlevel import Abort, RaiseCancelT, Task, checkpoint, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    RaiseCancelT,
+    Task,
+    checkpoint,
+    current_task,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 from .clocks import Stopwatch
 from .harness import Figures
@@ -18,7 +28,9 @@ _BURST = 256
 
 
 class FloorActor:
-    """A task with a deque: woken by ``reschedule``, drained in batches. Ends when ``handle`` says True."""
+    """A task with a deque: woken by ``reschedule``, drained in batches. Ends when ``handle`` says
+    True.
+    """
 
     __slots__ = ("_asleep", "_task", "handle", "queue")
 

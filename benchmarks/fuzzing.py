@@ -1,8 +1,10 @@
-"""``python -m benchmarks.fuzzing``: whatever comes from outside is understood or refused, and nothing else ever happens.
+"""``python -m benchmarks.fuzzing``: whatever comes from outside is understood or refused, and
+nothing else ever happens.
 
-Each target takes bytes and says in a word or two what became of them. Hypothesis makes them up, partly out of what was found
-before. What leads somewhere new is kept in ``tests/corpus``, one small file for each outcome, and the ordinary tests feed all of
-it to the targets again. What makes a target fail is shrunk, shown, and tried first the next time; ``.fuzzed`` holds it.
+Each target takes bytes and says in a word or two what became of them. Hypothesis makes them up,
+partly out of what was found before. What leads somewhere new is kept in ``tests/corpus``, one small
+file for each outcome, and the ordinary tests feed all of it to the targets again. What makes a
+target fail is shrunk, shown, and tried first the next time; ``.fuzzed`` holds it.
 """
 
 import argparse
@@ -26,7 +28,16 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ergo_py.control.commands import Arguments
 from ergo_py.control.protocol import MAX_REQUEST, ControlError, answer, read_question, refusal
-from ergo_py.meta import Delimiter, FixedLength, Framing, FramingError, LengthHeader, Netstring, Raw, Varint
+from ergo_py.meta import (
+    Delimiter,
+    FixedLength,
+    Framing,
+    FramingError,
+    LengthHeader,
+    Netstring,
+    Raw,
+    Varint,
+)
 from ergo_py.shell.arguments import make_parser
 from ergo_py.shell.exit_codes import Leave
 
@@ -34,7 +45,7 @@ __all__ = ["CORPUS", "TARGETS", "corpus_of", "main"]
 
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "corpus"
 
-# -- framings --------------------------------------------------------------------------------------------------------------
+# -- framings --------------------------------------------------------------------------------------
 
 FRAMINGS: dict[str, Framing] = {
     "raw": Raw(),
@@ -72,18 +83,20 @@ def framing_target(framing: Framing) -> Callable[[bytes], str]:
                 again = framing.encode(frame)
             except FramingError:
                 continue
-            assert _cut(framing, [again])[0] == ([frame] if frame or not isinstance(framing, Raw) else []), (
-                "no round trip"
-            )
+            assert _cut(framing, [again])[0] == (
+                [frame] if frame or not isinstance(framing, Raw) else []
+            ), "no round trip"
         return f"{min(len(frames), 3)} frames, {end}"
 
     return feed
 
 
-# -- the control socket ----------------------------------------------------------------------------------------------------
+# -- the control socket ----------------------------------------------------------------------------
 
 _NOBODY: Any = SimpleNamespace(
-    name="fuzz@localhost", pid=SimpleNamespace(creation=1), _router=SimpleNamespace(resolve=lambda _to: None)
+    name="fuzz@localhost",
+    pid=SimpleNamespace(creation=1),
+    _router=SimpleNamespace(resolve=lambda _to: None),
 )
 
 
@@ -130,7 +143,7 @@ def control_arguments(data: bytes) -> str:
     return f"{outcomes.count('-')} taken, {''.join(sorted({*outcomes} - {'-'}))} refused"
 
 
-# -- the command line ------------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
 def command_line(data: bytes) -> str:
@@ -162,7 +175,9 @@ TARGETS: dict[str, Callable[[bytes], str]] = {
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=10) | st.integers(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=10,
 )
 _VOCABULARY = """
@@ -173,7 +188,13 @@ _WORDS = st.lists(st.sampled_from(_VOCABULARY.split()), max_size=6).map(" ".join
 
 STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
     "control line": st.fixed_dictionaries(
-        {}, optional={"v": st.just(1) | _JSON, "id": _JSON, "do": st.text(max_size=5) | _JSON, "with": _JSON}
+        {},
+        optional={
+            "v": st.just(1) | _JSON,
+            "id": _JSON,
+            "do": st.text(max_size=5) | _JSON,
+            "with": _JSON,
+        },
     ).map(lambda said: json.dumps(said).encode()),
     "control arguments": st.fixed_dictionaries(
         {},
@@ -214,7 +235,13 @@ def made_up(target: str) -> st.SearchStrategy[bytes]:
         )
     if found := [path.read_bytes() for path in corpus_of(target)]:
         ways.append(
-            st.builds(_spliced, st.sampled_from(found), st.integers(0, 200), st.integers(0, 4), st.binary(max_size=4))
+            st.builds(
+                _spliced,
+                st.sampled_from(found),
+                st.integers(0, 200),
+                st.integers(0, 4),
+                st.binary(max_size=4),
+            )
         )
     return st.one_of(ways)
 
@@ -224,11 +251,13 @@ def _spliced(whole: bytes, at: int, instead_of: int, new: bytes) -> bytes:
     return whole[:at] + new + whole[at + instead_of :]
 
 
-# -- the program -----------------------------------------------------------------------------------------------------------
+# -- the program -----------------------------------------------------------------------------------
 
 
 def keep(target: str, outcome: str, data: bytes) -> bool:
-    """Keep what led to an outcome that was not seen before, or in fewer bytes. Returns whether it was."""
+    """Keep what led to an outcome that was not seen before, or in fewer bytes. Returns whether it
+    was.
+    """
     name = f"{re.sub(r'[^a-z0-9]+', '-', outcome.lower()).strip('-')[:40]}-{hashlib.sha1(outcome.encode()).hexdigest()[:8]}.bin"
     path = CORPUS / target.replace(" ", "-") / name
     if path.exists() and path.stat().st_size <= len(data):
@@ -249,7 +278,11 @@ def fuzz(target: str, seconds: float) -> tuple[int, int, str]:
         deadline=None,
         database=DirectoryBasedExampleDatabase(CORPUS.parent.parent / ".fuzzed"),
         phases=[Phase.reuse, Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.filter_too_much,
+        ],
     )
     @given(made_up(target))
     def attempt(data: bytes) -> None:
@@ -267,7 +300,9 @@ def fuzz(target: str, seconds: float) -> tuple[int, int, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzzing", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0, help="how long, for all targets together (default: 3)")
+    parser.add_argument(
+        "--minutes", type=float, default=3.0, help="how long, for all targets together (default: 3)"
+    )
     parser.add_argument("--only", default="", help="only targets with this in their names")
     chosen = parser.parse_args(arguments)
     names = [name for name in TARGETS if chosen.only in name]

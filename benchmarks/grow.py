@@ -1,4 +1,6 @@
-"""``python -m benchmarks.grow``: measure how costs change as the work grows, and write the page about it."""
+"""``python -m benchmarks.grow``: measure how costs change as the work grows, and write the page
+about it.
+"""
 
 import argparse
 import json
@@ -17,11 +19,31 @@ _ROUNDS = 3
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.grow", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"how often each is measured (default: {_ROUNDS})")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="cases with NAME; writes no page")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results", help="where the JSON goes")
-    parser.add_argument("--page", type=Path, metavar="DIRECTORY", help="where the page and its drawing go")
-    parser.add_argument("--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=_ROUNDS,
+        help=f"how often each is measured (default: {_ROUNDS})",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="cases with NAME; writes no page",
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="where the JSON goes",
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="DIRECTORY", help="where the page and its drawing go"
+    )
+    parser.add_argument(
+        "--from", type=Path, metavar="JSON", dest="kept", help="measure nothing: use what was kept"
+    )
     chosen = parser.parse_args(arguments)
     path = chosen.kept or _measure(chosen)
     if chosen.page and (chosen.kept or not chosen.only):

@@ -8,17 +8,25 @@ from .harness import Case, Figures, Goal, Line, Variant, on_loop
 __all__ = ["LIMIT", "growing", "timed"]
 
 LIMIT = 4.0
-"""A piece of work may cost so many times as much when there is a hundred times as much: caches miss, heaps get deeper, the
-collector has more to look at. One that looked at all others would cost a hundred times as much."""
+"""A piece of work may cost so many times as much when there is a hundred times as much: caches
+miss, heaps get deeper, the collector has more to look at. One that looked at all others would cost
+a hundred times as much.
+"""
 
 _REPEATED = {1: 8, 10: 2, 100: 1}
 """A little work is done more often, so that it can be measured at all."""
 
 
 def growing(
-    name: str, about: str, work: Callable[[int], Awaitable[Figures]], size: int, figures: Mapping[str, str]
+    name: str,
+    about: str,
+    work: Callable[[int], Awaitable[Figures]],
+    size: int,
+    figures: Mapping[str, str],
 ) -> Case:
-    """A case in which ``work(size)``, ``work(10 * size)`` and ``work(100 * size)`` give these figures (line → figure)."""
+    """A case in which ``work(size)``, ``work(10 * size)`` and ``work(100 * size)`` give these
+    figures (line → figure).
+    """
     return Case(
         name=name,
         about=about,

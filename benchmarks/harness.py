@@ -1,7 +1,8 @@
-"""Cases, and how they are measured: all variants of a case in one round, in shuffled order, round after round.
+"""Cases, and how they are measured: all variants of a case in one round, in shuffled order, round
+after round.
 
-Machines are busy and noisy, so no figure stands alone: it is divided by a reference that ran beside it, in the same round, and the
-median of these ratios is what counts. Nothing here passes or fails.
+Machines are busy and noisy, so no figure stands alone: it is divided by a reference that ran beside
+it, in the same round, and the median of these ratios is what counts. Nothing here passes or fails.
 """
 
 import gc
@@ -35,7 +36,9 @@ __all__ = [
 ]
 
 ROUNDS = 5
-"""How often each variant is measured if nothing else is asked for: the whole run takes less than four minutes then."""
+"""How often each variant is measured if nothing else is asked for: the whole run takes less than
+four minutes then.
+"""
 
 Figures = Mapping[str, float]
 """What one measurement of one variant gives; ``cpu`` and ``wall`` are the usual two."""
@@ -51,18 +54,23 @@ def on_loop(work: Callable[..., Awaitable[Figures]], *args: object) -> Variant:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure to stay under: ``most`` times the reference ``of``, or ``most`` of the case's unit if that is empty."""
+    """A figure to stay under: ``most`` times the reference ``of``, or ``most`` of the case's unit
+    if that is empty.
+    """
 
     name: str
     most: float
     of: str = ""
     is_dream: bool = False
-    """Beyond what is to be reached: where two limits are named for the same work, the harder one."""
+    """Beyond what is to be reached: where two limits are named for the same work, the harder one.
+    """
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: a figure of one variant, or what it costs beyond another one (``minus``)."""
+    """One line of the table: a figure of one variant, or what it costs beyond another one
+    (``minus``).
+    """
 
     name: str
     subject: str
@@ -75,7 +83,8 @@ class Line:
 class Case:
     """One workload in several variants: ours, and those it is compared with.
 
-    The variants ``floor``, ``trio`` and ``pykka`` have columns of their own in the table; others are shown where a goal names them.
+    The variants ``floor``, ``trio`` and ``pykka`` have columns of their own in the table; others
+    are shown where a goal names them.
     """
 
     name: str
@@ -151,7 +160,8 @@ def _round(case: Case, size: int, choose: random.Random, warm_up: bool) -> dict[
     for name in names:
         if warm_up and case.rounds is None:
             case.variants[name](case.least)
-        # What earlier work left behind is cleared away, and what cannot be is kept out of the collector's sight.
+        # What earlier work left behind is cleared away, and what cannot be is kept out of the
+        # collector's sight.
         gc.collect()
         gc.freeze()
         try:
@@ -162,7 +172,9 @@ def _round(case: Case, size: int, choose: random.Random, warm_up: bool) -> dict[
 
 
 def evaluate(case: Case, rounds: Sequence[Mapping[str, Figures]]) -> list[Row]:
-    """The rows of a case: medians over the rounds of figures, and of ratios that were formed inside a round."""
+    """The rows of a case: medians over the rounds of figures, and of ratios that were formed inside
+    a round.
+    """
     return [_row(case, line, rounds) for line in case.lines]
 
 
@@ -174,14 +186,23 @@ def _row(case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]]) -> Row
     spreads = {name: spread(found) if found else nan for name, found in formed.items()}
     value = median(values)
     reached = [(goal, ratios[goal.of] if goal.of else value) for goal in line.goals]
-    return Row(line, value, spread(values), ratios, spreads, [(goal, is_, is_ <= goal.most) for goal, is_ in reached])
+    return Row(
+        line,
+        value,
+        spread(values),
+        ratios,
+        spreads,
+        [(goal, is_, is_ <= goal.most) for goal, is_ in reached],
+    )
 
 
 def _cost(line: Line, taken: Mapping[str, Figures], figure: str) -> float:
     return taken[line.subject][figure] - (taken[line.minus][figure] if line.minus else 0.0)
 
 
-def _ratios(case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]], reference: str) -> list[float]:
+def _ratios(
+    case: Case, line: Line, rounds: Sequence[Mapping[str, Figures]], reference: str
+) -> list[float]:
     """One for each round in which the reference gave such a figure at all."""
     return [ratio for taken in rounds if isfinite(ratio := _ratio(case, line, taken, reference))]
 

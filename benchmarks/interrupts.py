@@ -1,9 +1,10 @@
-"""``python -m benchmarks.interrupts``: one Ctrl-C, at a random moment, for a busy node under plain ``trio.run``.
+"""``python -m benchmarks.interrupts``: one Ctrl-C, at a random moment, for a busy node under plain
+``trio.run``.
 
-Each trial is a program of its own: it opens a node as the README does, and keeps it busy with calls,
-timers, threads, crashes and restarts until SIGINT comes. It must end with ``KeyboardInterrupt`` itself,
-not with a group around one, soon, after every process has been stopped in order, and without leaving a
-thread behind.
+Each trial is a program of its own: it opens a node as the README does, and keeps it busy with
+calls, timers, threads, crashes and restarts until SIGINT comes. It must end with
+``KeyboardInterrupt`` itself, not with a group around one, soon, after every process has been
+stopped in order, and without leaving a thread behind.
 """
 
 import argparse
@@ -28,7 +29,9 @@ from ergo_py import PINNED, Actor, Caller, ChildSpec, Node, Supervisor, Supervis
 __all__ = ["Trial", "main", "trial"]
 
 SLOW = 4.0
-"""Seconds from the signal to the end of ``trio.run`` that are too many: one lost wake-up costs the five of ``shutdown``."""
+"""Seconds from the signal to the end of ``trio.run`` that are too many: one lost wake-up costs the
+five of ``shutdown``.
+"""
 HANGS = 20.0
 """Seconds after which a program counts as one that hangs."""
 FIRST = 0.12
@@ -64,7 +67,7 @@ class Trial:
         return found
 
 
-# -- the program that is interrupted -------------------------------------------------------------------------------------
+# -- the program that is interrupted ---------------------------------------------------------------
 
 
 class Server(Actor):
@@ -149,11 +152,16 @@ def _program(report: int) -> None:
             thread.join(2.0)
     names = [one.name for one in left if one.is_alive() and not one.name.startswith("Trio thread")]
     outcome = opened[0].exit_report if opened else None
-    forced = str(outcome) if opened and (outcome is None or outcome.killed or outcome.abandoned) else ""
-    os.write(report, json.dumps({"how": how, "ended": ended, "threads": names, "forced": forced}).encode())
+    forced = (
+        str(outcome) if opened and (outcome is None or outcome.killed or outcome.abandoned) else ""
+    )
+    os.write(
+        report,
+        json.dumps({"how": how, "ended": ended, "threads": names, "forced": forced}).encode(),
+    )
 
 
-# -- the trials ----------------------------------------------------------------------------------------------------------
+# -- the trials ------------------------------------------------------------------------------------
 
 
 def trial(number: int, after: float, hangs: float = HANGS) -> Trial:
@@ -185,7 +193,9 @@ def trial(number: int, after: float, hangs: float = HANGS) -> Trial:
         if not found:
             return Trial(number, after, "hangs", hangs, [], "")
         told = json.loads(found)
-        return Trial(number, after, told["how"], told["ended"] - sent, told["threads"], told["forced"])
+        return Trial(
+            number, after, told["how"], told["ended"] - sent, told["threads"], told["forced"]
+        )
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
@@ -194,9 +204,15 @@ def trial(number: int, after: float, hangs: float = HANGS) -> Trial:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.interrupts", description=__doc__)
-    parser.add_argument("--trials", type=int, default=500, help="how many programs are interrupted (default: 500)")
-    parser.add_argument("--seed", type=int, default=1, help="decides when the signals come (default: 1)")
-    parser.add_argument("--hangs", type=float, default=HANGS, help=f"seconds that count as for ever ({HANGS:g})")
+    parser.add_argument(
+        "--trials", type=int, default=500, help="how many programs are interrupted (default: 500)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="decides when the signals come (default: 1)"
+    )
+    parser.add_argument(
+        "--hangs", type=float, default=HANGS, help=f"seconds that count as for ever ({HANGS:g})"
+    )
     chosen = parser.parse_args(arguments)
     random = Random(chosen.seed)
     gc.freeze()
@@ -208,7 +224,10 @@ def main(arguments: list[str] | None = None) -> int:
         counts.update(found.faults or ["good"])
         if found.faults:
             print(json.dumps(asdict(found)))
-    print(f"{chosen.trials} interrupted, seed {chosen.seed}: {dict(counts)}; the slowest took {slowest:.3f} s")
+    print(
+        f"{chosen.trials} interrupted, seed {chosen.seed}: {dict(counts)}; the slowest took "
+        f"{slowest:.3f} s"
+    )
     return 0 if set(counts) <= {"good"} else 1
 
 

@@ -45,13 +45,17 @@ def join(cases: Iterable[Case], package: ModuleType = peers, limit: float = LIMI
                 title = f"{case}: {name}"
                 added.setdefault(case, {})[name] = guarded(variant, title, joined.failed, limit)
     joined.cases = [
-        replace(case, variants={**case.variants, **added[case.name]}) for case in cases if case.name in added
+        replace(case, variants={**case.variants, **added[case.name]})
+        for case in cases
+        if case.name in added
     ]
     return joined
 
 
 def guarded(variant: Variant, title: str, failed: dict[str, str], limit: float) -> Variant:
-    """The same work; if it fails or takes too long it gives no figures, says why once, and is not tried again."""
+    """The same work; if it fails or takes too long it gives no figures, says why once, and is not
+    tried again.
+    """
 
     def work(size: int) -> Figures:
         if title in failed:

@@ -1,8 +1,10 @@
-"""``python -m benchmarks.leaks``: live and die for a long time, and say whether anything of it is left.
+"""``python -m benchmarks.leaks``: live and die for a long time, and say whether anything of it is
+left.
 
-A round starts a small family of processes, has them linked, monitored, named, called and timed, and ends them in one of several
-ways. Two processes of the node outlive all rounds and watch each family, so that what is kept for a watcher is measured as well.
-Time is virtual, and nothing here depends on how long anything takes.
+A round starts a small family of processes, has them linked, monitored, named, called and timed, and
+ends them in one of several ways. Two processes of the node outlive all rounds and watch each
+family, so that what is kept for a watcher is measured as well. Time is virtual, and nothing here
+depends on how long anything takes.
 """
 
 import argparse
@@ -18,11 +20,30 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py import NO_REPLY, PID, Actor, Caller, CallTimeoutError, InitError, Node, Reject, TargetDownError, open_node
+from ergo_py import (
+    NO_REPLY,
+    PID,
+    Actor,
+    Caller,
+    CallTimeoutError,
+    InitError,
+    Node,
+    Reject,
+    TargetDownError,
+    open_node,
+)
 
 __all__ = ["Soak", "memory", "objects", "soaking", "tables"]
 
-ENDS = ("stop", "crash", "kill", "exit", "exit of a child", "crash of a child", "parent stopped by the node")
+ENDS = (
+    "stop",
+    "crash",
+    "kill",
+    "exit",
+    "exit of a child",
+    "crash of a child",
+    "parent stopped by the node",
+)
 """How a family may end."""
 
 
@@ -186,19 +207,25 @@ class Soak:
 
 @asynccontextmanager
 async def soaking(clock: MockClock) -> AsyncIterator[Soak]:
-    """A node for some rounds, warmed up: what is made once has been made, and rings that keep the last few are full."""
-    async with open_node("soak@localhost", watchdog=None, log_output="none", dead_letters=50, obituaries=20) as node:
+    """A node for some rounds, warmed up: what is made once has been made, and rings that keep the
+    last few are full.
+    """
+    async with open_node(
+        "soak@localhost", watchdog=None, log_output="none", dead_letters=50, obituaries=20
+    ) as node:
         soak = Soak(node, clock)
         await soak.begin()
         await soak.run(70)
         yield soak
 
 
-# -- measuring -------------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 def tables(node: Node) -> dict[str, int]:
-    """How many entries every table of a node has, its tables of tables included. New tables are found by themselves."""
+    """How many entries every table of a node has, its tables of tables included. New tables are
+    found by themselves.
+    """
     return dict(sorted(_tables("node", node, set())))
 
 
@@ -210,7 +237,9 @@ def _tables(path: str, owner: object, seen: set[int]) -> Iterator[tuple[str, int
         where = f"{path}.{name}".replace("._", ".")
         if isinstance(value, dict | set | list | deque):
             yield where, _entries(value)
-        elif type(value).__module__.startswith("ergo_py.") and not isinstance(value, type | ModuleType | tuple):
+        elif type(value).__module__.startswith("ergo_py.") and not isinstance(
+            value, type | ModuleType | tuple
+        ):
             yield from _tables(where, value, seen)
 
 
@@ -223,7 +252,9 @@ def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
 
 def _entries(table: Collection[Any]) -> int:
     inner = table.values() if isinstance(table, Mapping) else table
-    return len(table) + sum(len(one) for one in list(inner) if isinstance(one, dict | set | list | deque))
+    return len(table) + sum(
+        len(one) for one in list(inner) if isinstance(one, dict | set | list | deque)
+    )
 
 
 def objects() -> int:
@@ -241,7 +272,7 @@ def memory() -> int | None:
         return None
 
 
-# -- the program -----------------------------------------------------------------------------------------------------------
+# -- the program -----------------------------------------------------------------------------------
 
 SPARE_OBJECTS = 200
 """What the interpreter itself may keep or make meanwhile."""
@@ -250,7 +281,9 @@ SPARE_MEMORY = 8 * 2**20
 
 
 async def soak(rounds: int, clock: MockClock) -> bool:
-    """Do the rounds in ten parts, show how things stand after each, and say whether they are as they were."""
+    """Do the rounds in ten parts, show how things stand after each, and say whether they are as
+    they were.
+    """
     async with soaking(clock) as soaked:
         before, first, used = after, last, in_use = tables(soaked.node), objects(), memory()
         print(f"{'rounds':>10} {'entries':>9} {'objects':>9} {'MiB':>8}")
@@ -268,7 +301,9 @@ async def soak(rounds: int, clock: MockClock) -> bool:
         "objects": last - first <= SPARE_OBJECTS,
         "memory": used is None or in_use is None or in_use - used <= SPARE_MEMORY,
     }
-    print("\n" + ", ".join(f"{what}: {'flat' if flat else 'GROWN'}" for what, flat in is_flat.items()))
+    print(
+        "\n" + ", ".join(f"{what}: {'flat' if flat else 'GROWN'}" for what, flat in is_flat.items())
+    )
     return all(is_flat.values())
 
 
@@ -279,7 +314,12 @@ def _show(rounds: int, sizes: dict[str, int], count: int, used: int | None) -> N
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leaks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100_000, help="how many families live and die (default: 100,000)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=100_000,
+        help="how many families live and die (default: 100,000)",
+    )
     chosen = parser.parse_args(arguments)
     clock = MockClock()
     return 0 if trio.run(soak, chosen.rounds, clock, clock=clock) else 1

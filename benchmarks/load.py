@@ -1,10 +1,12 @@
-"""The other side of the network benchmarks: a program of its own, so that a server's processor time is the server's.
+"""The other side of the network benchmarks: a program of its own, so that a server's processor time
+is the server's.
 
-``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps one message going round on each connection;
-``python load.py udp PORT BYTES`` sends as fast as it can until it is ended;
-``python load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, one connection after the other;
-``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy, each with so many requests at a time,
-and says how many seconds pass until each of the newcomers, which come all at once, has an answer.
+``python load.py tcp PORT CONNECTIONS BYTES ROUNDTRIPS`` keeps one message going round on each
+connection; ``python load.py udp PORT BYTES`` sends as fast as it can until it is ended; ``python
+load.py short PORT CONNECTIONS`` connects, asks, has its answer and closes, one connection after the
+other; ``python load.py newcomers PORT BUSY REQUESTS NEWCOMERS`` keeps BUSY connections busy, each
+with so many requests at a time, and says how many seconds pass until each of the newcomers, which
+come all at once, has an answer.
 """
 
 import os
@@ -30,7 +32,9 @@ class Load:
     def __init__(self, *arguments: object) -> None:
         # Standard library only, and no site packages: it is there in a moment.
         command = [sys.executable, "-I", "-S", __file__, *map(str, arguments)]
-        self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._program = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def __enter__(self) -> "Self":
         return self
@@ -40,7 +44,9 @@ class Load:
             program.kill()
 
     def wait(self, word: str) -> float:
-        """Block until it says ``go`` or ``done``. Returns the number that it says with it, if it does."""
+        """Block until it says ``go`` or ``done``. Returns the number that it says with it, if it
+        does.
+        """
         stdout = self._program.stdout
         assert stdout is not None
         line = stdout.readline().strip()
@@ -57,7 +63,8 @@ def _tell(word: str) -> None:
 
 def _tcp(port: int, connections: int, size: int, roundtrips: int) -> None:
     message = b"x" * size
-    # One buffer for everything: with a new one for each read, this side would take longer than most servers.
+    # One buffer for everything: with a new one for each read, this side would take longer than most
+    # servers.
     buffer = bytearray(65536)
     poll = select.epoll()
     socks: dict[int, socket.socket] = {}
@@ -131,7 +138,9 @@ def _newcomers(port: int, busy: int, requests: int, newcomers: int) -> None:
         return fd
 
     def serve(until: float) -> None:
-        """Ask again whenever all is answered, until nobody waits for a first answer and the time is over."""
+        """Ask again whenever all is answered, until nobody waits for a first answer and the time is
+        over.
+        """
         while waiting or perf_counter() < until:
             for fd, event in poll.poll():
                 sock = socks[fd]

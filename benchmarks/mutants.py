@@ -1,8 +1,10 @@
-"""``python -m benchmarks.mutants``: break the code in small ways, one at a time, and say which breaks no test notices.
+"""``python -m benchmarks.mutants``: break the code in small ways, one at a time, and say which
+breaks no test notices.
 
-All tests of a module are collected once. Each mutant is then put into a forked copy of this program, where they run until the
-first that fails: the quick ones first, and before them those that have noticed most mutants so far. A mutant that no test fails
-for has survived: either a test is missing, or the change makes no difference, and ``mutants.toml`` says why.
+All tests of a module are collected once. Each mutant is then put into a forked copy of this
+program, where they run until the first that fails: the quick ones first, and before them those that
+have noticed most mutants so far. A mutant that no test fails for has survived: either a test is
+missing, or the change makes no difference, and ``mutants.toml`` says why.
 """
 
 import argparse
@@ -94,23 +96,42 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """The modules that are broken, and the tests that should notice."""
 
-_PYTEST: Final = ("-q", "-x", "--no-header", "-m", "not no_cover", "-p", "no:cacheprovider", "-p", "no:xdist")
+_PYTEST: Final = (
+    "-q",
+    "-x",
+    "--no-header",
+    "-m",
+    "not no_cover",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+)
 _PATIENCE: Final = 4.0
-"""Seconds that any test may take, beside ten times what it takes with the module as it is, and beside waiting for a processor."""
+"""Seconds that any test may take, beside ten times what it takes with the module as it is, and
+beside waiting for a processor.
+"""
 
 
-# -- putting one in its place ----------------------------------------------------------------------------------------------
+# -- putting one in its place ----------------------------------------------------------------------
 
 
 def install(module: str, original: str, changed: str) -> bool:
-    """Give the functions of a module that is imported already the code that they have in another version of it.
+    """Give the functions of a module that is imported already the code that they have in another
+    version of it.
 
     Returns False if that cannot be done: then the module has to be imported anew.
     """
     path = str(ROOT / module)
-    pairs = zip(_codes(compile(original, path, "exec")), _codes(compile(changed, path, "exec")), strict=True)
+    pairs = zip(
+        _codes(compile(original, path, "exec")), _codes(compile(changed, path, "exec")), strict=True
+    )
     # Where nothing is changed, the code stays: there are those who know it by its identity.
-    new = {(old.co_qualname, old.co_firstlineno): code for old, code in pairs if _does(old) != _does(code)}
+    new = {
+        (old.co_qualname, old.co_firstlineno): code
+        for old, code in pairs
+        if _does(old) != _does(code)
+    }
     # What was frozen meanwhile, by a test or by who runs them, is not among the objects.
     gc.unfreeze()
     found = set()
@@ -131,7 +152,9 @@ def install(module: str, original: str, changed: str) -> bool:
 
 def _does(code: CodeType) -> tuple[Any, ...]:
     """What a function does, wherever its lines are."""
-    inside = [_does(one) if isinstance(one, CodeType) else (type(one), one) for one in code.co_consts]
+    inside = [
+        _does(one) if isinstance(one, CodeType) else (type(one), one) for one in code.co_consts
+    ]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, inside
 
 
@@ -169,17 +192,23 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._name = mutant.module.removesuffix(".py").replace("/", ".")
         self._mutant = mutant
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:
             return None
-        return importlib.machinery.ModuleSpec(fullname, _Broken(self._mutant), origin=str(ROOT / self._mutant.module))
+        return importlib.machinery.ModuleSpec(
+            fullname, _Broken(self._mutant), origin=str(ROOT / self._mutant.module)
+        )
 
 
-# -- trying them -----------------------------------------------------------------------------------------------------------
+# -- trying them -----------------------------------------------------------------------------------
 
 
 class Trials:
-    """Collects the tests of one module, as a plug-in of pytest, and tries mutants instead of running them."""
+    """Collects the tests of one module, as a plug-in of pytest, and tries mutants instead of
+    running them.
+    """
 
     def __init__(self, module: str, mutants: Sequence[Mutant], until: float, output: int) -> None:
         self._module = module
@@ -206,7 +235,9 @@ class Trials:
         as_it_is = Mutant(self._module, 0, "module", "nothing", self._source, True)
         failed = self._try(session, as_it_is, range(len(session.items)))
         if failed is not None:
-            raise pytest.UsageError(f"{session.items[failed].nodeid} fails with {self._module} as it is")
+            raise pytest.UsageError(
+                f"{session.items[failed].nodeid} fails with {self._module} as it is"
+            )
         for mutant in self._mutants:
             if time.monotonic() > self._until:
                 break
@@ -235,7 +266,9 @@ class Trials:
         return failed is not None
 
     def _try(self, session: pytest.Session, mutant: Mutant, order: Sequence[int]) -> int | None:
-        """Which test fails with a mutant, or takes too long; -1 if it cannot be put in place like this."""
+        """Which test fails with a mutant, or takes too long; -1 if it cannot be put in place like
+        this.
+        """
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -281,7 +314,9 @@ class Trials:
                     return -1
                 now = time.monotonic()
                 if is_first and current >= 0:
-                    self._took[current] = max(0.0, now - begun - (_waited_for_processor(pid) - waited))
+                    self._took[current] = max(
+                        0.0, now - begun - (_waited_for_processor(pid) - waited)
+                    )
                 if line == b"failed":
                     return current
                 if line == b"passed":
@@ -313,7 +348,12 @@ def _fails_when_imported(mutant: Mutant, limit: float) -> bool:
     command = [sys.executable, "-m", "benchmarks.mutants", mutant.module, "--only", mutant.name]
     try:
         ran = subprocess.run(
-            command, cwd=ROOT, timeout=limit, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            cwd=ROOT,
+            timeout=limit,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return True
@@ -325,7 +365,7 @@ def _run_imported(mutant: Mutant) -> int:
     return int(pytest.main([*_PYTEST, *TESTS[mutant.module]]))
 
 
-# -- the program -----------------------------------------------------------------------------------------------------------
+# -- the program -----------------------------------------------------------------------------------
 
 
 class Explained:
@@ -347,9 +387,13 @@ def explained() -> dict[str, Explained]:
 
 def page(known: Mapping[str, Explained]) -> str:
     """What ``docs/design.md`` shows of that."""
-    rows = ["| module | mutants | tried | a test notices | no test notices |", "|---|---:|---:|---:|---:|"]
+    rows = [
+        "| module | mutants | tried | a test notices | no test notices |",
+        "|---|---:|---:|---:|---:|",
+    ]
     rows += [
-        f"| `{name}` | {one.made} | {one.tried} | {one.killed} | {len(one.survived)} |" for name, one in known.items()
+        f"| `{name}` | {one.made} | {one.tried} | {one.killed} | {len(one.survived)} |"
+        for name, one in known.items()
     ]
     rows += ["", "| in | what is changed, and no test notices | because |", "|---|---|---|"]
     for name, one in known.items():
@@ -361,13 +405,26 @@ def page(known: Mapping[str, Explained]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="files to break (default: all that are listed here)")
+    parser.add_argument(
+        "modules", nargs="*", help="files to break (default: all that are listed here)"
+    )
     parser.add_argument("--minutes", type=float, default=120.0, help="when to stop (default: 120)")
-    parser.add_argument("--sample", type=int, help="how many mutants of each module to try (default: all)")
+    parser.add_argument(
+        "--sample", type=int, help="how many mutants of each module to try (default: all)"
+    )
     parser.add_argument("--lines", help="only those that begin in these lines, such as 100-120")
-    parser.add_argument("--seed", type=int, default=0, help="which ones a sample holds, and in which order they come")
-    parser.add_argument("--only", help="the name of one mutant; the tests then say what they notice")
-    parser.add_argument("--page", action="store_true", help="only write what is known into docs/design.md")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="which ones a sample holds, and in which order they come",
+    )
+    parser.add_argument(
+        "--only", help="the name of one mutant; the tests then say what they notice"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="only write what is known into docs/design.md"
+    )
     chosen = parser.parse_args(arguments)
     unknown = [module for module in chosen.modules if module not in TESTS]
     if unknown:
@@ -381,7 +438,9 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["HYPOTHESIS_PROFILE"] = "unshrunk"
     modules = chosen.modules or list(TESTS)
     if chosen.only:
-        [mutant] = [one for module in modules for one in _made(module, chosen) if one.name == chosen.only]
+        [mutant] = [
+            one for module in modules for one in _made(module, chosen) if one.name == chosen.only
+        ]
         return _run_imported(mutant)
     until = time.monotonic() + 60 * chosen.minutes
     return max(_in_a_copy(module, chosen, until) for module in modules)
@@ -420,7 +479,8 @@ def _try_all(module: str, chosen: argparse.Namespace, until: float) -> int:
         return 2
     tried = len(trials.killed) + len(trials.survived)
     trials.say(
-        f"{module}: {tried} of {len(made)} mutants tried, {len(trials.killed)} killed, {len(trials.survived)} survived,"
+        f"{module}: {tried} of {len(made)} mutants tried, {len(trials.killed)} killed, "
+        f"{len(trials.survived)} survived,"
         f" {len(made) - len(trials._mutants)} explained ({time.monotonic() - began:.0f} s)"
     )
     return 1 if trials.survived else 0

@@ -1,4 +1,6 @@
-"""Mutants: a module with one small change, such as a comparison turned round, a number off by one, a statement left out."""
+"""Mutants: a module with one small change, such as a comparison turned round, a number off by one,
+a statement left out.
+"""
 
 import ast
 from collections import Counter
@@ -19,11 +21,15 @@ class Mutant:
     where: str
     """The function or class that it is in."""
     change: str
-    """What is changed into what; with a number, if the same change can be made there more than once."""
+    """What is changed into what; with a number, if the same change can be made there more than
+    once.
+    """
     source: str
     """The whole module with the change in it."""
     is_inside: bool
-    """Whether the change is in the body of a function: then nothing else is changed by it when the module is imported."""
+    """Whether the change is in the body of a function: then nothing else is changed by it when the
+    module is imported.
+    """
 
     @property
     def name(self) -> str:
@@ -75,19 +81,29 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
         seen[where, change] += 1
         if seen[where, change] > 1:
             change += f" ({seen[where, change]})"
-        made.append(Mutant(module, node.lineno, where, change, source[:begin] + text + source[end:], is_inside))
+        made.append(
+            Mutant(
+                module, node.lineno, where, change, source[:begin] + text + source[end:], is_inside
+            )
+        )
     return made
 
 
 def _place(scopes: list[_Scope], node: Any) -> tuple[str, bool]:
     """The names around a node, and whether it is in the body of a function."""
-    around = [one for one in scopes if one is not node and one.body[0].lineno <= node.lineno <= (one.end_lineno or 0)]
+    around = [
+        one
+        for one in scopes
+        if one is not node and one.body[0].lineno <= node.lineno <= (one.end_lineno or 0)
+    ]
     is_inside = any(not isinstance(one, ast.ClassDef) for one in around)
     return ".".join(one.name for one in around) or "module", is_inside
 
 
 def _mutable(tree: ast.AST) -> Iterator[Any]:
-    """The nodes that do something when the program runs: no annotations, documentation, names of slots or exports."""
+    """The nodes that do something when the program runs: no annotations, documentation, names of
+    slots or exports.
+    """
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
             continue
@@ -115,16 +131,18 @@ def _says_nothing(node: ast.AST) -> bool:
 
 def _changes(node: ast.AST) -> Iterator[str]:
     match node:
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARED:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
+            type(operator) in _COMPARED
+        ):
             yield ast.unparse(ast.Compare(left, [_COMPARED[type(operator)]()], [right]))
         case ast.BoolOp(op=operator, values=values):
             other = ast.Or() if isinstance(operator, ast.And) else ast.And()
             yield ast.unparse(ast.BoolOp(other, values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield ast.unparse(operand)
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _COMPUTED and not _is_text(
-            left, right
-        ):
+        case ast.BinOp(left=left, op=operator, right=right) if type(
+            operator
+        ) in _COMPUTED and not _is_text(left, right):
             yield ast.unparse(ast.BinOp(left, _COMPUTED[type(operator)](), right))
         case ast.AugAssign(target=target, op=operator, value=value) if type(operator) in _COMPUTED:
             yield ast.unparse(ast.AugAssign(target, _COMPUTED[type(operator)](), value))
@@ -148,7 +166,9 @@ def _changes(node: ast.AST) -> Iterator[str]:
 
 
 def _tests(tree: ast.AST) -> Iterator[tuple[Any, str]]:
-    """What is tested as it is, by being something or nothing: it has no operator that could be turned round."""
+    """What is tested as it is, by being something or nothing: it has no operator that could be
+    turned round.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not _says_nothing(node):
             for part in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
@@ -162,7 +182,8 @@ def _is_none(value: ast.expr) -> bool:
 
 def _is_text(*operands: ast.expr) -> bool:
     return any(
-        isinstance(one, ast.JoinedStr) or (isinstance(one, ast.Constant) and isinstance(one.value, str))
+        isinstance(one, ast.JoinedStr)
+        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
         for one in operands
     )
 

@@ -1,4 +1,6 @@
-"""What the documentation says about figures, made from what a run has kept: tables, drawings, what is lost and what is missed."""
+"""What the documentation says about figures, made from what a run has kept: tables, drawings, what
+is lost and what is missed.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,7 +118,10 @@ GROUPS = (
 def publish(kind: str, content: Content, directory: Path) -> list[Path]:
     """Write the page ``kind`` with its drawings, and beside it the figures that it was made from."""
     made = {"peers": peers, "goals": goals, "growth": growth, "profiles": profiles}[kind](content)
-    kept = {**content, "cases": {name: _without_rounds(case) for name, case in content["cases"].items()}}
+    kept = {
+        **content,
+        "cases": {name: _without_rounds(case) for name, case in content["cases"].items()},
+    }
     made[f"{kind}.json"] = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
@@ -131,9 +136,14 @@ def _without_rounds(case: Content) -> Content:
 def _about(content: Content) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
     busy = content["load"][0] > content["processors"]
-    warning = " **The machine was busy with other work: do not trust what has threads or sockets.**" if busy else ""
+    warning = (
+        " **The machine was busy with other work: do not trust what has threads or sockets.**"
+        if busy
+        else ""
+    )
     return (
-        f"Measured on {content['at'][:10]}: {content['machine']}, {content['processors']} processors, load "
+        f"Measured on {content['at'][:10]}: {content['machine']}, {content['processors']} "
+        "processors, load "
         f"{content['load'][0]:.1f} at the end; CPython {content['python']}; {versions}.{warning}"
     )
 
@@ -147,7 +157,7 @@ def _written_by(command: str) -> str:
     return f"<!-- Written by `make {command}`. -->\n"
 
 
-# -- peers -------------------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 def peers(content: Content) -> dict[str, str]:
@@ -159,14 +169,22 @@ def peers(content: Content) -> dict[str, str]:
         rows = [(shown, times) for shown, times in found if times]
         if not rows:
             continue
-        series = [peer for peer in group.peers if any(dot.series == peer for _, times in rows for dot in times)]
+        series = [
+            peer
+            for peer in group.peers
+            if any(dot.series == peer for _, times in rows for dot in times)
+        ]
         name = f"peers-{group.name}.svg"
         made[name] = dots(group.heading, [(shown.title, times) for shown, times in rows], series)
         page += [f"### {group.heading}", "", f"![{group.heading}](performance/{name})", ""]
         page += [*_peer_table(content, rows, series), ""]
     page += ["### Where others are cheaper", "", *_losses(content), ""]
     if content.get("failed"):
-        page += ["Gave no figures in this run: " + "; ".join(f"{k} ({v})" for k, v in content["failed"].items()), ""]
+        page += [
+            "Gave no figures in this run: "
+            + "; ".join(f"{k} ({v})" for k, v in content["failed"].items()),
+            "",
+        ]
     made["peers.md"] = "\n".join(page)
     return made
 
@@ -187,7 +205,9 @@ def _times(content: Content, shown: Shown, peers: Sequence[str]) -> list[Dot]:
     ]
 
 
-def _peer_table(content: Content, rows: Sequence[tuple[Shown, list[Dot]]], series: Sequence[str]) -> Iterator[str]:
+def _peer_table(
+    content: Content, rows: Sequence[tuple[Shown, list[Dot]]], series: Sequence[str]
+) -> Iterator[str]:
     yield "| work | ergo_py | " + " | ".join(series) + " |"
     yield "|---" * (len(series) + 2) + "|"
     for shown, times in rows:
@@ -195,7 +215,11 @@ def _peer_table(content: Content, rows: Sequence[tuple[Shown, list[Dot]]], serie
         unit = _unit(content["cases"][shown.case]["unit"], shown.line)
         cells = {dot.series: _cell(dot) for dot in times}
         ours = f"{line['value']:.3g} {unit}{_margin(line['spread'])}"
-        yield f"| {shown.title} | {ours} | " + " | ".join(cells.get(name, "") for name in series) + " |"
+        yield (
+            f"| {shown.title} | {ours} | "
+            + " | ".join(cells.get(name, "") for name in series)
+            + " |"
+        )
 
 
 def _cell(dot: Dot) -> str:
@@ -221,7 +245,7 @@ def _losses(content: Content) -> Iterator[str]:
                 yield f"- *{shown.title}*: ergo_py costs {', '.join(found)}. {reason}".rstrip()
 
 
-# -- goals -------------------------------------------------------------------------------------------------------------
+# -- goals -----------------------------------------------------------------------------------------
 
 
 def goals(content: Content) -> dict[str, str]:
@@ -249,7 +273,14 @@ def _goal_row(case: str, unit: str, line: str, goal: Content) -> str:
     of = f"× {goal['of']}" if goal["of"] else _unit(unit, line)
     reason = "" if goal["met"] else why(GOALS, case, line, goal["of"])
     mark = "met" if goal["met"] else "**not met**"
-    cells = [goal["name"], f"{case}: {line}", f"{goal['most']:.3g} {of}", f"{goal['is']:.3g}", mark, reason]
+    cells = [
+        goal["name"],
+        f"{case}: {line}",
+        f"{goal['most']:.3g} {of}",
+        f"{goal['is']:.3g}",
+        mark,
+        reason,
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -259,7 +290,7 @@ def _rank(name: str) -> tuple[int, int, str]:
     return (0, int(number), "") if name[:1] == "G" and number.isdigit() else (1, 0, name)
 
 
-# -- growth ------------------------------------------------------------------------------------------------------------
+# -- growth ----------------------------------------------------------------------------------------
 
 
 def growth(content: Content) -> dict[str, str]:
@@ -273,19 +304,31 @@ def growth(content: Content) -> dict[str, str]:
             most = figures["goals"][0]
             first, tenfold = ratio["1×"], ratio["10×"]
             rows.append(
-                (f"{case}: {line}", [Dot("10×", first / tenfold), Dot("100×", first, figures["spreads"]["1×"])])
+                (
+                    f"{case}: {line}",
+                    [Dot("10×", first / tenfold), Dot("100×", first, figures["spreads"]["1×"])],
+                )
             )
-            mark = "no worse than linear" if most["met"] else f"**grows.** {why(GROWTH, case, line, '')}".strip()
+            mark = (
+                "no worse than linear"
+                if most["met"]
+                else f"**grows.** {why(GROWTH, case, line, '')}".strip()
+            )
             cost = f"{figures['value'] / first:.3g} {found['unit']}"
-            page.append(f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |")
+            page.append(
+                f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |"
+            )
     ends = ("cheaper when there is more", "dearer when there is more")
     drawing = dots(
-        "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×", rows, ("10×", "100×"), ends
+        "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×",
+        rows,
+        ("10×", "100×"),
+        ends,
     )
     return {"growth.md": "\n".join([*page, ""]), "growth.svg": drawing}
 
 
-# -- profiles ----------------------------------------------------------------------------------------------------------
+# -- profiles --------------------------------------------------------------------------------------
 
 _WORTH_A_ROW = 0.03
 """The share of a path that a function must take, before or now, to be named."""
@@ -296,14 +339,26 @@ def profiles(content: Content) -> dict[str, str]:
     page = [_written_by("profile"), _about(content), ""]
     for title, taken in content["cases"].items():
         labels = [label for label in ("before", "now") if label in taken]
-        named = dict.fromkeys(place for label in ("now", *labels) for place in taken[label]["shares"])
+        named = dict.fromkeys(
+            place for label in ("now", *labels) for place in taken[label]["shares"]
+        )
         worth = [
-            place for place in named if any(taken[label]["shares"].get(place, 0.0) >= _WORTH_A_ROW for label in labels)
+            place
+            for place in named
+            if any(taken[label]["shares"].get(place, 0.0) >= _WORTH_A_ROW for label in labels)
         ]
         page += [f"| {title}, µs | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
         page += [_profile_row("**all of it**", [taken[label]["cost"] for label in labels])]
-        page += [_profile_row(place, [_own_time(taken[label], [place]) for label in labels]) for place in worth]
-        page += [_profile_row("all others", [_own_time(taken[label], named.keys() - worth) for label in labels]), ""]
+        page += [
+            _profile_row(place, [_own_time(taken[label], [place]) for label in labels])
+            for place in worth
+        ]
+        page += [
+            _profile_row(
+                "all others", [_own_time(taken[label], named.keys() - worth) for label in labels]
+            ),
+            "",
+        ]
     return {"profiles.md": "\n".join(page)}
 
 

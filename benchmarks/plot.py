@@ -58,8 +58,10 @@ def _scale(values: Sequence[float], start: float, end: float) -> _Scale:
 def _svg(height: float, title: str, parts: Sequence[str]) -> str:
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" '
-            f'height="{height:.0f}" font-family="sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:.0f}" '
+            f'width="{_WIDTH}" '
+            f'height="{height:.0f}" font-family="sans-serif" font-size="12" role="img" '
+            f'aria-label="{escape(title)}">',
             f"<title>{escape(title)}</title>",
             # A ground of its own: the page behind it may be dark.
             '<rect width="100%" height="100%" rx="6" fill="#ffffff"/>',
@@ -96,7 +98,9 @@ def dots(
     series: Sequence[str],
     ends: tuple[str, str] = ("cheaper than ergo_py", "dearer than ergo_py"),
 ) -> str:
-    """One row for each piece of work, one dot in it for each of the series; 1 is marked, ``ends`` say what lies on either side."""
+    """One row for each piece of work, one dot in it for each of the series; 1 is marked, ``ends``
+    say what lies on either side.
+    """
     left = 20 + 6.2 * max((len(label) for label, _ in rows), default=0)
     colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(series)}
     scale = _scale([dot.value for _, found in rows for dot in found], left, _WIDTH - _RIGHT)
@@ -105,17 +109,30 @@ def dots(
     parts = [*_legend(series, colours)]
     for power in scale.decades:
         x = scale.at(10.0**power)
-        parts += [_line(x, _TOP - 6, x, bottom, "#999999" if power == 0 else "#e4e4e4", 1.5 if power == 0 else 1)]
+        parts += [
+            _line(
+                x,
+                _TOP - 6,
+                x,
+                bottom,
+                "#999999" if power == 0 else "#e4e4e4",
+                1.5 if power == 0 else 1,
+            )
+        ]
         parts += [_text(x, _TOP - 12, _decade(power), "middle", "#777777")]
     for number, (label, found) in enumerate(rows):
         y = _TOP + step * (number + 0.5)
-        parts += [_text(left - 12, y + 4, label, "end"), _line(left, y, _WIDTH - _RIGHT, y, "#f2f2f2")]
+        parts += [
+            _text(left - 12, y + 4, label, "end"),
+            _line(left, y, _WIDTH - _RIGHT, y, "#f2f2f2"),
+        ]
         for dot in found:
             colour = colours[dot.series]
             low, high = dot.value * max(0.01, 1 - dot.spread / 2), dot.value * (1 + dot.spread / 2)
             parts += [_line(scale.at(low), y, scale.at(high), y, colour, 2)]
             parts += [
-                f'<circle cx="{scale.at(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" fill-opacity="0.85">'
+                f'<circle cx="{scale.at(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="{colour}" '
+                'fill-opacity="0.85">'
                 f"<title>{escape(f'{label}: {dot.series} {dot.value:.2f}×')}</title></circle>"
             ]
     parts += [_text(left, bottom + 22, f"← {ends[0]}", colour="#777777")]

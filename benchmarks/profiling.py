@@ -1,8 +1,10 @@
-"""``python -m benchmarks.profiling``: where the time of the hot paths goes, and where it went before.
+"""``python -m benchmarks.profiling``: where the time of the hot paths goes, and where it went
+before.
 
-Each path is run by itself under py-spy, which looks at the program from outside several hundred times a second and so leaves it
-as it is. What is shown is own time in microseconds for one piece of work: the share of the samples that fell into a function, of
-what the work costs when nobody looks. With ``--before COMMIT`` the package as it was then is measured in turns with it.
+Each path is run by itself under py-spy, which looks at the program from outside several hundred
+times a second and so leaves it as it is. What is shown is own time in microseconds for one piece of
+work: the share of the samples that fell into a function, of what the work costs when nobody looks.
+With ``--before COMMIT`` the package as it was then is measured in turns with it.
 """
 
 import argparse
@@ -62,11 +64,12 @@ PATHS = (
 )
 
 
-# -- what the samples say ----------------------------------------------------------------------------------------------
+# -- what the samples say --------------------------------------------------------------------------
 
 
 def place(frame: str) -> str:
-    """Whose time a sample is: a function of ours by its name, all others by the package they belong to.
+    """Whose time a sample is: a function of ours by its name, all others by the package they belong
+    to.
 
     A frame is ``function (file:line)``, as py-spy writes it.
     """
@@ -85,7 +88,9 @@ def place(frame: str) -> str:
 
 
 def attribute(samples: str) -> dict[str, float]:
-    """The share of each place, from the lines ``frame;frame;frame count``; the last frame is where the program was."""
+    """The share of each place, from the lines ``frame;frame;frame count``; the last frame is where
+    the program was.
+    """
     counts: Counter[str] = Counter()
     for line in samples.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -98,7 +103,7 @@ def attribute(samples: str) -> dict[str, float]:
     return {where: count / total for where, count in counts.most_common()}
 
 
-# -- taking them -------------------------------------------------------------------------------------------------------
+# -- taking them -----------------------------------------------------------------------------------
 
 
 def _case(path: HotPath) -> Case:
@@ -116,8 +121,21 @@ def _work(path: HotPath, seconds: float) -> None:
 
 
 def _run(path: HotPath, package: Path, seconds: float, *profiler: str) -> float:
-    command = [sys.executable, "-P", "-m", "benchmarks.profiling", "--work", path.title, "--seconds", str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "benchmarks.profiling",
+        "--work",
+        path.title,
+        "--seconds",
+        str(seconds),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{package}{os.pathsep}{ROOT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     with tempfile.TemporaryDirectory() as elsewhere:
         done = subprocess.run(
             [*profiler, *command],
@@ -129,18 +147,37 @@ def _run(path: HotPath, package: Path, seconds: float, *profiler: str) -> float:
             timeout=300 + 10 * seconds,
         )
     # The profiler has its own words to say on the same stream.
-    return next(float(line.removeprefix(_SAYS)) for line in done.stdout.splitlines() if line.startswith(_SAYS))
+    return next(
+        float(line.removeprefix(_SAYS))
+        for line in done.stdout.splitlines()
+        if line.startswith(_SAYS)
+    )
 
 
 def _shares(path: HotPath, package: Path, seconds: float) -> dict[str, float]:
     with tempfile.NamedTemporaryFile() as kept:
         spy = Path(sys.executable).with_name("py-spy")
-        _run(path, package, seconds, str(spy), "record", "-f", "raw", "-r", str(_RATE), "-o", kept.name, "--")
+        _run(
+            path,
+            package,
+            seconds,
+            str(spy),
+            "record",
+            "-f",
+            "raw",
+            "-r",
+            str(_RATE),
+            "-o",
+            kept.name,
+            "--",
+        )
         return attribute(Path(kept.name).read_text(encoding="utf-8"))
 
 
 def _profile(path: HotPath, packages: Mapping[str, Path], seconds: float) -> dict[str, Any]:
-    """The cheapest of several turns, in which all packages are tried: what disturbs one of them then disturbs the others, too."""
+    """The cheapest of several turns, in which all packages are tried: what disturbs one of them
+    then disturbs the others, too.
+    """
     costs: dict[str, list[float]] = {label: [] for label in packages}
     for _ in range(_TURNS):
         for label, package in packages.items():
@@ -157,7 +194,10 @@ def _as_it_was(commit: str) -> Iterator[Path]:
     kept = subprocess.run(
         ["git", "-C", str(ROOT), "archive", commit, "ergo_py"], check=True, capture_output=True
     ).stdout
-    with tempfile.TemporaryDirectory() as directory, tarfile.open(fileobj=io.BytesIO(kept)) as archive:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        tarfile.open(fileobj=io.BytesIO(kept)) as archive,
+    ):
         archive.extractall(directory, filter="data")
         yield Path(directory)
 
@@ -165,7 +205,9 @@ def _as_it_was(commit: str) -> Iterator[Path]:
 def _profiles(chosen: argparse.Namespace) -> Mapping[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     packages = {"now": ROOT}
-    paths = [path for path in PATHS if not chosen.only or any(word in path.title for word in chosen.only)]
+    paths = [
+        path for path in PATHS if not chosen.only or any(word in path.title for word in chosen.only)
+    ]
 
     with _as_it_was(chosen.before) if chosen.before else nullcontext() as before:
         if before is not None:
@@ -179,17 +221,31 @@ def _profiles(chosen: argparse.Namespace) -> Mapping[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiling", description=__doc__)
-    parser.add_argument("--before", metavar="COMMIT", help="also profile the package as it was then")
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long each path is looked at (default: 4)")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="paths with NAME; writes no page")
+    parser.add_argument(
+        "--before", metavar="COMMIT", help="also profile the package as it was then"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="how long each path is looked at (default: 4)"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="paths with NAME; writes no page",
+    )
     parser.add_argument("--page", type=Path, metavar="DIRECTORY", help="where the page goes")
-    parser.add_argument("--from", type=Path, metavar="JSON", dest="kept", help="profile nothing: use what was kept")
+    parser.add_argument(
+        "--from", type=Path, metavar="JSON", dest="kept", help="profile nothing: use what was kept"
+    )
     parser.add_argument("--work", metavar="NAME", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.work:
         _work(next(path for path in PATHS if path.title == chosen.work), chosen.seconds)
         return 0
-    content = json.loads(chosen.kept.read_text(encoding="utf-8")) if chosen.kept else _profiles(chosen)
+    content = (
+        json.loads(chosen.kept.read_text(encoding="utf-8")) if chosen.kept else _profiles(chosen)
+    )
     for title, taken in content["cases"].items():
         print(f"\n{title}")
         for label, profile in taken.items():

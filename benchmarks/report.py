@@ -33,7 +33,11 @@ def _lines(cases: Sequence[Case], measured: Measurements) -> Iterator[str]:
         noise.append(spread(reference))
         yield ""
         yield f"{case.name}: {case.about}"
-        yield f"{'':30}{'here':>10}" + "".join(f"{f'x {name}':>9}" for name in _COLUMNS) + f"{'spread':>8}  goals"
+        yield (
+            f"{'':30}{'here':>10}"
+            + "".join(f"{f'x {name}':>9}" for name in _COLUMNS)
+            + f"{'spread':>8}  goals"
+        )
         for row in evaluate(case, rounds):
             verdicts += [(goal.is_dream, reached) for goal, _, reached in row.verdicts]
             yield _line(case, row)
@@ -53,7 +57,9 @@ def _lines(cases: Sequence[Case], measured: Measurements) -> Iterator[str]:
 
 
 def _line(case: Case, row: Row) -> str:
-    ratios = "".join(f"{row.ratios[name]:9.2f}" if name in row.ratios else f"{'':9}" for name in _COLUMNS)
+    ratios = "".join(
+        f"{row.ratios[name]:9.2f}" if name in row.ratios else f"{'':9}" for name in _COLUMNS
+    )
     goals = "; ".join(
         ("dream: " if goal.is_dream else "")
         + f"{goal.name} <= {goal.most:.3g}{f' {goal.of}' if goal.of else f' {case.unit}'.rstrip()} "

@@ -1,9 +1,12 @@
-"""``python -m benchmarks.soak``: everything at once, for a long time, with crashes, kills, slow peers and full mailboxes.
+"""``python -m benchmarks.soak``: everything at once, for a long time, with crashes, kills, slow
+peers and full mailboxes.
 
-What is done, and in which order, follows from the seed; how it falls together in time does not. Every few seconds nothing more is
-done until all is at rest, and then the books must balance: every letter was handled, or became a dead letter, or was dropped and
-counted; every call has ended; nobody is missing and nobody is left over. Threads, descriptors and memory must not grow, and a
-bystander must have been answered in time all along. The status is 1 if anything of that does not hold.
+What is done, and in which order, follows from the seed; how it falls together in time does not.
+Every few seconds nothing more is done until all is at rest, and then the books must balance: every
+letter was handled, or became a dead letter, or was dropped and counted; every call has ended;
+nobody is missing and nobody is left over. Threads, descriptors and memory must not grow, and a
+bystander must have been answered in time all along. The status is 1 if anything of that does not
+hold.
 """
 
 import argparse
@@ -32,10 +35,14 @@ from .soak_world import Books, Letter, OnPurpose, World, directory, letter, open
 __all__ = ["Soak", "main", "soak"]
 
 PATIENCE = 60.0
-"""Seconds within which all must have come to rest. Much longer than it takes: only what never rests is a fault."""
+"""Seconds within which all must have come to rest. Much longer than it takes: only what never rests
+is a fault.
+"""
 SPARE_MEMORY = 24 * 2**20
 SPARE_THREADS = 45
-"""Idle worker threads of trio's, which come and go as they like: at most 40, and some of ours on the way out."""
+"""Idle worker threads of trio's, which come and go as they like: at most 40, and some of ours on
+the way out.
+"""
 SPARE_FILES = 8
 
 
@@ -63,7 +70,7 @@ class Soak:
     def books(self) -> Books:
         return self.world.books
 
-    # -- what is done ------------------------------------------------------------------------------------------------
+    # -- what is done ------------------------------------------------------------------------------
 
     def act(self, nursery: trio.Nursery) -> None:
         """Begin one thing, chosen by the seed."""
@@ -98,7 +105,9 @@ class Soak:
         # Drawn now: what a task draws would depend on when it is its turn.
         nursery.start_soon(self._guarded, chosen, random.Random(self.random.random()))
 
-    async def _guarded(self, act: Callable[[random.Random], Awaitable[None]], chance: random.Random) -> None:
+    async def _guarded(
+        self, act: Callable[[random.Random], Awaitable[None]], chance: random.Random
+    ) -> None:
         self._busy += 1
         try:
             with trio.move_on_after(PATIENCE) as scope:
@@ -106,7 +115,8 @@ class Soak:
             if scope.cancelled_caught:
                 self.violations.append(f"{act.__name__} did not end within {PATIENCE:g} s")
         except (ErgoError, OnPurpose, OSError, trio.TooSlowError, trio.BrokenResourceError):
-            # Expected refusals: a peer that is gone, a mailbox that is full, somebody who is coming back.
+            # Expected refusals: a peer that is gone, a mailbox that is full, somebody who is coming
+            # back.
             self.books.note("refusals")
         finally:
             self._busy -= 1
@@ -169,7 +179,9 @@ class Soak:
     async def ask_a_thread(self, chance: random.Random) -> None:
         to = chance.choice(self.world.mortals)
         await self._asked(
-            lambda: trio.to_thread.run_sync(lambda: self.node.call_from_thread(to, "quickly", timeout=0.5))
+            lambda: trio.to_thread.run_sync(
+                lambda: self.node.call_from_thread(to, "quickly", timeout=0.5)
+            )
         )
 
     async def ask_a_service(self, chance: random.Random) -> None:
@@ -177,7 +189,9 @@ class Soak:
         await self._asked(lambda: service.call("quickly", timeout=1.0))
 
     async def ask_the_driver(self, chance: random.Random) -> None:
-        request = Invoke("fail") if chance.random() < 0.1 else Invoke("work", chance.random() * 0.01)
+        request = (
+            Invoke("fail") if chance.random() < 0.1 else Invoke("work", chance.random() * 0.01)
+        )
         await self._asked(lambda: self.node.call(self.world.driver, request, timeout=1.0))
 
     async def publish(self, chance: random.Random) -> None:
@@ -233,7 +247,7 @@ class Soak:
         else:
             self.node.kill(owner)
 
-    # -- peers -------------------------------------------------------------------------------------------------------
+    # -- peers -------------------------------------------------------------------------------------
 
     async def _connect(self, chance: random.Random) -> trio.SocketStream:
         port = self.world.ports[chance.choice(["tcp thread", "tcp task"])]
@@ -242,7 +256,9 @@ class Soak:
 
     async def talk(self, chance: random.Random) -> None:
         async with await self._connect(chance) as stream:
-            said = b"".join(b"%d\n" % chance.randint(0, 10**9) for _ in range(chance.randint(1, 50)))
+            said = b"".join(
+                b"%d\n" % chance.randint(0, 10**9) for _ in range(chance.randint(1, 50))
+            )
             heard = b""
             try:
                 await stream.send_all(said)
@@ -285,7 +301,7 @@ class Soak:
                 name = chance.choice(["udp thread", "udp task"])
                 sock.sendto(b"x" * chance.randint(0, 500), ("127.0.0.1", self.world.ports[name]))
 
-    # -- what must hold ----------------------------------------------------------------------------------------------
+    # -- what must hold ----------------------------------------------------------------------------
 
     async def watch_bystander(self) -> None:
         """Ask the bystander again and again."""
@@ -323,12 +339,16 @@ class Soak:
                 await trio.sleep(0.02)
         missing = {what: count for what, count in self._balance().items() if count}
         if missing:
-            self.violations.append(f"the books do not balance: {missing}, of {dict(self.books.counts)}")
+            self.violations.append(
+                f"the books do not balance: {missing}, of {dict(self.books.counts)}"
+            )
         now = self._inventory()
         if not self.home:
             self.home = now
         elif now != self.home:
-            other = {what: (self.home[what], now[what]) for what in now if now[what] != self.home[what]}
+            other = {
+                what: (self.home[what], now[what]) for what in now if now[what] != self.home[what]
+            }
             self.violations.append(f"not as it was before: {other}")
 
     async def _is_at_rest(self) -> bool:
@@ -365,15 +385,22 @@ class Soak:
         """Compare the last measure with one from when all had been warm for a while."""
         if len(self.measures) >= 3:
             first, last = self.measures[len(self.measures) // 3], self.measures[-1]
-            for what, spare in (("memory", SPARE_MEMORY), ("threads", SPARE_THREADS), ("files", SPARE_FILES)):
+            for what, spare in (
+                ("memory", SPARE_MEMORY),
+                ("threads", SPARE_THREADS),
+                ("files", SPARE_FILES),
+            ):
                 if first[what] is not None and last[what] - first[what] > spare:
                     self.violations.append(f"{what} have grown from {first[what]} to {last[what]}")
         left = self.node.info().threads_abandoned
         if left > self.most_left:
-            self.violations.append(f"{left} threads did not end when they were told to, and were left behind")
+            self.violations.append(
+                f"{left} threads did not end when they were told to, and were left behind"
+            )
         if self.latencies and self.quantile(0.99) > self.slowest:
             self.violations.append(
-                f"one in a hundred answers of the bystander took {self.quantile(0.99):.3f} s or more"
+                f"one in a hundred answers of the bystander took {self.quantile(0.99):.3f} s or "
+                "more"
             )
 
     def quantile(self, share: float) -> float:
@@ -405,16 +432,25 @@ class Soak:
 
 
 async def soak(
-    seconds: float, seed: int, pace: float, period: float, slowest: float, most_left: int = 0, least: int = 1
+    seconds: float,
+    seed: int,
+    pace: float,
+    period: float,
+    slowest: float,
+    most_left: int = 0,
+    least: int = 1,
 ) -> dict[str, Any]:
-    """Run for some time; ``pace`` is how many things are begun in a second, ``period`` how often all comes to rest.
+    """Run for some time; ``pace`` is how many things are begun in a second, ``period`` how often
+    all comes to rest.
 
     A machine that is too busy goes on until ``least`` things were begun.
     """
     began = time.monotonic()
     books, report = Books(), dict[str, Any]()
     with directory() as place:
-        async with open_node("soak@localhost", log_output="none", dead_letters=100, obituaries=20) as node:
+        async with open_node(
+            "soak@localhost", log_output="none", dead_letters=100, obituaries=20
+        ) as node:
             run = Soak(World(node, books, place), seed, slowest, most_left)
             await run.world.begin()
             await run.come_to_rest()
@@ -447,8 +483,10 @@ def show(report: dict[str, Any]) -> str:
     """The report for people."""
     counts, bystander = report["counts"], report["bystander"]
     lines = [
-        f"{report['seconds']} s, seed {report['seed']}: {sum(report['acts'].values())} acts, {report['rests']} rests",
-        f"letters: {counts.get('sent', 0)} sent, {counts.get('handled', 0)} handled, {counts.get('dead', 0)} dead,"
+        f"{report['seconds']} s, seed {report['seed']}: {sum(report['acts'].values())} acts, "
+        f"{report['rests']} rests",
+        f"letters: {counts.get('sent', 0)} sent, {counts.get('handled', 0)} handled, "
+        f"{counts.get('dead', 0)} dead,"
         f" {counts.get('refused', 0)} of them refused to their sender",
         f"calls: {counts.get('asked', 0)} asked, {counts.get('answered', 0)} answered,"
         f" {counts.get('answered with an error', 0)} ended with an error",
@@ -461,22 +499,35 @@ def show(report: dict[str, Any]) -> str:
     for measure in (report["measures"][0], report["measures"][-1]) if report["measures"] else ():
         used = "?" if measure["memory"] is None else f"{measure['memory'] / 2**20:.1f}"
         lines.append(
-            f"after {measure['letters']} letters: {used} MiB, {measure['threads']} threads, {measure['files']} descriptors"
+            f"after {measure['letters']} letters: {used} MiB, {measure['threads']} threads, "
+            f"{measure['files']} descriptors"
         )
-    lines += [f"VIOLATION: {one}" for one in report["violations"]] or ["nothing was lost, and nothing has grown"]
+    lines += [f"VIOLATION: {one}" for one in report["violations"]] or [
+        "nothing was lost, and nothing has grown"
+    ]
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
-    parser.add_argument("--seed", type=int, default=1, help="what is done, and in which order (default: 1)")
     parser.add_argument(
-        "--pace", type=float, default=100.0, help="how many things are begun in a second (default: 100)"
+        "--seed", type=int, default=1, help="what is done, and in which order (default: 1)"
     )
-    parser.add_argument("--period", type=float, default=5.0, help="seconds between two rests (default: 5)")
     parser.add_argument(
-        "--slowest", type=float, default=0.5, help="what 99 of 100 answers of the bystander may take, in seconds"
+        "--pace",
+        type=float,
+        default=100.0,
+        help="how many things are begun in a second (default: 100)",
+    )
+    parser.add_argument(
+        "--period", type=float, default=5.0, help="seconds between two rests (default: 5)"
+    )
+    parser.add_argument(
+        "--slowest",
+        type=float,
+        default=0.5,
+        help="what 99 of 100 answers of the bystander may take, in seconds",
     )
     parser.add_argument(
         "--most-left",
@@ -485,7 +536,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="how many threads may be left behind: on a machine that is too busy, some are",
     )
     parser.add_argument(
-        "--least", type=int, default=1, help="how many things are begun at least, however long that takes (default: 1)"
+        "--least",
+        type=int,
+        default=1,
+        help="how many things are begun at least, however long that takes (default: 1)",
     )
     parser.add_argument("--results", type=Path, help="a file for the report as JSON")
     chosen = parser.parse_args(arguments)

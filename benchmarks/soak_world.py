@@ -1,4 +1,6 @@
-"""What lives in the soak: a process of every kind, an owner of every meta-process, and the books that must balance."""
+"""What lives in the soak: a process of every kind, an owner of every meta-process, and the books
+that must balance.
+"""
 
 import os
 import signal
@@ -84,7 +86,9 @@ class OnPurpose(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that is accounted for: it is handled, or it becomes a dead letter, or it is dropped and counted."""
+    """A message that is accounted for: it is handled, or it becomes a dead letter, or it is dropped
+    and counted.
+    """
 
     slow: float = 0.0
     """Seconds that handling it takes."""
@@ -94,7 +98,9 @@ LETTERS: dict[str, type[Letter]] = {}
 
 
 def letter(to: str, slow: float = 0.0) -> Letter:
-    """A letter to somebody. A dead letter tells no more of it than its type, so there is a type for each receiver."""
+    """A letter to somebody. A dead letter tells no more of it than its type, so there is a type for
+    each receiver.
+    """
     if to not in LETTERS:
         LETTERS[to] = type(f"Letter to {to}", (Letter,), {"__slots__": ()})
     return LETTERS[to](slow)
@@ -189,7 +195,9 @@ class Threaded(Actor):
 
 
 class Gate(StateMachine):
-    """Takes letters while it is open, and puts them aside while it is shut, which is never for long."""
+    """Takes letters while it is open, and puts them aside while it is shut, which is never for
+    long.
+    """
 
     def __init__(self, books: Books) -> None:
         self.books = books
@@ -259,11 +267,13 @@ class Clerk(Actor):
             self.books.end(event.message.message_type, "dead")
 
 
-# -- owners of meta-processes ----------------------------------------------------------------------------------------------
+# -- owners of meta-processes ----------------------------------------------------------------------
 
 
 class Owner(Actor):
-    """Crashes when it is told to; all that it owns ends with it and is started again by its successor."""
+    """Crashes when it is told to; all that it owns ends with it and is started again by its
+    successor.
+    """
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -282,7 +292,11 @@ class Echo(Owner):
     async def init(self) -> None:
         reader: Any = "thread" if "thread" in self.name_here else "task"
         server = TCPServer(
-            reader=reader, framing=Delimiter(b"\n", keep=True), max_connections=200, linger=0.2, write_limit=2**16
+            reader=reader,
+            framing=Delimiter(b"\n", keep=True),
+            max_connections=200,
+            linger=0.2,
+            write_limit=2**16,
         )
         await self.spawn_meta(server, stop_timeout=2.0)
         self.world.ports[self.name_here] = server.local.port
@@ -330,7 +344,9 @@ class Files(Owner):
         path = self.path = self.world.directory / "log"
         self.written = 0
         self.writer = await self.spawn_meta(FileWriter(path))
-        await self.spawn_meta(FileReader(path, follow=True, from_end=True, missing_ok=True, interval=0.02, linger=0.1))
+        await self.spawn_meta(
+            FileReader(path, follow=True, from_end=True, missing_ok=True, interval=0.02, linger=0.1)
+        )
 
     async def serve(self, message: Any) -> None:
         match message:
@@ -403,7 +419,7 @@ class Customer(Actor):
         await self.shelf.call("quickly")
 
 
-# -- all of it -------------------------------------------------------------------------------------------------------------
+# -- all of it -------------------------------------------------------------------------------------
 
 
 class World:
@@ -455,15 +471,24 @@ class World:
             ChildSpec("pooled", Threaded, books, dispatcher=POOL("thread_group", 2), mailbox=KEEP),
             ChildSpec("first of a pod", Threaded, books, dispatcher=Pod("pod")),
             ChildSpec(
-                "second of a pod", Threaded, books, dispatcher=Pod("pod"), mailbox_size=20, overflow=Overflow.WAIT
+                "second of a pod",
+                Threaded,
+                books,
+                dispatcher=Pod("pod"),
+                mailbox_size=20,
+                overflow=Overflow.WAIT,
             ),
             ChildSpec("gate", Gate, books, mailbox=KEEP),
             ChildSpec("dropping", Worker, books, mailbox=DROP),
         ]
         self.supervisors.append(await node.supervise(others, **OFTEN))
         self.mortals += [child.name for child in others]
-        await node.spawn(Pool, PoolSpec(Worker, books, size=3, mailbox_size=50, **OFTEN), name="pool")
-        self.crowd = await node.supervise([ChildSpec("one", Worker, books)], strategy=SIMPLE_ONE_FOR_ONE, **OFTEN)
+        await node.spawn(
+            Pool, PoolSpec(Worker, books, size=3, mailbox_size=50, **OFTEN), name="pool"
+        )
+        self.crowd = await node.supervise(
+            [ChildSpec("one", Worker, books)], strategy=SIMPLE_ONE_FOR_ONE, **OFTEN
+        )
         owners = {
             "tcp thread": Echo,
             "tcp task": Echo,
@@ -475,19 +500,25 @@ class World:
             "calls": Calls,
         }
         self.owners = list(owners)
-        children = [ChildSpec(name, owner, self, name, backoff=quick) for name, owner in owners.items()]
+        children = [
+            ChildSpec(name, owner, self, name, backoff=quick) for name, owner in owners.items()
+        ]
         await node.supervise(children, **OFTEN)
         node.load_applications(
             Application("stock", [ChildSpec("shelf", Quick)]),
             Application(
-                "shop", SupervisorSpec([ChildSpec("customer", Customer, books)], **OFTEN), depends_on=["stock"]
+                "shop",
+                SupervisorSpec([ChildSpec("customer", Customer, books)], **OFTEN),
+                depends_on=["stock"],
             ),
         )
         await node.start_applications("shop")
         self.receivers = [*self.mortals, "pool", "customer", "nobody"]
 
     def missing(self) -> dict[str, int]:
-        """Letters that are neither handled, nor dead, nor dropped and counted, as the fate of their receiver's mailbox says."""
+        """Letters that are neither handled, nor dead, nor dropped and counted, as the fate of their
+        receiver's mailbox says.
+        """
         missing = Counter(self.books.missing)
         for handle in self.supervisors:
             for child in handle.children():

@@ -23,7 +23,10 @@ nitpick_ignore_regex = [("py:.*", r"(?!ergo_py\b).*"), ("py:class", r"ergo_py(\.
 
 myst_heading_anchors = 3
 
-autodoc_default_options = {"members": True, "inherited-members": "object,Exception,BaseException,Generic,tuple,Enum"}
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "object,Exception,BaseException,Generic,tuple,Enum",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -47,7 +50,9 @@ PUBLIC = {
 
 
 def lead_to_public_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Signatures name things by the module that defines them; the pages have them where users import them from."""
+    """Signatures name things by the module that defines them; the pages have them where users
+    import them from.
+    """
     if node.get("refdomain") != "py":
         return None
     name = PUBLIC.get(node.get("reftarget", "").rpartition(".")[2])

@@ -112,7 +112,14 @@ from .node import Node, open_node
 from .program import run
 from .service import Service
 from .state_machine.machine import StateMachine
-from .state_machine.states import EventTimeout, MachineState, NamedTimeout, StateMethod, StateTimeout, state
+from .state_machine.states import (
+    EventTimeout,
+    MachineState,
+    NamedTimeout,
+    StateMethod,
+    StateTimeout,
+    state,
+)
 from .supervision.handle import SupervisorHandle
 from .supervision.pool import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Pool, PoolHandle, PoolSpec, Routing
 from .supervision.specs import (

@@ -28,7 +28,9 @@ P = ParamSpec("P")
 
 
 class Node(kernel_node.Node):
-    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
+    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks
+    work from any thread.
+    """
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
         super().__init__(kernel, expose_env)
@@ -46,17 +48,26 @@ class Node(kernel_node.Node):
     ) -> SupervisorHandle:
         """Start a supervisor that belongs to the node, and return when all its children are ready.
 
-        ``children`` is a list, to which the strategy and its limits may be given as keywords, or a whole ``SupervisorSpec``.
+        ``children`` is a list, to which the strategy and its limits may be given as keywords, or a
+        whole ``SupervisorSpec``.
 
         Raises:
             BadInputError: the spec cannot be right; nothing was started.
-            InitError: a child could not be started; the cause says which and why, and nothing remains.
+            InitError: a child could not be started; the cause says which and why, and nothing
+                remains.
         """
-        given = {"strategy": strategy, "intensity": intensity, "period": period, "auto_shutdown": auto_shutdown}
+        given = {
+            "strategy": strategy,
+            "intensity": intensity,
+            "period": period,
+            "auto_shutdown": auto_shutdown,
+        }
         keywords: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if isinstance(children, SupervisorSpec):
             if keywords:
-                raise BadInputError("node.supervise(spec, …)", keywords, "a SupervisorSpec that says this itself")
+                raise BadInputError(
+                    "node.supervise(spec, …)", keywords, "a SupervisorSpec that says this itself"
+                )
             spec = children
         else:
             spec = SupervisorSpec(children, **keywords)
@@ -93,35 +104,42 @@ class Node(kernel_node.Node):
         return self._run(Service.find, self._kernel, name)
 
     def tree(self) -> TreeNode:
-        """Everything that runs on this node, and every child that should: who belongs to whom, and how it is doing."""
+        """Everything that runs on this node, and every child that should: who belongs to whom, and
+        how it is doing.
+        """
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
 
-    # -- applications ------------------------------------------------------------------------------------------------
+    # -- applications ------------------------------------------------------------------------------
 
     def load_applications(self, *applications: Application) -> None:
         """Make applications known, without starting them.
 
         Raises:
-            BadInputError: they do not fit together, or with those that are loaded: an unknown dependency, a ring, a name that is
-                used twice, a service that nobody provides. Nothing is changed.
+            BadInputError: they do not fit together, or with those that are loaded: an unknown
+                dependency, a ring, a name that is used twice, a service that nobody provides.
+                Nothing is changed.
         """
         self._run(self._applications.load, applications)
 
     async def start_applications(self, *applications: Application | str) -> list[str]:
-        """Start applications, and before each what it depends on. Returns the names of those that were started, in order.
+        """Start applications, and before each what it depends on. Returns the names of those that
+        were started, in order.
 
-        Give the names of loaded ones, or applications, which are loaded then; nothing for all. Those that run are left alone.
+        Give the names of loaded ones, or applications, which are loaded then; nothing for all.
+        Those that run are left alone.
 
         Raises:
             BadInputError: they do not fit together; nothing was loaded or started.
             ApplicationUnknownError: there is none of that name; nothing was started.
-            ApplicationStartError: one could not be started; what this call had started was stopped again.
+            ApplicationStartError: one could not be started; what this call had started was stopped
+                again.
         """
         self._here("start_applications")
         return await self._applications.start(applications)
 
     async def stop_applications(self, *names: str) -> list[str]:
-        """Stop applications, last started first; all, if none is named. Returns the names of those that were stopped, in order.
+        """Stop applications, last started first; all, if none is named. Returns the names of those
+        that were stopped, in order.
 
         Raises:
             ApplicationUnknownError: there is none of that name; nothing was stopped.
@@ -135,7 +153,9 @@ class Node(kernel_node.Node):
         return self._run(self._applications.infos)
 
 
-def _opening(opener: Callable[P, node_lifecycle.NodeContext[Any]]) -> Callable[P, node_lifecycle.NodeContext[Node]]:
+def _opening(
+    opener: Callable[P, node_lifecycle.NodeContext[Any]],
+) -> Callable[P, node_lifecycle.NodeContext[Node]]:
     @wraps(opener)
     def open_node(*args: P.args, **options: P.kwargs) -> node_lifecycle.NodeContext[Node]:
         context = opener(*args, **options)

@@ -28,21 +28,27 @@ T = TypeVar("T")
 
 
 def run(
-    main: Callable[[Node], Awaitable[T]] | type[Behaviour], *, name: str = "node@localhost", **options: Any
+    main: Callable[[Node], Awaitable[T]] | type[Behaviour],
+    *,
+    name: str = "node@localhost",
+    **options: Any,
 ) -> T | Any:
-    """Open a node, run ``main`` on it, and stop everything when it is done or when Ctrl-C, SIGTERM or SIGHUP comes.
+    """Open a node, run ``main`` on it, and stop everything when it is done or when Ctrl-C, SIGTERM
+    or SIGHUP comes.
 
-    ``main`` is an async function that gets the node, whose result is returned; or a behaviour class, which is started as a process
-    and whose end is the end of the program; its reason is returned. After a signal the result is None. The options are those of
-    :func:`open_node`.
+    ``main`` is an async function that gets the node, whose result is returned; or a behaviour
+    class, which is started as a process and whose end is the end of the program; its reason is
+    returned. After a signal the result is None. The options are those of :func:`open_node`.
 
-    The first signal stops the node in order, within its ``stop_timeout``. Another one that comes within half a second counts as
-    the same: some programs signal both a process and its group. A later one kills the programs that ports have started, says what
-    is still alive, with stacks, and leaves at once. SIGHUP stays ignored in a program that was started with ``nohup``.
+    The first signal stops the node in order, within its ``stop_timeout``. Another one that comes
+    within half a second counts as the same: some programs signal both a process and its group. A
+    later one kills the programs that ports have started, says what is still alive, with stacks, and
+    leaves at once. SIGHUP stays ignored in a program that was started with ``nohup``.
 
     Raises:
         BadInputError: ``main`` is neither, or an option cannot be right.
-        NotAllowedError: it stands at the top of a file that ``ergo run`` or ``ergo shell`` imports, and would run twice.
+        NotAllowedError: it stands at the top of a file that ``ergo run`` or ``ergo shell`` imports,
+            and would run twice.
     """
     if _importing:
         raise NotAllowedError(
@@ -51,7 +57,11 @@ def run(
         )
     is_behaviour = isinstance(main, type) and issubclass(main, Behaviour)
     if not is_behaviour and not inspect.iscoroutinefunction(main):
-        raise BadInputError("run(main)", main, "an `async def main(node)`, or a behaviour class such as `run(MyApp)`")
+        raise BadInputError(
+            "run(main)",
+            main,
+            "an `async def main(node)`, or a behaviour class such as `run(MyApp)`",
+        )
     context = open_node(name, **options)
 
     async def whole() -> T | Any:
@@ -60,7 +70,9 @@ def run(
                 signals.watch_over(node)
                 if is_behaviour:
                     # Not by its PID: a process may have ended before anybody can ask for it.
-                    process = await Process.spawn(node._kernel, None, main, behaviour_of(main), (), DEFAULTS)
+                    process = await Process.spawn(
+                        node._kernel, None, main, behaviour_of(main), (), DEFAULTS
+                    )
                     await process.wait_gone()
                     return process.reason
                 return await cast(Any, main)(node)
@@ -112,14 +124,17 @@ class _Signals:
             node.stop()
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        # A signal handler may run anywhere, in the middle of the scheduler too: so only what a thread might do.
+        # A signal handler may run anywhere, in the middle of the scheduler too: so only what a
+        # thread might do.
         now = monotonic()
         if self._asked is None:
             self._asked = now
             if self._node is not None:
                 try:
                     self._node.stop_soon()
-                except NodeStoppedError:  # it is down already; only the handlers have not been given back yet
+                except (
+                    NodeStoppedError
+                ):  # it is down already; only the handlers have not been given back yet
                     pass
             return
         if now - self._asked < REPEAT:
@@ -130,14 +145,16 @@ class _Signals:
                 sys.stderr.write(_what_is_alive(self._node, frame))
                 sys.stderr.flush()
         finally:
-            # Whatever becomes of the report: the signal may have come in the middle of writing to that very stream.
+            # Whatever becomes of the report: the signal may have come in the middle of writing to
+            # that very stream.
             os._exit(128 + number)
 
 
 def _taken() -> list[signal.Signals]:
     """The signals that stop a program: those that would end it otherwise."""
     numbers = [signal.SIGINT, signal.SIGTERM]
-    # A terminal that was closed. Not if it is ignored, which is what nohup is for, or if the program handles it by itself.
+    # A terminal that was closed. Not if it is ignored, which is what nohup is for, or if the
+    # program handles it by itself.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         numbers.append(signal.SIGHUP)
     return numbers

@@ -1,4 +1,6 @@
-"""An address that survives restarts: whoever sends or calls through it waits while the child is coming back."""
+"""An address that survives restarts: whoever sends or calls through it waits while the child is
+coming back.
+"""
 
 import math
 from typing import Any, TypeVar, overload
@@ -39,8 +41,9 @@ R = TypeVar("R")
 class Service:
     """The address of a supervised child, whichever process it is at the moment.
 
-    While the child runs, this is a send or a call to its PID. While it is coming back, what is sent and asked waits in line, and
-    goes on with the successor in order. Once it is known that it does not come back, everybody gets ``ServiceGoneError`` at once.
+    While the child runs, this is a send or a call to its PID. While it is coming back, what is sent
+    and asked waits in line, and goes on with the successor in order. Once it is known that it does
+    not come back, everybody gets ``ServiceGoneError`` at once.
     """
 
     __slots__ = ("_kernel", "_process", "_router", "_slot", "_sender")
@@ -66,7 +69,13 @@ class Service:
 
     def __repr__(self) -> str:
         slot = self._slot
-        state = str(slot.pid) if slot.pid is not None else "coming back" if slot.gone is None else f"gone: {slot.gone}"
+        state = (
+            str(slot.pid)
+            if slot.pid is not None
+            else "coming back"
+            if slot.gone is None
+            else f"gone: {slot.gone}"
+        )
         return f"<Service {slot.name!r} {state}>"
 
     @property
@@ -79,10 +88,11 @@ class Service:
         """The process behind it at this moment; None while there is none."""
         return self._slot.pid
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message, or put it in line for the successor. Never waits; may be used from any thread.
+        """Send a message, or put it in line for the successor. Never waits; may be used from any
+        thread.
 
         What waits in line when the child turns out not to come back becomes a dead letter.
 
@@ -117,17 +127,22 @@ class Service:
             with router.bridge.lock:
                 fits = receiver.accepting and receiver.mailbox.promise(lane)
             if fits:
-                router.bridge.post(self._arrive, receiver, lane, (MESSAGE, self._sender, pid, message), priority)
+                router.bridge.post(
+                    self._arrive, receiver, lane, (MESSAGE, self._sender, pid, message), priority
+                )
                 return True
             if receiver.accepting:
                 return router.send(self._sender, receiver.id, message, priority)
         if self._slot.gone is not None:
             router.bridge.run(self._present, message)
-        # What is true of the child here may not be true when the message arrives: that is when to look.
+        # What is true of the child here may not be true when the message arrives: that is when to
+        # look.
         router.bridge.post(self._send_for_thread, message, priority)
         return True
 
-    def _arrive(self, receiver: Receiver, lane: Lane, envelope: Envelope, priority: Priority) -> None:
+    def _arrive(
+        self, receiver: Receiver, lane: Lane, envelope: Envelope, priority: Priority
+    ) -> None:
         if receiver.accepting:
             self._router.arrive_promised(receiver, lane, envelope)
         else:
@@ -150,11 +165,13 @@ class Service:
     async def send_wait(
         self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
     ) -> bool:
-        """Send a message, and wait as long as the child is coming back, or full with the rule ``Overflow.WAIT``.
+        """Send a message, and wait as long as the child is coming back, or full with the rule
+        ``Overflow.WAIT``.
 
         Raises:
             ServiceGoneError: the child does not come back.
-            ServiceTimeoutError: it did not come back within ``timeout`` seconds; the message was not sent.
+            ServiceTimeoutError: it did not come back within ``timeout`` seconds; the message was
+                not sent.
             ServiceBusyError: too many wait already.
             MailboxFullError: the child is full.
         """
@@ -165,9 +182,12 @@ class Service:
         slot = self._present(message)
         receiver = None if slot.pid is None else self._router.resolve(slot.pid)
         if receiver is not None and (
-            receiver.mailbox.overflow is not Overflow.WAIT or receiver.mailbox.has_room(LANES[priority])
+            receiver.mailbox.overflow is not Overflow.WAIT
+            or receiver.mailbox.has_room(LANES[priority])
         ):
-            return await self._router.send_wait(self._sender, receiver.id, message, priority, timeout)
+            return await self._router.send_wait(
+                self._sender, receiver.id, message, priority, timeout
+            )
         waiting = _Sending(self, message, priority)
         waiting.told = trio.Event()
         if slot.pid is not None:
@@ -184,7 +204,7 @@ class Service:
             waiting.give_up()
         return waiting.result(timeout or 0.0)
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     @overload
     async def call(
@@ -197,15 +217,27 @@ class Service:
     ) -> R: ...
     @overload
     async def call(
-        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+        self,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
     ) -> Any: ...
     async def call(
-        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+        self,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
     ) -> Any:
-        """Ask the child and wait for the answer; ``timeout`` covers waiting for the child to come back, too.
+        """Ask the child and wait for the answer; ``timeout`` covers waiting for the child to come
+        back, too.
 
-        A request that the child had when it ended is not asked again, since it may have been carried out: the call raises
-        ``TargetDownError``. Say ``retry=True`` for one that may be asked twice; it goes to the successor then.
+        A request that the child had when it ended is not asked again, since it may have been
+        carried out: the call raises ``TargetDownError``. Say ``retry=True`` for one that may be
+        asked twice; it goes to the successor then.
 
         Raises:
             ServiceGoneError: the child does not come back.
@@ -226,9 +258,12 @@ class Service:
                     return await self._call_later(request, left, priority)
                 if self._process is not None:
                     self._process.sent += 1
-                return await self._kernel.calls.call(self._process, self._sender, pid, request, left, priority)
+                return await self._kernel.calls.call(
+                    self._process, self._sender, pid, request, left, priority
+                )
             except TargetDownError as error:
-                # Only the end of the child itself: an answer may well be an error of the same kind about somebody else.
+                # Only the end of the child itself: an answer may well be an error of the same kind
+                # about somebody else.
                 if not retry or error.request is not request or not isinstance(error.target, PID):
                     raise
             if timeout is not None:
@@ -245,8 +280,8 @@ class Service:
             process.sent += 1
             if process.home is not task:
                 process = None
-        # While the child is coming back it is its supervisor who is waited for; and that one waits for whom it is starting, whose
-        # init may wait for this very process.
+        # While the child is coming back it is its supervisor who is waited for; and that one waits
+        # for whom it is starting, whose init may wait for this very process.
         ring = ring_of(process, slot.supervisor)
         if ring:
             raise DeadlockError(self.name, request, ring)
@@ -265,7 +300,11 @@ class Service:
 
     @overload
     def call_from_thread(
-        self, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> R: ...
     @overload
     def call_from_thread(
@@ -306,10 +345,11 @@ class Service:
         self._slot.line.pop(asking, None)
         asking.caller.abandon()
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------
 
     def _present(self, message: object) -> ChildSlot:
-        """The slot to wait at. A child that was removed may have been added anew under the same name.
+        """The slot to wait at. A child that was removed may have been added anew under the same
+        name.
 
         Raises:
             ServiceGoneError: nobody will sit there.
@@ -334,7 +374,9 @@ class Service:
         slot.line[claim] = None
 
     def _refuse_ring(self, slot: ChildSlot, message: object) -> None:
-        """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its other children."""
+        """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its
+        other children.
+        """
         supervisor = slot.supervisor
         if supervisor is not None and supervisor.works_in(current_task()):
             raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
@@ -342,7 +384,9 @@ class Service:
     def _refuse_in_vain(self, slot: ChildSlot, message: object) -> None:
         """Who is being stopped does not wait for what is started after its end."""
         if self._process is not None and slot.is_closed_to(self._process):
-            raise ServiceGoneError(self.name, message, Shutdown("it comes back after the one who asks has ended"))
+            raise ServiceGoneError(
+                self.name, message, Shutdown("it comes back after the one who asks has ended")
+            )
 
 
 class _Sending:
@@ -355,7 +399,8 @@ class _Sending:
         self.message = message
         self.priority = priority
         self.told: trio.Event | None = None
-        """Set for a sender that waits itself; otherwise what cannot be sent becomes a dead letter."""
+        """Set for a sender that waits itself; otherwise what cannot be sent becomes a dead letter.
+        """
         self.receiver: Receiver | None = None
         """Where it waits for room."""
         self.sent: bool | None = None
@@ -371,7 +416,8 @@ class _Sending:
         assert receiver is not None
         box = receiver.mailbox
         if self.told is not None and box.overflow is Overflow.WAIT and not box.has_room(lane):
-            # In the order of the line, which would be lost if each sender were woken and tried again.
+            # In the order of the line, which would be lost if each sender were woken and tried
+            # again.
             self.receiver = receiver
             box.wait_for_room(lane, (MESSAGE, sender, pid, self.message), self)
             router.note(sender, pid, self.message)
@@ -391,7 +437,9 @@ class _Sending:
             self.told.set()
 
     def settle(self, admitted: bool, /) -> None:
-        """There is room, and the message is in; or the process is ending, and there may be a successor to wait for."""
+        """There is room, and the message is in; or the process is ending, and there may be a
+        successor to wait for.
+        """
         assert self.told is not None
         if admitted:
             self.sent = True

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import short_directory
 
-# The same examples each time, and no database: a run says the same as the one before, its coverage included. What is new is looked
-# for by the thorough profile. No deadline: the machine may be busy.
+# The same examples each time, and no database: a run says the same as the one before, its coverage
+# included. What is new is looked for by the thorough profile. No deadline: the machine may be busy.
 settings.register_profile(
     "fast",
     max_examples=40,
@@ -24,15 +24,22 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(
-    "thorough", settings.get_profile("fast"), max_examples=2_000, stateful_step_count=100, derandomize=False
+    "thorough",
+    settings.get_profile("fast"),
+    max_examples=2_000,
+    stateful_step_count=100,
+    derandomize=False,
 )
 # For those who only want to know that a test fails.
-settings.register_profile("unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate])
+settings.register_profile(
+    "unshrunk", settings.get_profile("fast"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
 def pytest_collection_finish() -> None:
-    # What was imported and collected stays until the end, and every gc.collect() of a test would look at all of it.
+    # What was imported and collected stays until the end, and every gc.collect() of a test would
+    # look at all of it.
     gc.collect()
     gc.freeze()
 
@@ -61,9 +68,14 @@ def no_thread_is_left_behind() -> Iterator[None]:
 
 
 def _left(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread not in before and not _is_idle_worker(thread)]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not _is_idle_worker(thread)
+    ]
 
 
 def _is_idle_worker(thread: threading.Thread) -> bool:
-    # trio keeps a worker thread for ten seconds after its last job, and gives it this name only while it has none.
+    # trio keeps a worker thread for ten seconds after its last job, and gives it this name only
+    # while it has none.
     return thread.name.startswith("Trio thread ")

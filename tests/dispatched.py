@@ -1,4 +1,6 @@
-"""What tests of dispatchers share: where callbacks may run, and actors that do in them what a test says."""
+"""What tests of dispatchers share: where callbacks may run, and actors that do in them what a test
+says.
+"""
 
 import inspect
 import threading
@@ -9,7 +11,16 @@ import trio
 
 from ergo_py import LOOP, PID, PINNED, POOL, Actor, Caller, Dispatcher, Node, Pod, Reason
 
-__all__ = ["EVERYWHERE", "AsyncDoer", "Doer", "Gate", "everywhere", "heard", "in_threads", "waiting"]
+__all__ = [
+    "EVERYWHERE",
+    "AsyncDoer",
+    "Doer",
+    "Gate",
+    "everywhere",
+    "heard",
+    "in_threads",
+    "waiting",
+]
 
 EVERYWHERE: list[Dispatcher] = [LOOP, PINNED, POOL("workers", 2), Pod("pod")]
 everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=str)
@@ -19,7 +30,8 @@ in_threads = pytest.mark.parametrize("where", EVERYWHERE[1:], ids=str)
 class Doer(Actor):
     """Does what it is told, in plain callbacks: a function runs there, and everything else is kept.
 
-    A function may return something to be awaited, such as ``me.call(...)``: it is waited for there, too.
+    A function may return something to be awaited, such as ``me.call(...)``: it is waited for there,
+    too.
     """
 
     def __init__(self, log: list[Any] | None = None) -> None:

@@ -9,7 +9,9 @@ __all__ = ["Block", "blocks"]
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: what stands behind its opening fence, what in it, and the comment just above it, if any."""
+    """A fenced block: what stands behind its opening fence, what in it, and the comment just above
+    it, if any.
+    """
 
     info: str
     text: str

@@ -1,4 +1,6 @@
-"""Children for tests of supervision: they write down what happens to them, and end the way they are told to."""
+"""Children for tests of supervision: they write down what happens to them, and end the way they are
+told to.
+"""
 
 from typing import Any
 

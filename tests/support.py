@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-"""Whether a test may take its time: ``make test-deep``. How often something is tried depends on it, and never what."""
+"""Whether a test may take its time: ``make test-deep``. How often something is tried depends on it,
+and never what.
+"""
 
 
 class Failed(Exception):
@@ -41,7 +43,9 @@ class Failed(Exception):
 
 
 @asynccontextmanager
-async def running_node(name: str = "test@localhost", *, limit: float = 60.0, **options: Any) -> AsyncIterator[Node]:
+async def running_node(
+    name: str = "test@localhost", *, limit: float = 60.0, **options: Any
+) -> AsyncIterator[Node]:
     """A node without watchdog and without log lines, for at most ``limit`` seconds."""
     settings: dict[str, Any] = {"watchdog": None, "log_output": "none", **options}
     with trio.fail_after(limit):
@@ -63,9 +67,11 @@ class Recorder(Actor):
 
 
 class Puppet(Actor):
-    """Does what it is told: a function it is sent or asked runs inside its callback, with the puppet as argument.
+    """Does what it is told: a function it is sent or asked runs inside its callback, with the
+    puppet as argument.
 
-    What is no function is kept in ``heard``. So a test can say ``await node.call(pid, lambda me: me.link(other))``.
+    What is no function is kept in ``heard``. So a test can say ``await node.call(pid, lambda me:
+    me.link(other))``.
     """
 
     def __init__(self, heard: list[Any] | None = None) -> None:
@@ -118,9 +124,11 @@ class Shielded(Actor):
 
 
 def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
-    """Block the loop, in a callback of this process, until the watchdog has said so; what the node knows then.
+    """Block the loop, in a callback of this process, until the watchdog has said so; what the node
+    knows then.
 
-    None if it did not. It speaks once for each turn of the loop, and may have spoken of a busy machine in this one: try again.
+    None if it did not. It speaks once for each turn of the loop, and may have spoken of a busy
+    machine in this one: try again.
     """
     deadline = time.monotonic() + 5
     while (last := node._last_blocked) is None or last.process != pid:
@@ -148,17 +156,25 @@ def refused(error: type[Exception], verb: Any, match: str | None = None) -> Call
     return attempt
 
 
-needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="there is no /proc here")
+needs_proc = pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="there is no /proc here"
+)
 """For a test that looks at threads or programs as the operating system sees them."""
 
 _ROOM: Final = 40
-"""Bytes that the path of a directory may have if sockets are to have their place in it; the systems allow 104 or 108."""
+"""Bytes that the path of a directory may have if sockets are to have their place in it; the systems
+allow 104 or 108.
+"""
 
 
 @contextmanager
 def short_directory() -> Iterator[Path]:
     """A new directory for sockets, whose paths must be short however long TMPDIR is."""
-    places = [place for place in (tempfile.gettempdir(), "/tmp", "/var/tmp") if len(os.fsencode(place)) <= _ROOM]
+    places = [
+        place
+        for place in (tempfile.gettempdir(), "/tmp", "/var/tmp")
+        if len(os.fsencode(place)) <= _ROOM
+    ]
     path = Path(tempfile.mkdtemp(prefix="ergo", dir=places[0]))
     try:
         yield path
@@ -169,8 +185,9 @@ def short_directory() -> Iterator[Path]:
 def open_descriptors() -> set[tuple[int, str]]:
     """The descriptors of this program, each with what it is.
 
-    To see that nothing was left open ask for ``open_descriptors() <= before``. Their number says nothing: what an earlier
-    test forgot is closed whenever Python finds it.
+    To see that nothing was left open ask for ``open_descriptors() <= before``. Their number says
+    nothing: what an earlier test forgot is closed whenever Python finds it.
     """
-    # A thread that has just begun tells the system its name through a file, and closes that at once.
+    # A thread that has just begun tells the system its name through a file, and closes that at
+    # once.
     return {one for one in _descriptors() if not one[1].endswith("/comm")}

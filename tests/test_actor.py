@@ -95,7 +95,7 @@ async def test_an_actor_counts_answers_refuses_and_shows(
         assert await node.call(pid, Total()) == 12
 
 
-# -- callbacks that are not overridden -----------------------------------------------------------------------------------
+# -- callbacks that are not overridden -------------------------------------------------------------
 
 
 class Silent(Actor):
@@ -133,11 +133,15 @@ async def test_a_message_nobody_handles_is_logged_with_its_type_and_counted(
         assert node.process_info(pid).unhandled == 1
 
 
-async def test_a_call_nobody_handles_is_rejected_at_once_and_counted(autojump_clock: MockClock) -> None:
+async def test_a_call_nobody_handles_is_rejected_at_once_and_counted(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Silent)
 
-        with pytest.raises(UnhandledCallError, match=r"Silent at .* has no handle_call, so it cannot answer Total"):
+        with pytest.raises(
+            UnhandledCallError, match=r"Silent at .* has no handle_call, so it cannot answer Total"
+        ):
             await node.call(pid, Total(), timeout=None)
 
         assert trio.current_time() == 0
@@ -191,7 +195,7 @@ async def test_callbacks_may_be_inherited_and_mixed(autojump_clock: MockClock) -
     assert order == ["init", "message", "terminate"]
 
 
-# -- by address ----------------------------------------------------------------------------------------------------------
+# -- by address ------------------------------------------------------------------------------------
 
 
 class Split(Actor):
@@ -238,12 +242,20 @@ async def test_with_the_split_each_kind_of_address_has_its_callback(
         await wait_all_tasks_blocked()
         answers = [await node.call(target, "?", priority=priority) for target in targets]
 
-        addresses = [("pid", None), ("name", "split"), ("name", "split"), ("name", "split"), ("alias", alias)]
+        addresses = [
+            ("pid", None),
+            ("name", "split"),
+            ("name", "split"),
+            ("name", "split"),
+            ("alias", alias),
+        ]
         assert log == [(kind, address, number) for number, (kind, address) in enumerate(addresses)]
         assert answers == [(kind, address, "?") for kind, address in addresses]
 
 
-async def test_without_the_split_every_address_means_the_same_callback(autojump_clock: MockClock) -> None:
+async def test_without_the_split_every_address_means_the_same_callback(
+    autojump_clock: MockClock,
+) -> None:
     log: list[Any] = []
 
     class Whole(Split):
@@ -261,7 +273,9 @@ async def test_without_the_split_every_address_means_the_same_callback(autojump_
         assert answers == [("pid", None, "?")] * 3
 
 
-async def test_a_split_that_does_not_care_for_a_kind_of_address_is_served_as_usual(autojump_clock: MockClock) -> None:
+async def test_a_split_that_does_not_care_for_a_kind_of_address_is_served_as_usual(
+    autojump_clock: MockClock,
+) -> None:
     log: list[Any] = []
 
     class NamesOnly(Actor):
@@ -288,7 +302,9 @@ async def test_a_split_that_does_not_care_for_a_kind_of_address_is_served_as_usu
         assert answers == ["general", "general"]
 
 
-async def test_split_callbacks_reject_defer_and_crash_like_the_others(autojump_clock: MockClock) -> None:
+async def test_split_callbacks_reject_defer_and_crash_like_the_others(
+    autojump_clock: MockClock,
+) -> None:
     callers: list[Caller] = []
 
     class Answering(Actor):
@@ -322,7 +338,9 @@ async def test_split_callbacks_reject_defer_and_crash_like_the_others(autojump_c
         assert isinstance(caught.value.__cause__, Failed)
 
 
-async def test_what_is_forwarded_has_the_address_it_was_forwarded_to(autojump_clock: MockClock) -> None:
+async def test_what_is_forwarded_has_the_address_it_was_forwarded_to(
+    autojump_clock: MockClock,
+) -> None:
     log: list[Any] = []
 
     class Between(Actor):

@@ -7,7 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ergo_py"
 
-# Data and decisions: driven by plain calls, so that a state machine can compare each with a naive model.
+# Data and decisions: driven by plain calls, so that a state machine can compare each with a naive
+# model.
 PURE = [
     *(PACKAGE / "_core" / "vocabulary").glob("*.py"),
     *(PACKAGE / "_core" / "tables").glob("*.py"),
@@ -54,8 +55,9 @@ def test_nothing_in_the_package_imports_from_the_package_root() -> None:
         where
         for path in PACKAGE.rglob("*.py")
         for where, node in nodes(path)
-        # From a/b.py one dot is a/; so the root is as many dots up as the file has directories above it, plus one.
-        # `from . import actor` would be a module, but the rule is to import from what defines a thing.
+        # From a/b.py one dot is a/; so the root is as many dots up as the file has directories
+        # above it, plus one. `from . import actor` would be a module, but the rule is to import
+        # from what defines a thing.
         if isinstance(node, ast.ImportFrom)
         and node.module is None
         and node.level == len(path.relative_to(PACKAGE).parts)
@@ -83,7 +85,10 @@ NOUNS = {"blocking", "framing", "parking", "rendering", "testing", "parsing", "m
 def test_no_module_is_named_after_an_activity() -> None:
     wrong = [
         str(path.relative_to(PACKAGE))
-        for path in [*PACKAGE.rglob("*.py"), *(path.parent for path in PACKAGE.rglob("__init__.py"))]
+        for path in [
+            *PACKAGE.rglob("*.py"),
+            *(path.parent for path in PACKAGE.rglob("__init__.py")),
+        ]
         if path.stem.endswith("ing") and path.stem not in NOUNS
     ]
 
@@ -93,7 +98,8 @@ def test_no_module_is_named_after_an_activity() -> None:
 def test_no_folder_has_more_modules_than_a_reader_can_keep_in_mind() -> None:
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
     counts = {
-        str(one.relative_to(PACKAGE)): sum(1 for path in one.glob("*.py") if path.stem[0] != "_") for one in folders
+        str(one.relative_to(PACKAGE)): sum(1 for path in one.glob("*.py") if path.stem[0] != "_")
+        for one in folders
     }
 
     assert {folder: count for folder, count in counts.items() if count > 14} == {}

@@ -1,4 +1,6 @@
-"""The benchmarks, with hardly any work: that each still runs and gives what its lines speak of. No time is judged."""
+"""The benchmarks, with hardly any work: that each still runs and gives what its lines speak of. No
+time is judged.
+"""
 
 import json
 import math
@@ -12,7 +14,17 @@ pytest.importorskip("janus", reason="needs the package janus")
 
 from benchmarks import harness
 from benchmarks.__main__ import main
-from benchmarks.harness import ROUNDS, Case, Figures, Goal, Line, discover, evaluate, measure, spread
+from benchmarks.harness import (
+    ROUNDS,
+    Case,
+    Figures,
+    Goal,
+    Line,
+    discover,
+    evaluate,
+    measure,
+    spread,
+)
 from benchmarks.report import table
 
 CASES = discover()
@@ -26,7 +38,9 @@ def garbage_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "gc", SimpleNamespace(collect=int, freeze=int, unfreeze=int))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name not in LIKE_ANOTHER], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name not in LIKE_ANOTHER], ids=lambda case: case.name
+)
 @pytest.mark.no_cover
 def test_a_case_gives_all_the_figures_that_its_lines_and_goals_speak_of(case: Case) -> None:
     measured = measure([case], 1, lambda case: case.least, lambda _: None, warm_up=False)
@@ -60,7 +74,11 @@ def made_up(ours: list[float], reference: list[float]) -> tuple[Case, list[dict[
             Line(
                 "line",
                 "ergo",
-                goals=(Goal("near", 0.5, "trio"), Goal("far", 0.1, "trio", is_dream=True), Goal("cheap", 9.0)),
+                goals=(
+                    Goal("near", 0.5, "trio"),
+                    Goal("far", 0.1, "trio", is_dream=True),
+                    Goal("cheap", 9.0),
+                ),
             )
         ],
     )
@@ -85,7 +103,10 @@ def test_a_ratio_is_formed_inside_each_round_before_the_median_is_taken() -> Non
 
 
 def test_a_threaded_reference_is_compared_by_wall_time() -> None:
-    variants = {"ergo": lambda _: {"cpu": 1.0, "wall": 2.0}, "pykka": lambda _: {"cpu": 3.0, "wall": 8.0}}
+    variants = {
+        "ergo": lambda _: {"cpu": 1.0, "wall": 2.0},
+        "pykka": lambda _: {"cpu": 3.0, "wall": 8.0},
+    }
     case = Case("walls", "", "µs", 1, 1, variants, [Line("line", "ergo")], reference="pykka")
 
     measured = measure([case], 1, lambda _: 1, lambda _: None)

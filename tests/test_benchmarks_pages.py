@@ -1,4 +1,6 @@
-"""How peers join the workloads, and what becomes of the figures: pages and drawings. No peer needs to be installed."""
+"""How peers join the workloads, and what becomes of the figures: pages and drawings. No peer needs
+to be installed.
+"""
 
 import json
 import time
@@ -50,19 +52,33 @@ def made_up(name: str = "tell, 1 to 1", line: str = "plain handler") -> Case:
         unit="µs",
         size=10,
         least=1,
-        variants={"ergo": lambda _: {"cpu": 2.0}, "trio": lambda _: {"cpu": 8.0}, "floor": lambda _: {"cpu": 1.0}},
-        lines=[Line(line, "ergo", goals=(Goal("G2", 0.5, "trio"), Goal("reach", 1.5, "floor", is_dream=True)))],
+        variants={
+            "ergo": lambda _: {"cpu": 2.0},
+            "trio": lambda _: {"cpu": 8.0},
+            "floor": lambda _: {"cpu": 1.0},
+        },
+        lines=[
+            Line(
+                line,
+                "ergo",
+                goals=(Goal("G2", 0.5, "trio"), Goal("reach", 1.5, "floor", is_dream=True)),
+            )
+        ],
     )
 
 
 def kept(cases: list[Case], tmp_path: Path) -> dict[str, Any]:
     """What a run with these cases keeps."""
     measured = measure(cases, 2, lambda case: case.size, lambda _: None)
-    content: dict[str, Any] = json.loads(save(cases, measured, tmp_path / "results").read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(
+        save(cases, measured, tmp_path / "results").read_text(encoding="utf-8")
+    )
     return content
 
 
-def test_a_peer_joins_the_cases_it_names_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_joins_the_cases_it_names_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = package_of_peers(
         tmp_path, monkeypatch, other="ADDS = {'tell, 1 to 1': {'other': lambda size: {'cpu': 3.0}}}"
     )
@@ -123,7 +139,9 @@ def test_the_peers_name_cases_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in join(discover()).cases if case.name != "crowd of 100,000"], ids=lambda case: case.name
+    "case",
+    [case for case in join(discover()).cases if case.name != "crowd of 100,000"],
+    ids=lambda case: case.name,
 )
 @pytest.mark.no_cover
 def test_what_the_peers_that_are_installed_add_still_runs(case: Case) -> None:
@@ -150,7 +168,11 @@ def test_the_page_shows_lines_that_exist() -> None:
 
 def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
     # The cases of Redis are left out of CASES where redis-benchmark or /proc is missing.
-    lines = [(case.name, line.name) for case in (*discover(), *redis.KNOWN, *GROWING) for line in case.lines]
+    lines = [
+        (case.name, line.name)
+        for case in (*discover(), *redis.KNOWN, *GROWING)
+        for line in case.lines
+    ]
 
     idle = [
         reason
@@ -162,7 +184,12 @@ def test_reasons_are_given_for_cases_and_lines_that_exist() -> None:
 
 
 def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
-    wanted = [(case.name, line.name, goal.of) for case in discover() for line in case.lines for goal in line.goals]
+    wanted = [
+        (case.name, line.name, goal.of)
+        for case in discover()
+        for line in case.lines
+        for goal in line.goals
+    ]
 
     unexplained = [goal for goal in wanted if not why(GOALS, *goal)]
 
@@ -170,7 +197,9 @@ def test_every_goal_has_a_reason_ready_in_case_it_is_missed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["peers", "growth", "goals", "profiles"])
-def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str, tmp_path: Path) -> None:
+def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(
+    kind: str, tmp_path: Path
+) -> None:
     content = json.loads((DOCUMENTED / f"{kind}.json").read_text(encoding="utf-8"))
 
     made = publish(kind, content, tmp_path)
@@ -181,7 +210,11 @@ def test_the_documentation_shows_what_is_made_of_the_figures_beside_it(kind: str
 
 
 def test_the_first_reason_that_fits_is_given() -> None:
-    reasons = (Reason("tell", "of asyncio", of=("asyncio",)), Reason("tell", "of all"), Reason("call", "of calls"))
+    reasons = (
+        Reason("tell", "of asyncio", of=("asyncio",)),
+        Reason("tell", "of all"),
+        Reason("call", "of calls"),
+    )
 
     texts = [why(reasons, "tell, 1 to 1", "plain", of) for of in ("asyncio", "trio")]
 
@@ -225,7 +258,9 @@ def test_what_is_published_can_be_made_again_from_the_figures_beside_it(tmp_path
     publish("peers", content, tmp_path / "page")
     page = (tmp_path / "page" / "peers.md").read_text(encoding="utf-8")
 
-    status = compare.main(["--from", str(tmp_path / "page" / "peers.json"), "--page", str(tmp_path / "again")])
+    status = compare.main(
+        ["--from", str(tmp_path / "page" / "peers.json"), "--page", str(tmp_path / "again")]
+    )
 
     assert status == 0
     assert (tmp_path / "again" / "peers.md").read_text(encoding="utf-8") == page
@@ -264,7 +299,9 @@ def test_the_page_about_growth_says_what_grows(tmp_path: Path) -> None:
 
     made = growth(kept([case], tmp_path))
 
-    assert "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.md"]
+    assert (
+        "| least loaded: message | 2 µs | 2.00× | 10.00× | **grows.** The load" in made["growth.md"]
+    )
     assert ElementTree.fromstring(made["growth.svg"]).findtext(f"{SVG}title")
 
 
@@ -282,4 +319,11 @@ def test_a_drawing_is_well_formed_and_has_one_dot_for_each_figure() -> None:
 def test_the_peers_are_modules_with_something_to_add() -> None:
     found = {path.stem for path in Path(peers.__path__[0]).glob("*.py")} - {"__init__"}
 
-    assert {"by_hand", "on_asyncio", "on_anyio", "with_pykka", "with_thespian", "with_xoscar"} <= found
+    assert {
+        "by_hand",
+        "on_asyncio",
+        "on_anyio",
+        "with_pykka",
+        "with_thespian",
+        "with_xoscar",
+    } <= found

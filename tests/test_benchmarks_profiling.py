@@ -1,4 +1,6 @@
-"""Where the time of the hot paths goes: what is made of a profiler's samples. The profiler itself need not be installed."""
+"""Where the time of the hot paths goes: what is made of a profiler's samples. The profiler itself
+need not be installed.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,10 @@ KEPT = Path(__file__).parents[1] / "docs" / "performance" / "profiles.json"
 @pytest.mark.parametrize(
     "frame, where",
     [
-        ("Behaviour.send (ergo_py/_core/verbs/behaviour.py:124)", "Behaviour.send (_core/verbs/behaviour.py)"),
+        (
+            "Behaviour.send (ergo_py/_core/verbs/behaviour.py:124)",
+            "Behaviour.send (_core/verbs/behaviour.py)",
+        ),
         (
             "serve (/somewhere/ergo_py/ergo_py/_core/processes/message_loop.py:80)",
             "serve (_core/processes/message_loop.py)",
@@ -27,7 +32,9 @@ KEPT = Path(__file__).parents[1] / "docs" / "performance" / "profiles.json"
         ("<lambda> (<string>:1)", "Python's library"),
     ],
 )
-def test_a_function_of_ours_goes_by_its_name_and_others_by_their_package(frame: str, where: str) -> None:
+def test_a_function_of_ours_goes_by_its_name_and_others_by_their_package(
+    frame: str, where: str
+) -> None:
     assert place(frame) == where
 
 
@@ -38,14 +45,18 @@ def test_own_time_is_that_of_the_last_frame_and_starting_up_is_none() -> None:
             "Behaviour.send (ergo_py/_core/verbs/behaviour.py:124) 6",
             "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:84) 2",
             "main (x.py:1);serve (ergo_py/_core/processes/message_loop.py:90) 2",
-            "main (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1176);load (ergo_py/program.py:1) 90",
+            "main (x.py:1);_find_and_load (<frozen importlib._bootstrap>:1176);load "
+            "(ergo_py/program.py:1) 90",
             " 5",
         ]
     )
 
     shares = attribute(samples)
 
-    assert shares == {"Behaviour.send (_core/verbs/behaviour.py)": 0.6, "serve (_core/processes/message_loop.py)": 0.4}
+    assert shares == {
+        "Behaviour.send (_core/verbs/behaviour.py)": 0.6,
+        "serve (_core/processes/message_loop.py)": 0.4,
+    }
 
 
 def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for() -> None:
@@ -55,15 +66,29 @@ def test_the_paths_are_variants_that_exist_and_give_the_figure_that_is_asked_for
 
     for path in PATHS:
         assert path.variant in cases[path.case].variants
-        assert path.figure in {line.figure for line in cases[path.case].lines if line.subject == path.variant}
+        assert path.figure in {
+            line.figure for line in cases[path.case].lines if line.subject == path.variant
+        }
 
 
 def test_the_page_names_what_takes_a_share_before_or_now_and_sums_up_the_rest() -> None:
-    about = {"at": "2026-01-01T00", "machine": "m", "processors": 2, "load": [0.1], "python": "3.11", "versions": {}}
-    before = {"cost": 2.0, "shares": {"slow (a.py)": 0.5, "serve (s.py)": 0.49, "rare (b.py)": 0.01}}
+    about = {
+        "at": "2026-01-01T00",
+        "machine": "m",
+        "processors": 2,
+        "load": [0.1],
+        "python": "3.11",
+        "versions": {},
+    }
+    before = {
+        "cost": 2.0,
+        "shares": {"slow (a.py)": 0.5, "serve (s.py)": 0.49, "rare (b.py)": 0.01},
+    }
     now = {"cost": 1.0, "shares": {"serve (s.py)": 0.98, "rare (b.py)": 0.02}}
 
-    page = profiles({**about, "before": "x", "cases": {"tell": {"before": before, "now": now}}})["profiles.md"]
+    page = profiles({**about, "before": "x", "cases": {"tell": {"before": before, "now": now}}})[
+        "profiles.md"
+    ]
 
     table = page[page.index("| tell") :].splitlines()
     assert table == [
@@ -76,9 +101,13 @@ def test_the_page_names_what_takes_a_share_before_or_now_and_sums_up_the_rest() 
     ]
 
 
-def test_what_was_kept_is_shown_again_without_profiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_kept_is_shown_again_without_profiling(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["--from", str(KEPT), "--page", str(tmp_path)])
 
-    assert (tmp_path / "profiles.md").read_text(encoding="utf-8") == KEPT.with_suffix(".md").read_text(encoding="utf-8")
+    assert (tmp_path / "profiles.md").read_text(encoding="utf-8") == KEPT.with_suffix(
+        ".md"
+    ).read_text(encoding="utf-8")
     printed = capsys.readouterr().out
     assert all(title in printed for title in json.loads(KEPT.read_text(encoding="utf-8"))["cases"])

@@ -25,7 +25,18 @@ def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) 
     report = tmp_path / "chaos.json"
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "benchmarks.chaos", "--brief", "--seed", "3", "--json", str(report)],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "benchmarks.chaos",
+            "--brief",
+            "--seed",
+            "3",
+            "--json",
+            str(report),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -36,7 +47,9 @@ def test_nothing_is_lost_beyond_what_the_documentation_gives_up(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing was violated" in done.stdout
     scenarios = json.loads(report.read_text(encoding="utf-8"))["scenarios"]
-    assert [scenario["name"] for scenario in scenarios] == [scenario.name for scenario in brief(Random(3))]
+    assert [scenario["name"] for scenario in scenarios] == [
+        scenario.name for scenario in brief(Random(3))
+    ]
     assert all(scenario["struck"] for scenario in scenarios)
 
 
@@ -86,7 +99,10 @@ def test_chance_is_decided_by_the_seed() -> None:
 
 @pytest.mark.parametrize("violations, status", [([], 0), (["something is lost"], 1)])
 def test_the_status_says_whether_all_held(
-    violations: list[str], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    violations: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(program, "suffer", lambda name, *_: Findings(name, violations=violations))
 
@@ -98,7 +114,9 @@ def test_the_status_says_whether_all_held(
 
 def test_the_report_says_what_came_of_it() -> None:
     found = [
-        Findings("one", struck=["store", "(udp)"], tcp_sent=10, udp_sent=5, udp_lost=2, udp_allowed=3),
+        Findings(
+            "one", struck=["store", "(udp)"], tcp_sent=10, udp_sent=5, udp_lost=2, udp_allowed=3
+        ),
         Findings("two", violations=["something is lost"], notes={"disk": "there is none"}),
     ]
 

@@ -1,4 +1,6 @@
-"""The API reference has every public name, once, where users import it from; and Python's own help has it, too."""
+"""The API reference has every public name, once, where users import it from; and Python's own help
+has it, too.
+"""
 
 import inspect
 import pydoc
@@ -26,7 +28,9 @@ def test_every_public_name_is_in_the_reference_once() -> None:
     listed = [
         name
         for page in API.glob("*.md")
-        for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(
+            r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
     ]
 
     assert Counter(listed) == Counter(public)

@@ -1,7 +1,8 @@
-"""No code block of README and docs is loose: each is a file that tests run, a transcript that they repeat, or a known command.
+"""No code block of README and docs is loose: each is a file that tests run, a transcript that they
+repeat, or a known command.
 
-There is one way to show code in docs: `{literalinclude}` of a file that tests run. README.md, which is read where nothing includes,
-has a copy that is compared with the file.
+There is one way to show code in docs: `{literalinclude}` of a file that tests run. README.md, which
+is read where nothing includes, has a copy that is compared with the file.
 """
 
 import json
@@ -21,17 +22,24 @@ from tests.pages import Block, blocks
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-PAGES = [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts),
+]
 
 DIRECTIVES = {"toctree", "figure", "eval-rst", "include"}
-"""What may stand in docs besides `{literalinclude}`; none of these holds code, and what is included is a page in docs, too."""
+"""What may stand in docs besides `{literalinclude}`; none of these holds code, and what is included
+is a page in docs, too.
+"""
 
 
 @cache
 def said_by_tests() -> str:
     """All that tests say, but for this file."""
     return "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path != Path(__file__)
     )
 
 
@@ -45,7 +53,9 @@ def complaint(page: Path, block: Block) -> str | None:
     if block.mark == "drawing":
         return None
     if page == TUTORIAL and (kind != "sh" or block.mark):
-        return None  # tests/examples/test_tutorial.py follows the whole page, and stops at what it does not know
+        # Tests/examples/test_tutorial.py follows the whole page, and stops at what it does not
+        # know.
+        return None
     if block.mark.startswith("transcript: "):
         quoted = f'"{block.mark.removeprefix("transcript: ")}"'
         return None if quoted in said_by_tests() else f"no test repeats the transcript {quoted}"
@@ -82,7 +92,11 @@ def is_run(file: Path) -> bool:
         return False
     folder = file.parent.name
     commands = " ".join(command for command, _ in promises(folder))
-    return folder in ELSEWHERE or f"{folder}/{file.name}" in commands or f'"{file.name}"' in said_by_tests()
+    return (
+        folder in ELSEWHERE
+        or f"{folder}/{file.name}" in commands
+        or f'"{file.name}"' in said_by_tests()
+    )
 
 
 def unknown_command(line: str) -> str | None:
@@ -94,7 +108,9 @@ def unknown_command(line: str) -> str | None:
         case ["make", target, *_]:
             return (
                 None
-                if re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+                if re.search(
+                    rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+                )
                 else f"no {line!r}"
             )
         case ["ergo", *arguments]:
@@ -103,19 +119,28 @@ def unknown_command(line: str) -> str | None:
             except SystemExit:
                 return f"ergo does not take {arguments}"
             return None
-        case ["python" | "python3", "-m", "venv" | "pytest", *_] | ["pip", "install", *_] | ["nc" | ".", *_]:
+        case (
+            ["python" | "python3", "-m", "venv" | "pytest", *_]
+            | ["pip", "install", *_]
+            | ["nc" | ".", *_]
+        ):
             return None
         case ["python", script, *_]:
             # In the tutorial, where the reader has made the file.
             places = (ROOT, ROOT / "examples" / "tutorial")
-            return None if any((place / script).is_file() for place in places) else f"there is no {script}"
+            return (
+                None
+                if any((place / script).is_file() for place in places)
+                else f"there is no {script}"
+            )
     return f"nobody knows how to check {line!r}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_a_page_is_a_file_that_tests_run_or_is_repeated_by_them(page: Path) -> None:
     wrong = [
-        (block.info, block.text[:60], complaint(page, block)) for block in blocks(page.read_text(encoding="utf-8"))
+        (block.info, block.text[:60], complaint(page, block))
+        for block in blocks(page.read_text(encoding="utf-8"))
     ]
 
     assert [each for each in wrong if each[2] is not None] == []
@@ -146,6 +171,11 @@ def test_a_block_that_nobody_checks_is_noticed(text: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_code_is_shown_by_indenting_it(page: Path) -> None:
-    text = re.sub(r"^( *)(`{3,}).*?^\1\2$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^( *)(`{3,}).*?^\1\2$",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
     assert re.findall(r"(?:\A|\n\n)    \S.*", text) == []

@@ -1,4 +1,6 @@
-"""The pages for those who come from elsewhere name things that exist here, and show what a prompt shows."""
+"""The pages for those who come from elsewhere name things that exist here, and show what a prompt
+shows.
+"""
 
 import inspect
 import re
@@ -21,7 +23,18 @@ __all__ = ["runtime_directory"]
 
 PAGES = sorted((ROOT / "docs" / "coming-from").glob("*.md"))
 COMMANDS = {"ps", "top", "tree", "crashes", "attach"}
-NOT_OURS = {*kwlist, *COMMANDS, "run_sync", "fail_after", "to_thread", "trio", "self", "main", "ask", "tell"}
+NOT_OURS = {
+    *kwlist,
+    *COMMANDS,
+    "run_sync",
+    "fail_after",
+    "to_thread",
+    "trio",
+    "self",
+    "main",
+    "ask",
+    "tell",
+}
 """What the pages say of Python, trio and the one they are for."""
 EXAMPLES = {"Class", "Session", "Worker", "args", "options", "cores", "Queue"}
 """What stands for something of the reader's."""
@@ -36,7 +49,10 @@ def known() -> set[str]:
             found.update((name, *(inner for inner in dir(thing) if not inner.startswith("_"))))
             if isinstance(thing, type) and (init := vars(thing).get("__init__")) is not None:
                 found.update(inspect.signature(init).parameters)
-    return found | {*SpawnKeywords.__annotations__, *inspect.signature(ergo_py.ChildSpec).parameters}
+    return found | {
+        *SpawnKeywords.__annotations__,
+        *inspect.signature(ergo_py.ChildSpec).parameters,
+    }
 
 
 def names_here(page: Path) -> set[str]:
@@ -46,7 +62,9 @@ def names_here(page: Path) -> set[str]:
         here = re.split(r"(?<!\\)\|", row)[2]
         for code in re.findall(r"`([^`]+)`", here):
             if not code.startswith("ergo "):
-                found.update(re.findall(r"(?:^|[\s.(*\[=])(?!\.)([a-zA-Z_]{2,})\b(?=[(=:,)\]]|$| )", code))
+                found.update(
+                    re.findall(r"(?:^|[\s.(*\[=])(?!\.)([a-zA-Z_]{2,})\b(?=[(=:,)\]]|$| )", code)
+                )
     return {name for name in found if not name.startswith("__")}
 
 
@@ -72,7 +90,8 @@ def test_the_commands_that_a_page_names_exist(page: Path) -> None:
 
 def test_a_plain_prompt_shows_what_the_page_for_pykka_shows() -> None:
     (transcript,) = transcripts(
-        (ROOT / "docs" / "coming-from" / "pykka.md").read_text(encoding="utf-8"), "python, from pykka"
+        (ROOT / "docs" / "coming-from" / "pykka.md").read_text(encoding="utf-8"),
+        "python, from pykka",
     )
     with at_terminal(command=["-q"], PYTHON_BASIC_REPL="1") as terminal:
         terminal.wait_for(">>> ")

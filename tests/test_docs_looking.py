@@ -22,7 +22,9 @@ PAGE = (ROOT / "docs" / "looking-inside.md").read_text(encoding="utf-8")
 
 
 def wait_for_stock(capsys: pytest.CaptureFixture[str], row: str) -> None:
-    """Until the program is up and its stock is in this state; looking at it like this leaves no trace."""
+    """Until the program is up and its stock is in this state; looking at it like this leaves no
+    trace.
+    """
     end, err = time.monotonic() + 30, ""
     while time.monotonic() < end:
         main(["ps", "shop", "--find", "stock"])
@@ -93,7 +95,9 @@ def test_the_page_lists_the_statuses_that_there_are() -> None:
 def test_the_page_lists_the_commands_that_there_are_with_their_arguments() -> None:
     source = (ROOT / "ergo_py" / "control" / "commands.py").read_text(encoding="utf-8")
     rows = [re.match(r"\| `([\w-]+)` \| (\w+) \| ?(.*?) ?\|$", row) for row in block("commands")]
-    listed = {row[1]: (row[2], set(re.findall(r"`(\w+)`", row[3]))) for row in rows if row is not None}
+    listed = {
+        row[1]: (row[2], set(re.findall(r"`(\w+)`", row[3]))) for row in rows if row is not None
+    }
 
     assert {name: permission for name, (permission, _) in listed.items()} == {
         name: command.permission for name, command in COMMANDS.items()
@@ -122,4 +126,6 @@ def test_the_page_names_the_limits_that_there_are() -> None:
 
 def test_the_first_sentence_is_about_inspect_meta() -> None:
     assert PAGE.splitlines()[2].startswith("`await node.inspect_meta(alias)` ")
-    assert all((ROOT / Path(path)).is_file() for path in re.findall(r"examples/looking/\w+\.py", PAGE))
+    assert all(
+        (ROOT / Path(path)).is_file() for path in re.findall(r"examples/looking/\w+\.py", PAGE)
+    )

@@ -12,10 +12,17 @@ PAGE = (DOCS / "meta-processes.md").read_text(encoding="utf-8")
 
 def test_the_page_shows_the_table_that_the_code_checks() -> None:
     states = list(MetaState)
-    rows = ["| operation | " + " | ".join(state.name for state in states) + " |", "|---|---|---|---|"]
+    rows = [
+        "| operation | " + " | ".join(state.name for state in states) + " |",
+        "|---|---|---|---|",
+    ]
     rows += [
-        f"| {operation.value} | " + " | ".join("yes" if state in allowed else "no" for state in states) + " |"
-        for operation, allowed in ((operation, META_ALLOWED[operation]) for operation in MetaOperation)
+        f"| {operation.value} | "
+        + " | ".join("yes" if state in allowed else "no" for state in states)
+        + " |"
+        for operation, allowed in (
+            (operation, META_ALLOWED[operation]) for operation in MetaOperation
+        )
     ]
 
     shown = re.search(r"<!-- allowed -->\n(.*?)\n<!-- /allowed -->", PAGE, re.DOTALL)

@@ -22,14 +22,20 @@ def test_the_picture_of_a_process_has_every_state_and_an_arrow_for_every_change(
 
 def test_the_picture_of_a_message_has_every_lane() -> None:
     picture = (DOCS / "message-flow.svg").read_text(encoding="utf-8")
-    [promised] = re.findall(r"The lanes are (.*?)\.", (DOCS / "semantics.md").read_text(encoding="utf-8"))
+    [promised] = re.findall(
+        r"The lanes are (.*?)\.", (DOCS / "semantics.md").read_text(encoding="utf-8")
+    )
 
     assert re.findall(r">([A-Z]+)<", picture) == re.findall(r"[A-Z]+", promised)
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
 def test_a_picture_is_shown_says_what_it_is_and_has_a_background_of_its_own(picture: Path) -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+    pages = "".join(
+        page.read_text(encoding="utf-8")
+        for page in DOCS.rglob("*.md")
+        if "_build" not in page.parts
+    )
     root = ElementTree.parse(picture).getroot()
     background = root.find("{http://www.w3.org/2000/svg}rect")
 

@@ -1,6 +1,7 @@
 """Every promise of docs/semantics.md is there once and names tests that exist.
 
-A promise is a heading `### M5 ...` followed by its text and a paragraph `Tests: tests/file.py::test, ...`.
+A promise is a heading `### M5 ...` followed by its text and a paragraph `Tests:
+tests/file.py::test, ...`.
 """
 
 import ast
@@ -14,19 +15,28 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "semantics.md"
 
 PROMISES_IN_SECTION = {"I": 3, "M": 8, "P": 11, "C": 6, "L": 4, "V": 10, "X": 16, "N": 7, "S": 6}
-EXPECTED = [f"{section}{number}" for section, last in PROMISES_IN_SECTION.items() for number in range(1, last + 1)]
+EXPECTED = [
+    f"{section}{number}"
+    for section, last in PROMISES_IN_SECTION.items()
+    for number in range(1, last + 1)
+]
 
 
 def promises() -> list[tuple[str, str]]:
     """Each promise's number and the text below its heading."""
     parts = re.split(r"^#{1,3} (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     headings, bodies = parts[1::2], parts[2::2]
-    numbered = [(re.match(r"([A-Z]\d+)\b", heading), body) for heading, body in zip(headings, bodies, strict=True)]
+    numbered = [
+        (re.match(r"([A-Z]\d+)\b", heading), body)
+        for heading, body in zip(headings, bodies, strict=True)
+    ]
     return [(match[1], body) for match, body in numbered if match]
 
 
 def entries(body: str) -> list[str]:
-    """What the promise's `Tests:` paragraph lists; it may be wrapped, and each entry be quoted with backticks."""
+    """What the promise's `Tests:` paragraph lists; it may be wrapped, and each entry be quoted with
+    backticks.
+    """
     paragraphs = re.findall(r"^Tests:(.*?)(?:\n\s*\n|\Z)", body, re.MULTILINE | re.DOTALL)
     assert len(paragraphs) == 1, f"{len(paragraphs)} `Tests:` paragraphs"
     return [entry.strip().strip("`") for entry in paragraphs[0].split(",")]
@@ -34,19 +44,25 @@ def entries(body: str) -> list[str]:
 
 @cache
 def defined_in(path: Path) -> frozenset[str]:
-    """The tests a file defines, as pytest names them: functions, methods, and state machines' test cases."""
+    """The tests a file defines, as pytest names them: functions, methods, and state machines' test
+    cases.
+    """
     found = set[str]()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test"):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith(
+                "test"
+            ):
                 found.add(name)
             case ast.ClassDef(name=name, body=body) if name.startswith("Test"):
                 found.update(
                     f"{name}::{inner.name}"
                     for inner in body
-                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name.startswith("test")
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and inner.name.startswith("test")
                 )
-            # `TestMailbox = MailboxMachine.TestCase` is how Hypothesis hands a state machine to pytest.
+            # `TestMailbox = MailboxMachine.TestCase` is how Hypothesis hands a state machine to
+            # pytest.
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute(attr="TestCase")):
                 found.update((name, f"{name}::runTest"))
     return frozenset(found)

@@ -1,4 +1,6 @@
-"""The page "Troubleshooting" shows what a person sees who does the same with the program that has all these troubles."""
+"""The page "Troubleshooting" shows what a person sees who does the same with the program that has
+all these troubles.
+"""
 
 import re
 import time
@@ -29,7 +31,9 @@ def wait_for_trouble(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    with background("run", "--control", "look,act", "--log-level", "off", "examples/looking/trouble.py"):
+    with background(
+        "run", "--control", "look,act", "--log-level", "off", "examples/looking/trouble.py"
+    ):
         wait_for_trouble(capsys)
 
         for transcript in transcripts(PAGE, "trouble"):

@@ -1,4 +1,6 @@
-"""The odd environments in which ``make test-environments`` runs the tests are what they are said to be."""
+"""The odd environments in which ``make test-environments`` runs the tests are what they are said to
+be.
+"""
 
 import os
 import re
@@ -81,13 +83,17 @@ def test_the_status_of_what_is_run_there_is_the_status(name: str) -> None:
 
 
 def test_every_environment_is_tried_here() -> None:
-    assert subprocess.run([ENVIRONMENT], capture_output=True, encoding="utf-8", check=True).stdout.split() == [*PROOFS]
+    assert subprocess.run(
+        [ENVIRONMENT], capture_output=True, encoding="utf-8", check=True
+    ).stdout.split() == [*PROOFS]
     assert within("nowhere", "true").returncode == 2
 
 
 def test_environments_that_cannot_be_had_are_skipped_with_their_reason(tmp_path: Path) -> None:
     refusing = tmp_path / "unshare"
-    refusing.write_text("#!/bin/sh\necho 'unshare: not permitted here' >&2\nexit 1\n", encoding="utf-8")
+    refusing.write_text(
+        "#!/bin/sh\necho 'unshare: not permitted here' >&2\nexit 1\n", encoding="utf-8"
+    )
     refusing.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
 

@@ -1,4 +1,6 @@
-"""Whatever comes from outside is understood or refused: what fuzzing has found is tried again, and a little more is made up."""
+"""Whatever comes from outside is understood or refused: what fuzzing has found is tried again, and
+a little more is made up.
+"""
 
 from pathlib import Path
 
@@ -8,7 +10,11 @@ from hypothesis import given, settings
 from benchmarks import fuzzing
 from benchmarks.fuzzing import CORPUS, TARGETS, corpus_of, made_up
 
-KEPT = [pytest.param(target, path, id=f"{target}: {path.stem}") for target in TARGETS for path in corpus_of(target)]
+KEPT = [
+    pytest.param(target, path, id=f"{target}: {path.stem}")
+    for target in TARGETS
+    for path in corpus_of(target)
+]
 
 
 @pytest.mark.parametrize("target,path", KEPT)

@@ -1,4 +1,6 @@
-"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make leaks`` does the same for longer."""
+"""Whatever lived and died, nothing of it stays: not in a table, and not in memory. ``make leaks``
+does the same for longer.
+"""
 
 import gc
 import threading
@@ -21,9 +23,12 @@ ROUNDS = 250
 
 
 async def least_growth(
-    work: Callable[[], Awaitable[object]], clock: MockClock | None = None, spare: int = SPARE_OBJECTS
+    work: Callable[[], Awaitable[object]],
+    clock: MockClock | None = None,
+    spare: int = SPARE_OBJECTS,
 ) -> int:
-    """By how many objects a piece of work adds to those there are, at least: what it leaves behind, it leaves each time.
+    """By how many objects a piece of work adds to those there are, at least: what it leaves behind,
+    it leaves each time.
 
     So once it has added no more than may be spared, there is no need to see it again.
     """
@@ -41,7 +46,9 @@ async def least_growth(
 
 # These two are bounded by pytest's own time limit alone: they turn the clock themselves.
 @pytest.mark.no_cover
-async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(mock_clock: MockClock) -> None:
+async def test_families_that_lived_and_died_leave_tables_and_objects_as_they_were(
+    mock_clock: MockClock,
+) -> None:
     async with soaking(mock_clock) as soak:
         before = tables(soak.node)
 
@@ -58,7 +65,8 @@ async def test_families_that_lived_and_died_leave_no_memory_behind(mock_clock: M
     async with soaking(mock_clock) as soak:
         tracemalloc.start()
         try:
-            # Long enough that what is kept on purpose, the last dead letters and obituaries above all, is there.
+            # Long enough that what is kept on purpose, the last dead letters and obituaries above
+            # all, is there.
             await soak.run(60)
             growth = list[int]()
             while len(growth) < 3 and not any(one < 100 * 40 for one in growth):
@@ -133,7 +141,9 @@ class Deferring(Actor):
         return NO_REPLY
 
 
-async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_on(autojump_clock: MockClock) -> None:
+async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_on(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(limit=10**6) as node:
         pid = await node.spawn(Deferring)
         process = node._router.processes[pid]

@@ -1,4 +1,6 @@
-"""Links between pages lead somewhere. Sphinx checks those inside of docs; here are those of the pages that it does not read."""
+"""Links between pages lead somewhere. Sphinx checks those inside of docs; here are those of the
+pages that it does not read.
+"""
 
 import re
 from pathlib import Path
@@ -11,7 +13,9 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "examples").rglob("README.m
 
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -19,10 +23,14 @@ def anchors(page: Path) -> set[str]:
 def broken(page: Path, text: str) -> list[str]:
     """The links of a text that lead nowhere."""
     found = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)):
+    for link in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    ):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not link.startswith("http") and (not target.exists() or (anchor and anchor not in anchors(target))):
+        if not link.startswith("http") and (
+            not target.exists() or (anchor and anchor not in anchors(target))
+        ):
             found.append(link)
     return found
 
@@ -33,6 +41,8 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_noticed() -> None:
-    text = "[a](docs/nowhere.md) [b](docs/index.md#nowhere) [c](docs/index.md#where-to-go) [d](#start)"
+    text = (
+        "[a](docs/nowhere.md) [b](docs/index.md#nowhere) [c](docs/index.md#where-to-go) [d](#start)"
+    )
 
     assert broken(ROOT / "README.md", text) == ["docs/nowhere.md", "docs/index.md#nowhere"]

@@ -1,4 +1,6 @@
-"""Breaking modules in small ways: each break is one change, in its place, and what is said about those that survive is true."""
+"""Breaking modules in small ways: each break is one change, in its place, and what is said about
+those that survive is true.
+"""
 
 import importlib.util
 import sys
@@ -104,7 +106,10 @@ def test_what_is_said_about_mutants_is_what_the_design_page_shows() -> None:
 def test_each_mutant_that_is_explained_exists_and_all_are_accounted_for(module: str) -> None:
     known = mutants.explained()[module]
 
-    names = {mutant.name for mutant in mutants_of(module, (mutants.ROOT / module).read_text(encoding="utf-8"))}
+    names = {
+        mutant.name
+        for mutant in mutants_of(module, (mutants.ROOT / module).read_text(encoding="utf-8"))
+    }
 
     assert set(known.survived) - names == set()
     assert known.killed + len(known.survived) == known.tried <= known.made

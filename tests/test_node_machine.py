@@ -1,13 +1,16 @@
 """A whole node, driven by random programs, against a naive model of what it promises.
 
-A program is a list of steps, and a step a few actions without a pause between them. Whatever a process or the test does
-goes through one place, :class:`World`, which does it for real, does it in the model, and compares. The scheduler is free to
-run processes in any order: callbacks say what they were given, so the model follows the order that really happened, and only
-asks whether it was a right one. After each step, when all is at rest, everything that can be seen from outside is compared.
+A program is a list of steps, and a step a few actions without a pause between them. Whatever a
+process or the test does goes through one place, :class:`World`, which does it for real, does it in
+the model, and compares. The scheduler is free to run processes in any order: callbacks say what
+they were given, so the model follows the order that really happened, and only asks whether it was a
+right one. After each step, when all is at rest, everything that can be seen from outside is
+compared.
 
-So this holds the order of service and what is served (M1 to M5), that callbacks do not overlap (P4), who ends, why and in
-which order (P3, P5 to P8), how calls end (C1 to C5), what watchers get (L1 to L4), names (I2, I3), limits (P9), undone
-spawns (P2), states (P1), dead letters (M7, N3), and what is left when the node is gone (N1, N4).
+So this holds the order of service and what is served (M1 to M5), that callbacks do not overlap
+(P4), who ends, why and in which order (P3, P5 to P8), how calls end (C1 to C5), what watchers get
+(L1 to L4), names (I2, I3), limits (P9), undone spawns (P2), states (P1), dead letters (M7, N3), and
+what is left when the node is gone (N1, N4).
 """
 
 import time
@@ -85,8 +88,9 @@ URGENT, SYSTEM, MAIN = "urgent", "system", "main"
 LANES = (URGENT, SYSTEM, MAIN)
 LANE_OF = {Priority.NORMAL: MAIN, Priority.HIGH: SYSTEM, Priority.MAX: URGENT}
 
-# Virtual time moves on a grid. Calls run out and timers fire between its points, each kind at a moment of its own, so that what is
-# due at the same moment never depends on the order in which trio looks.
+# Virtual time moves on a grid. Calls run out and timers fire between its points, each kind at a
+# moment of its own, so that what is due at the same moment never depends on the order in which trio
+# looks.
 GRID, CALLS, TIMERS = 0.25, 0.0625, 0.125
 
 
@@ -94,7 +98,7 @@ class Failure(Exception):
     """What processes here raise on purpose."""
 
 
-# -- programs --------------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -231,16 +235,29 @@ class Tell:
 
 def mostly(*weighted: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
     """One of some strategies, each as often as its weight says."""
-    return st.sampled_from([one for weight, one in weighted for _ in range(weight)]).flatmap(lambda one: one)
+    return st.sampled_from([one for weight, one in weighted for _ in range(weight)]).flatmap(
+        lambda one: one
+    )
 
 
 numbers = st.integers(0, 11)
 names = st.sampled_from(NAMES)
 priorities = st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.HIGH, Priority.MAX])
-wheres = st.builds(Where, st.sampled_from([*["pid"] * 6, "name", "name", "alias", "anybody", "far"]), numbers)
+wheres = st.builds(
+    Where, st.sampled_from([*["pid"] * 6, "name", "name", "alias", "anybody", "far"]), numbers
+)
 reasons = st.sampled_from(
     [
-        *(Normal(), Normal(), Shutdown(), Shutdown("why"), Killed(), NoProcess(), Unregistered(), NoNode("x")),
+        *(
+            Normal(),
+            Normal(),
+            Shutdown(),
+            Shutdown("why"),
+            Killed(),
+            NoProcess(),
+            Unregistered(),
+            NoNode("x"),
+        ),
         *("text", 42, None, ValueError("x")),
     ]
 )
@@ -249,11 +266,23 @@ spawns = st.builds(
     st.none() | names,
     st.sampled_from([True, True, False]),
     st.sampled_from(
-        [*[""] * 6, "crash", "crash with a child", "wait", "wait", "ask parent", "stop", "trap", "link parent"]
+        [
+            *[""] * 6,
+            "crash",
+            "crash with a child",
+            "wait",
+            "wait",
+            "ask parent",
+            "stop",
+            "trap",
+            "link parent",
+        ]
     ),
     st.booleans(),
     st.sampled_from([0, 0, 1, 2]),
-    st.sampled_from([Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("a", "tag")]),
+    st.sampled_from(
+        [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("a", "tag")]
+    ),
 )
 asks = st.builds(
     Ask,
@@ -275,7 +304,9 @@ asks = st.builds(
     st.sampled_from([0, 0, 1, 4, 8]),
     priorities,
 )
-relates = st.builds(Relate, st.sampled_from(["link", "monitor", "link", "monitor", "unlink", "demonitor"]), wheres)
+relates = st.builds(
+    Relate, st.sampled_from(["link", "monitor", "link", "monitor", "unlink", "demonitor"]), wheres
+)
 anybody = mostly(
     (3, spawns),
     (4, st.builds(Send, wheres, priorities)),
@@ -318,7 +349,7 @@ PROLOGUE = [
 """Who is there when a program begins: otherwise most of it would be said to nobody."""
 
 
-# -- the model -------------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -394,13 +425,17 @@ class Armed:
 
 
 def read_reason(given: object) -> Reason:
-    if isinstance(given, Normal | Shutdown | Killed | Crashed | NoProcess | NoNode | Unregistered | Custom):
+    if isinstance(
+        given, Normal | Shutdown | Killed | Crashed | NoProcess | NoNode | Unregistered | Custom
+    ):
         return given
     return Crashed(given) if isinstance(given, BaseException) else Custom(given)
 
 
 class Model:
-    """What a node is: processes with three lists each, names, relations and calls. Everything is searched for, nothing indexed."""
+    """What a node is: processes with three lists each, names, relations and calls. Everything is
+    searched for, nothing indexed.
+    """
 
     def __init__(self, node: PID) -> None:
         self.node = node
@@ -434,7 +469,9 @@ class Model:
 
     @staticmethod
     def missing(to: object) -> Reason:
-        return NoNode(to.node) if isinstance(to, Name) and to.node not in ("", NODE) else NoProcess()
+        return (
+            NoNode(to.node) if isinstance(to, Name) and to.node not in ("", NODE) else NoProcess()
+        )
 
     # messages
 
@@ -473,8 +510,15 @@ class Model:
         refused = receiver.spawn.overflow is Overflow.RAISE and item.kind == "message"
         return MailboxFullError if refused else False
 
-    def divert(self, receiver: Process, lane: str, item: Item, other: Process | None, tag: str) -> object:
-        if isinstance(item.payload, Diverted) or other is None or other.is_stopping or not self.has_room(other, lane):
+    def divert(
+        self, receiver: Process, lane: str, item: Item, other: Process | None, tag: str
+    ) -> object:
+        if (
+            isinstance(item.payload, Diverted)
+            or other is None
+            or other.is_stopping
+            or not self.has_room(other, lane)
+        ):
             self.bury(item, Why.FULL, receiver)
             return False
         if item.call is not None and self.closes_a_ring(self.waiter(item.call), other):
@@ -491,9 +535,13 @@ class Model:
             self.dead[why] += 1
 
     def next_item(self, process: Process) -> tuple[str, Item] | None:
-        """What is served next. Signals of relations that are no more, and normal ends of linked ones, vanish unseen."""
+        """What is served next. Signals of relations that are no more, and normal ends of linked
+        ones, vanish unseen.
+        """
         while True:
-            found = next(((lane, process.lanes[lane][0]) for lane in LANES if process.lanes[lane]), None)
+            found = next(
+                ((lane, process.lanes[lane][0]) for lane in LANES if process.lanes[lane]), None
+            )
             if found is None:
                 return None
             lane, item = found
@@ -572,7 +620,12 @@ class Model:
     def find(self, watcher: PID, kind: str, target: object) -> Relation | None:
         watched = self.watched(target)
         return next(
-            (one for one in self.relations if (one.watcher, one.kind, one.target) == (watcher, kind, watched)), None
+            (
+                one
+                for one in self.relations
+                if (one.watcher, one.kind, one.target) == (watcher, kind, watched)
+            ),
+            None,
         )
 
     def relate(self, process: Process, kind: str, target: object) -> type[Exception] | None:
@@ -605,7 +658,9 @@ class Model:
             watcher.lanes[lane].append(Item(kind, relation.target, reason, relation=relation))
 
     def fire_all(self, target: object, reason: Reason) -> None:
-        for relation in [one for one in self.relations if one.target == target and not one.has_fired]:
+        for relation in [
+            one for one in self.relations if one.target == target and not one.has_fired
+        ]:
             self.fire(relation, reason)
 
     # the end
@@ -660,14 +715,18 @@ class Model:
             self.drop(relation)
         if process.parent is not None:
             process.parent.children.remove(process)
-        for address in (process.pid, None if process.name is None else Name(process.name, NODE), *process.aliases):
+        for address in (
+            process.pid,
+            None if process.name is None else Name(process.name, NODE),
+            *process.aliases,
+        ):
             if address is not None:
                 self.fire_all(address, reason)
         if has_lived and process.parent is not None:
             process.parent.lanes[SYSTEM].append(Item("child exit", process.pid, reason))
 
 
-# -- the real thing beside the model ---------------------------------------------------------------------------------------
+# -- the real thing beside the model ---------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -703,13 +762,19 @@ FAILING_S_CHILD = Spawn(None, True, "", False, 0, Overflow.RAISE)
 
 
 class World:
-    """A node and its model. Callbacks only note what is wrong: an exception there would be one more crash."""
+    """A node and its model. Callbacks only note what is wrong: an exception there would be one more
+    crash.
+    """
 
-    def __init__(self, node: Node, clock: MockClock, nursery: trio.Nursery, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, node: Node, clock: MockClock, nursery: trio.Nursery, dispatcher: Dispatcher
+    ) -> None:
         self.node = node
         self.dispatcher = dispatcher
         self.picked: dict[PID, Process] = {}
-        """Those that have a message, and whose callback has not begun with it: it is on its way to a thread and back."""
+        """Those that have a message, and whose callback has not begun with it: it is on its way to
+        a thread and back.
+        """
         self.in_threads = 0
         self.clock = clock
         self.nursery = nursery
@@ -750,18 +815,27 @@ class World:
         for process in self.model.alive.values():
             real = self.node._router.processes.get(process.pid)
             if real is not None and real.state is State.STOPPING and not process.is_stopping:
-                self.check(self.model.is_doomed(process), f"{process.pid} is stopping for no reason")
+                self.check(
+                    self.model.is_doomed(process), f"{process.pid} is stopping for no reason"
+                )
                 self.model.begin_to_stop(process)
 
-    def expect(self, predicted: object, verb: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Do something for real; it must give the value, or raise the kind of error, that the model says."""
+    def expect(
+        self, predicted: object, verb: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any:
+        """Do something for real; it must give the value, or raise the kind of error, that the model
+        says.
+        """
         try:
             actual = verb(*args, **options)
             self.node._router.bridge.run(bool)
         except Exception as error:
             self.check(type(error) is predicted, f"{verb}{args}: {error!r} instead of {predicted}")
             return None
-        self.check(actual is predicted or actual == predicted, f"{verb}{args}: {actual} instead of {predicted}")
+        self.check(
+            actual is predicted or actual == predicted,
+            f"{verb}{args}: {actual} instead of {predicted}",
+        )
         return actual
 
     def target(self, where: Where) -> Any:
@@ -807,11 +881,15 @@ class World:
         """Something that the test itself does; it does not wait for what takes time."""
         match what:
             case Spawn():
-                self.nursery.start_soon(self._in_the_background, partial(self.spawn, self.node, what))
+                self.nursery.start_soon(
+                    self._in_the_background, partial(self.spawn, self.node, what)
+                )
             case Ask():
                 self.nursery.start_soon(self._in_the_background, partial(self.ask, self.node, what))
             case Inspect(to):
-                self.nursery.start_soon(self._in_the_background, partial(self.inspect, self.target(to)))
+                self.nursery.start_soon(
+                    self._in_the_background, partial(self.inspect, self.target(to))
+                )
             case Tell(who, op, priority):
                 self.tell(self.living(who) if self.model.alive else "a", op, priority)
             case OpenGate(number):
@@ -837,7 +915,11 @@ class World:
         self.sync()
         message = Told(what)
         self.expect(
-            self.model.send(self.node.pid, pid, message, priority), self.node.send, pid, message, priority=priority
+            self.model.send(self.node.pid, pid, message, priority),
+            self.node.send,
+            pid,
+            message,
+            priority=priority,
         )
 
     def do(self, who: "Puppet | Node", what: Any, sender: Any) -> None:
@@ -847,7 +929,13 @@ class World:
         match what:
             case Send(where, priority):
                 to, message = self.target(where), Data()
-                self.expect(model.send(who.pid, to, message, priority), who.send, to, message, priority=priority)
+                self.expect(
+                    model.send(who.pid, to, message, priority),
+                    who.send,
+                    to,
+                    message,
+                    priority=priority,
+                )
             case SendExit(where, reason):
                 to = self.target(where)
                 receiver = model.resolve(to)
@@ -890,7 +978,13 @@ class World:
         match what:
             case Forward(where):
                 to, message = self.target(where), Data()
-                self.expect(model.send(sender, to, message, Priority.NORMAL), who.forward, to, message, sender)
+                self.expect(
+                    model.send(sender, to, message, Priority.NORMAL),
+                    who.forward,
+                    to,
+                    message,
+                    sender,
+                )
             case Relate("link" | "monitor" as verb, where):
                 to = self.target(where)
                 self.expect(model.relate(mine, verb, to), getattr(who, verb), to)
@@ -979,7 +1073,11 @@ class World:
             predicted = TooManyProcessesError
         elif what.name is not None and model.holder(what.name) is not None:
             predicted = NameTakenError
-        options: dict[str, Any] = {"name": what.name, "mailbox_size": what.bound or None, "overflow": what.overflow}
+        options: dict[str, Any] = {
+            "name": what.name,
+            "mailbox_size": what.bound or None,
+            "overflow": what.overflow,
+        }
         if parent is not None:
             options["link"] = what.link
         try:
@@ -1001,15 +1099,22 @@ class World:
             raise
         else:
             self.check(predicted is None, f"spawn was to raise {predicted}")
-            self.check(ticket.is_initialised and ticket.process is not None, "spawn returned before init did")
-            self.check(ticket.process is None or ticket.process.pid == pid, "spawn returned another PID")
+            self.check(
+                ticket.is_initialised and ticket.process is not None,
+                "spawn returned before init did",
+            )
+            self.check(
+                ticket.process is None or ticket.process.pid == pid, "spawn returned another PID"
+            )
         finally:
             if parent is not None and isinstance(parent.waits_for, Process):
                 parent.waits_for = None
 
     def born(self, who: "Puppet", ticket: Ticket) -> None:
         process = ticket.process = Process(who.pid, ticket.parent, ticket.spawn, ticket.spawn.name)
-        self.check(not self.pids or who.pid.number > self.pids[-1].number, "a number was used again")
+        self.check(
+            not self.pids or who.pid.number > self.pids[-1].number, "a number was used again"
+        )
         self.pids.append(who.pid)
         self.model.alive[who.pid] = process
         if ticket.parent is not None:
@@ -1035,7 +1140,10 @@ class World:
             self.check(False, "an init failed that never ran")
             return
         self.check(not process.children, "the children of a failed init live on")
-        self.check(self.node.whereis(process.name or "?") != process.pid, "the name of a failed init is not free")
+        self.check(
+            self.node.whereis(process.name or "?") != process.pid,
+            "the name of a failed init is not free",
+        )
         self.model.release(process, reason, has_lived=False)
 
     # calls
@@ -1058,7 +1166,9 @@ class World:
             if mine is not None:
                 mine.waits_for = call
             model.post(callee, LANE_OF[what.priority], Item("call", who.pid, call_request, call))
-        await self.wait_for(call, mine, partial(who.call, to, call_request, timeout=timeout, priority=what.priority))
+        await self.wait_for(
+            call, mine, partial(who.call, to, call_request, timeout=timeout, priority=what.priority)
+        )
 
     async def inspect(self, to: Any) -> None:
         self.sync()
@@ -1088,7 +1198,9 @@ class World:
         except TargetDownError as error:
             actual = (TargetDownError, error.reason)
             if isinstance(error.reason, Crashed):
-                self.check(error.__cause__ is error.reason.error, "the callee's error is not the cause")
+                self.check(
+                    error.__cause__ is error.reason.error, "the callee's error is not the cause"
+                )
         except (DeadlockError, MailboxFullError, CallTimeoutError, ProcessUnknownError) as error:
             actual = type(error)
         except Failure as error:
@@ -1136,14 +1248,18 @@ class World:
 
     @contextmanager
     def watching_threads(self) -> Iterator[None]:
-        """Have each callback that runs in a thread go there twice: once as it does, to wait for its turn, and once for its work.
+        """Have each callback that runs in a thread go there twice: once as it does, to wait for its
+        turn, and once for its work.
 
-        While it works the loop does nothing but what the thread asks it to do. So verbs are used in the thread, there is one world
-        and one model, and nothing happens between what a callback does and what the kernel makes of it.
+        While it works the loop does nothing but what the thread asks it to do. So verbs are used in
+        the thread, there is one world and one model, and nothing happens between what a callback
+        does and what the kernel makes of it.
         """
         original = DispatchedProcess.run_in_thread
 
-        async def there_and_back(process: DispatchedProcess, name: str, function: Any, *args: Any) -> Any:
+        async def there_and_back(
+            process: DispatchedProcess, name: str, function: Any, *args: Any
+        ) -> Any:
             who = function.__self__
             match name, args:
                 case "handle_message", (message, sender):
@@ -1215,7 +1331,8 @@ class World:
                 case _:
                     expected = (item.kind, item.payload, item.sender)
         self.check(
-            (kind, payload, sender) == expected, f"{who.pid} served {(kind, payload, sender)} and not {expected}"
+            (kind, payload, sender) == expected,
+            f"{who.pid} served {(kind, payload, sender)} and not {expected}",
         )
         return process
 
@@ -1229,9 +1346,18 @@ class World:
         self.check(reason in possible, f"{who.pid} ended with {reason!r}; possible was {possible}")
         self.check(not process.in_a_callback, f"{who.pid} terminates inside another callback")
         self.check(not process.children, f"{who.pid} terminates before its children")
-        self.check(process.name is None or self.node.whereis(process.name) == who.pid, "a name was free too early")
-        if process.parent is not None and possible == [Shutdown(), Killed()] and reason == Shutdown():
-            self.check(process.parent.children[-1] is process, "children were stopped in a wrong order")
+        self.check(
+            process.name is None or self.node.whereis(process.name) == who.pid,
+            "a name was free too early",
+        )
+        if (
+            process.parent is not None
+            and possible == [Shutdown(), Killed()]
+            and reason == Shutdown()
+        ):
+            self.check(
+                process.parent.children[-1] is process, "children were stopped in a wrong order"
+            )
         self.model.release(process, reason, has_lived=True)
 
     # time, and looking at everything
@@ -1275,7 +1401,9 @@ class World:
         assert info.relations == len(model.relations)
         for call in model.calls:
             assert call.is_over or call.outcome is None, f"{call} is settled, and nobody was told"
-            assert call.is_over or (call.callee is not None and not call.callee.is_gone), f"{call} waits for nobody"
+            assert call.is_over or (call.callee is not None and not call.callee.is_gone), (
+                f"{call} waits for nobody"
+            )
 
     def compare_process(self, process: Process) -> None:
         model = self.model
@@ -1285,7 +1413,8 @@ class World:
             assert model.next_item(process) is None, f"{process.pid} sleeps and has something to do"
         assert info.lanes[MAIN] == len(process.lanes[MAIN])
         if not process.is_stopping and not model.is_doomed(process.parent):
-            # A request of its parent to end is the one thing that the model does not see coming and going.
+            # A request of its parent to end is the one thing that the model does not see coming and
+            # going.
             assert info.lanes == {**{lane: len(process.lanes[lane]) for lane in LANES}, "log": 0}
         assert info.dropped == process.dropped
         assert info.unhandled == 0
@@ -1294,10 +1423,17 @@ class World:
         assert info.aliases == tuple(process.aliases)
         assert info.parent == (self.node.pid if process.parent is None else process.parent.pid)
         assert info.children == tuple(child.pid for child in process.children)
-        addresses = [process.pid, *process.aliases, *([Name(process.name, NODE)] if process.name else [])]
+        addresses = [
+            process.pid,
+            *process.aliases,
+            *([Name(process.name, NODE)] if process.name else []),
+        ]
         mine = [one for one in model.relations if one.watcher == process.pid]
         of_me = [one for one in model.relations if one.target in addresses and not one.has_fired]
-        for kind, to, by in (("link", info.links, info.linked_by), ("monitor", info.monitors, info.monitored_by)):
+        for kind, to, by in (
+            ("link", info.links, info.linked_by),
+            ("monitor", info.monitors, info.monitored_by),
+        ):
             assert Counter(to) == Counter(one.target for one in mine if one.kind == kind)
             assert Counter(by) == Counter(one.watcher for one in of_me if one.kind == kind)
 
@@ -1336,7 +1472,9 @@ class Puppet(Actor):
                 await world.gate()
             case "ask parent":
                 parent = (
-                    Where("anybody", world.pids.index(self.parent)) if self.parent in world.pids else Where("far", 0)
+                    Where("anybody", world.pids.index(self.parent))
+                    if self.parent in world.pids
+                    else Where("far", 0)
                 )
                 await world.ask(self, Ask(parent, "answer", parent, 0, Priority.NORMAL))
             case "stop":
@@ -1345,7 +1483,9 @@ class Puppet(Actor):
                 world.do(self, Plain("trap"), None)
             case "link parent":
                 if self.parent in world.pids:
-                    world.do(self, Relate("link", Where("anybody", world.pids.index(self.parent))), None)
+                    world.do(
+                        self, Relate("link", Where("anybody", world.pids.index(self.parent))), None
+                    )
         world.initialised(ticket)
 
     def handle_child_exit(self, child: PID, reason: Reason) -> None:
@@ -1437,10 +1577,12 @@ class AsyncPuppet(Puppet):
             process.in_a_callback = False
 
 
-# -- the test --------------------------------------------------------------------------------------------------------------
+# -- the test --------------------------------------------------------------------------------------
 
 
-async def live(program: list[list[Any]], clock: MockClock, dispatcher: Dispatcher, swaps: bool) -> None:
+async def live(
+    program: list[list[Any]], clock: MockClock, dispatcher: Dispatcher, swaps: bool
+) -> None:
     at_the_end = 0
     async with trio.open_nursery() as nursery:
         context = open_node(NODE, max_processes=LIMIT, watchdog=None, log_output="none")
@@ -1467,7 +1609,9 @@ async def live(program: list[list[Any]], clock: MockClock, dispatcher: Dispatche
 
 
 def other_colour(action: Any) -> Any:
-    """The same with plain callbacks for async ones, and the other way round: plain ones are rarer, and those go to threads."""
+    """The same with plain callbacks for async ones, and the other way round: plain ones are rarer,
+    and those go to threads.
+    """
     match action:
         case Spawn():
             return replace(action, is_async=not action.is_async)
@@ -1506,7 +1650,8 @@ def tell(who: int, what: Any, priority: Priority = Priority.NORMAL) -> Tell:
     return Tell(who, what, priority)
 
 
-# Programs that chance makes rarely. Numbers are those of the living: the prologue has started 0 to 3.
+# Programs that chance makes rarely. Numbers are those of the living: the prologue has started 0 to
+# 3.
 ANSWERED_AND_ASKED = [
     # One asks another and is answered; before it has taken the answer, the other asks it in turn.
     [tell(0, Ask(Where("pid", 1), "wait", Where("far", 0), 0, Priority.NORMAL))],
@@ -1539,7 +1684,8 @@ NOT_TRAPPED = [
     [tell(0, SendExit(Where("pid", 4), "enough"))],
 ]
 PAST_THE_STOPPING_POINT = [
-    # It waits for a child that is busy, and takes nothing more; when its patience is over, the child is killed.
+    # It waits for a child that is busy, and takes nothing more; when its patience is over, the
+    # child is killed.
     [tell(0, child())],
     [tell(4, Plain("gate"))],
     [SendExit(Where("pid", 0), Normal())],
@@ -1556,13 +1702,31 @@ ONE, OTHER = Where("pid", 1), Where("pid", 3)
 EVERY_VERB = [
     # With the colours swapped, 0, 1 and 3 have plain callbacks.
     [tell(0, Send(ONE, Priority.NORMAL)), tell(0, Send(ONE, Priority.MAX)), tell(0, Forward(ONE))],
-    [tell(0, Plain("trap")), tell(0, Relate("link", ONE)), tell(0, Relate("monitor", ONE)), tell(0, Plain("alias"))],
-    [tell(1, Register("c", ONE)), tell(3, Relate("monitor", Where("name", 2))), tell(1, Plain("give name up"))],
-    [tell(3, Relate("link", Where("alias", 0))), tell(3, Relate("unlink", Where("alias", 0))), tell(0, DropAlias(0))],
+    [
+        tell(0, Plain("trap")),
+        tell(0, Relate("link", ONE)),
+        tell(0, Relate("monitor", ONE)),
+        tell(0, Plain("alias")),
+    ],
+    [
+        tell(1, Register("c", ONE)),
+        tell(3, Relate("monitor", Where("name", 2))),
+        tell(1, Plain("give name up")),
+    ],
+    [
+        tell(3, Relate("link", Where("alias", 0))),
+        tell(3, Relate("unlink", Where("alias", 0))),
+        tell(0, DropAlias(0)),
+    ],
     [Ask(Where("pid", 0), "hand on", OTHER, 0, Priority.NORMAL)],
     [Ask(Where("pid", 0), "defer", OTHER, 0, Priority.NORMAL)],
     [Ask(Where("pid", 0), "defer", OTHER, 0, Priority.NORMAL)],
-    [tell(3, Reply(0, True)), tell(3, Reply(1, True)), tell(1, Reply(2, False)), tell(1, Reply(2, False))],
+    [
+        tell(3, Reply(0, True)),
+        tell(3, Reply(1, True)),
+        tell(1, Reply(2, False)),
+        tell(1, Reply(2, False)),
+    ],
     [tell(0, Arm(ONE, 1, False)), tell(0, Arm(ONE, 1, True)), tell(0, CancelTimer(1)), PassTime(4)],
     [tell(3, SendExit(Where("pid", 0), "please")), tell(3, Kill(ONE))],
     [tell(2, Stop("enough")), tell(0, Plain("raise"))],
@@ -1582,7 +1746,11 @@ def test_a_node_keeps_its_promises_whatever_is_done_to_it(program: list[list[Any
     run(program, LOOP, swaps=False)
 
 
-@given(programs, st.sampled_from([PINNED, POOL("workers", 2), Pod("pod")]), st.sampled_from([True, True, False]))
+@given(
+    programs,
+    st.sampled_from([PINNED, POOL("workers", 2), Pod("pod")]),
+    st.sampled_from([True, True, False]),
+)
 @example(ANSWERED_AND_ASKED, PINNED, False)
 @example(DEMONITORED_IN_TIME, Pod("pod"), False)
 @example(LAST_STARTED_FIRST, POOL("workers", 2), False)

@@ -37,7 +37,9 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 @pytest.fixture(autouse=True)
 def no_signal_is_ignored() -> Iterator[None]:
-    """``nohup`` and a shell that starts a program in the background have it ignore signals, and its children with it."""
+    """``nohup`` and a shell that starts a program in the background have it ignore signals, and its
+    children with it.
+    """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -49,7 +51,7 @@ def handlers() -> list[object]:
     return [signal.getsignal(number) for number in SIGNALS]
 
 
-# -- what it runs and returns ----------------------------------------------------------------------------------------------
+# -- what it runs and returns ----------------------------------------------------------------------
 
 
 def test_an_async_function_gets_a_node_and_its_result_is_returned() -> None:
@@ -113,9 +115,15 @@ class Crashing(Ending):
 
 @pytest.mark.parametrize(
     "behaviour,reason",
-    [(Ending, Normal()), (EndingWithAReason, Custom("done")), (Crashing, Crashed(Failed("on purpose")))],
+    [
+        (Ending, Normal()),
+        (EndingWithAReason, Custom("done")),
+        (Crashing, Crashed(Failed("on purpose"))),
+    ],
 )
-def test_a_behaviour_is_run_until_it_ends_and_its_reason_is_returned(behaviour: type[Actor], reason: Reason) -> None:
+def test_a_behaviour_is_run_until_it_ends_and_its_reason_is_returned(
+    behaviour: type[Actor], reason: Reason
+) -> None:
     result = run(behaviour, watchdog=None, log_output="none")
 
     assert result == reason
@@ -128,7 +136,8 @@ def test_a_behaviour_that_ends_at_once_is_no_error(children: int) -> None:
 
     class Brief(Actor):
         async def init(self) -> None:
-            # Each one may bring a turn of the scheduler, in which this process could end before anybody waits for it.
+            # Each one may bring a turn of the scheduler, in which this process could end before
+            # anybody waits for it.
             for _ in range(children):
                 await self.spawn(Child)
             self.stop("brief")
@@ -171,11 +180,13 @@ def test_bad_options_are_refused_before_anything_runs() -> None:
     assert ran == []
 
 
-# -- signals, once ---------------------------------------------------------------------------------------------------------
+# -- signals, once ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_stops_everything_in_order_and_the_result_is_none(number: signal.Signals) -> None:
+def test_the_first_signal_stops_everything_in_order_and_the_result_is_none(
+    number: signal.Signals,
+) -> None:
     ends: list[str] = []
 
     class Child(Actor):
@@ -281,14 +292,16 @@ def test_in_another_thread_it_runs_and_leaves_signals_alone() -> None:
     async def main(_node: Node) -> list[object]:
         return handlers()
 
-    thread = threading.Thread(target=lambda: results.append(run(main, watchdog=None, log_output="none")))
+    thread = threading.Thread(
+        target=lambda: results.append(run(main, watchdog=None, log_output="none"))
+    )
     thread.start()
     thread.join(PATIENCE)
 
     assert results == [before]
 
 
-# -- signals, twice ----------------------------------------------------------------------------------------------------
+# -- signals, twice --------------------------------------------------------------------------------
 
 
 class Left(BaseException):
@@ -351,7 +364,9 @@ def test_the_programs_of_ports_are_killed_before_a_program_is_left(
     assert sorted(killed) == [(4711, signal.SIGKILL), (4712, signal.SIGKILL)]
 
 
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled"])
+@pytest.mark.parametrize(
+    "handler", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled"]
+)
 def test_a_sighup_that_the_program_ignores_or_handles_is_left_alone(handler: Any) -> None:
     during: list[object] = []
 
@@ -367,7 +382,7 @@ def test_a_sighup_that_the_program_ignores_or_handles_is_left_alone(handler: Any
     assert during == [handler]
 
 
-# -- signals, in a program of their own ------------------------------------------------------------------------------------
+# -- signals, in a program of their own ------------------------------------------------------------
 
 PROGRAM = """
 import sys, threading
@@ -451,7 +466,9 @@ class Program:
         assert said == f"{line}\n"
 
     def insist(self, number: signal.Signals) -> None:
-        """Send it until the program has gone: what comes soon after the first one counts as the same."""
+        """Send it until the program has gone: what comes soon after the first one counts as the
+        same.
+        """
         while self._process.poll() is None:
             self.signal(number)
             try:
@@ -497,7 +514,9 @@ def test_a_second_signal_names_what_is_alive_and_leaves(number: signal.Signals) 
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(number: signal.Signals) -> None:
+def test_a_second_signal_leaves_also_while_a_callback_blocks_the_loop(
+    number: signal.Signals,
+) -> None:
     with Program("blocking") as program:
         program.wait_until_it_says("ready")
         program.insist(number)
@@ -524,7 +543,9 @@ def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_programs_of_ports_do_not_outlive_a_program_that_is_left(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_programs_of_ports_do_not_outlive_a_program_that_is_left(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     path = tmp_path / "held"
     os.mkfifo(path)
     ended = threading.Event()

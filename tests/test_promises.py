@@ -1,6 +1,8 @@
-"""What is promised holds wherever the callbacks of a process run: one suite, once for each dispatcher.
+"""What is promised holds wherever the callbacks of a process run: one suite, once for each
+dispatcher.
 
-Verbs are used where a user writes them, inside callbacks. So in a process with a thread they are used in its thread.
+Verbs are used where a user writes them, inside callbacks. So in a process with a thread they are
+used in its thread.
 """
 
 import threading
@@ -68,9 +70,13 @@ from tests.test_docs_semantics import EXPECTED
 ELSEWHERE: Final = {
     "I1": "identifiers are values",
     "P10": "it is this suite, and what threads add to it",
-    **dict.fromkeys(("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"),
+    **dict.fromkeys(
+        ("V2", "V3", "V7", "V8", "V10"), "what a supervisor does, and supervisors are on the loop"
+    ),
     **{f"X{number}": "about meta-processes" for number in range(1, 17)},
-    **dict.fromkeys(("N1", "N2", "N4", "N5", "N6", "N7"), "about the node, however its processes run"),
+    **dict.fromkeys(
+        ("N1", "N2", "N4", "N5", "N6", "N7"), "about the node, however its processes run"
+    ),
     **dict.fromkeys(("S3", "S4", "S5", "S6"), "about what is seen from outside"),
 }
 """The promises that are not shown here, and why."""
@@ -88,7 +94,7 @@ def test_every_promise_is_shown_here_or_it_is_said_why_not() -> None:
     assert _shown & set(ELSEWHERE) == set()
 
 
-# -- identity ------------------------------------------------------------------------------------------------------------
+# -- identity --------------------------------------------------------------------------------------
 
 
 @promise("I2")
@@ -140,7 +146,7 @@ async def test_a_name_is_free_when_terminate_has_finished_and_not_before(where: 
         assert (first, seen, second) == ("taken", [True], "mine")
 
 
-# -- mailbox -------------------------------------------------------------------------------------------------------------
+# -- mailbox ---------------------------------------------------------------------------------------
 
 
 @promise("M1")
@@ -155,7 +161,9 @@ async def test_lanes_are_looked_at_in_order(where: Dispatcher) -> None:
 
 
 @promise("M1", "M2", "L2")
-async def test_before_every_message_all_lanes_are_looked_at_and_signals_have_theirs(where: Dispatcher) -> None:
+async def test_before_every_message_all_lanes_are_looked_at_and_signals_have_theirs(
+    where: Dispatcher,
+) -> None:
     def use(me: Doer) -> None:
         me.trap_exit = True
         me.send(me.pid, "first")
@@ -171,7 +179,10 @@ async def test_before_every_message_all_lanes_are_looked_at_and_signals_have_the
 
         await node.call(pid, use)
 
-        kinds = [type(one).__name__ if isinstance(one, Exit | Down) else one for one in await heard(node, pid)]
+        kinds = [
+            type(one).__name__ if isinstance(one, Exit | Down) else one
+            for one in await heard(node, pid)
+        ]
         assert kinds == ["third", "Exit", "second", "Down", "first", "from inside", "last"]
 
 
@@ -187,9 +198,14 @@ async def test_messages_of_one_sender_are_handled_in_order(where: Dispatcher) ->
 
 
 @promise("M3")
-async def test_what_one_callback_sends_to_another_process_arrives_in_order_at_each_priority(where: Dispatcher) -> None:
+async def test_what_one_callback_sends_to_another_process_arrives_in_order_at_each_priority(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
-        receiver, sender = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        receiver, sender = (
+            await node.spawn(Doer, dispatcher=where),
+            await node.spawn(Doer, dispatcher=where),
+        )
 
         def send(me: Doer) -> None:
             for number in range(60):
@@ -219,13 +235,22 @@ async def test_what_any_thread_sends_arrives_in_order(where: Dispatcher) -> None
 
 
 @promise("M4", "M5")
-async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(where: Dispatcher) -> None:
-    rules: list[Any] = [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("other", "tag")]
+async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(
+    where: Dispatcher,
+) -> None:
+    rules: list[Any] = [
+        Overflow.RAISE,
+        Overflow.DROP_NEWEST,
+        Overflow.DROP_OLDEST,
+        Divert("other", "tag"),
+    ]
     async with running_node() as node:
         other = await node.spawn(Recorder, name="other")
         sender = await node.spawn(Doer, dispatcher=where)
         receivers = [
-            await node.spawn(Doer, dispatcher=where, mailbox_size=2, overflow=rule, name=f"receiver-{number}")
+            await node.spawn(
+                Doer, dispatcher=where, mailbox_size=2, overflow=rule, name=f"receiver-{number}"
+            )
             for number, rule in enumerate(rules)
         ]
         for receiver in receivers:
@@ -248,12 +273,19 @@ async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(
         await node.wait_ended(other)
         for receiver in receivers:
             await node.resume(receiver)
-        await eventually(lambda: not any(len(node._router.processes[one].mailbox) for one in receivers))
+        await eventually(
+            lambda: not any(len(node._router.processes[one].mailbox) for one in receivers)
+        )
 
         assert refused == 1
         assert diverted == [Diverted(receivers[3], "tag", 2, sender)]
         down = Down(other, Killed())
-        assert [await heard(node, one) for one in receivers] == [[down, 0, 1], [down, 0, 1], [down, 1, 2], [down, 0, 1]]
+        assert [await heard(node, one) for one in receivers] == [
+            [down, 0, 1],
+            [down, 0, 1],
+            [down, 1, 2],
+            [down, 0, 1],
+        ]
         assert [letter.why for letter in node.dead_letters()] == [Why.FULL, Why.FULL, Why.DISPLACED]
         assert [letter.sender for letter in node.dead_letters()] == [sender] * 3
 
@@ -276,7 +308,9 @@ async def test_a_callback_waits_for_room_where_the_receiver_lets_it(where: Dispa
 
 
 @promise("M6")
-async def test_a_process_that_always_has_messages_lets_others_run_and_can_be_killed(where: Dispatcher) -> None:
+async def test_a_process_that_always_has_messages_lets_others_run_and_can_be_killed(
+    where: Dispatcher,
+) -> None:
     def again(me: Doer) -> None:
         me.send(me.pid, again)
 
@@ -294,24 +328,32 @@ async def test_a_process_that_always_has_messages_lets_others_run_and_can_be_kil
 
 
 @promise("M7", "N3")
-async def test_what_a_callback_sends_to_nobody_is_a_dead_letter_and_no_error(where: Dispatcher) -> None:
+async def test_what_a_callback_sends_to_nobody_is_a_dead_letter_and_no_error(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         gone, pid = await node.spawn(Recorder), await node.spawn(Doer, dispatcher=where)
         node.kill(gone)
         await node.wait_ended(gone)
 
-        sent = await node.call(pid, lambda me: [me.send(gone, "one"), me.send("nobody", 2), me.send_exit(gone, "x")])
+        sent = await node.call(
+            pid, lambda me: [me.send(gone, "one"), me.send("nobody", 2), me.send_exit(gone, "x")]
+        )
         await wait_all_tasks_blocked()
 
         assert sent == [False] * 3
-        assert [(one.sender, one.target, one.message_type, one.why) for one in node.dead_letters()] == [
+        assert [
+            (one.sender, one.target, one.message_type, one.why) for one in node.dead_letters()
+        ] == [
             (pid, gone, "str", Why.NO_PROCESS),
             (pid, "nobody", "int", Why.NO_PROCESS),
         ]
 
 
 @promise("M7", "P7")
-async def test_one_that_stops_takes_nothing_more_and_what_waits_is_a_dead_letter(where: Dispatcher) -> None:
+async def test_one_that_stops_takes_nothing_more_and_what_waits_is_a_dead_letter(
+    where: Dispatcher,
+) -> None:
     def stop(me: Doer) -> None:
         me.stop("enough")
         me.send(me.pid, "too late")
@@ -327,7 +369,7 @@ async def test_one_that_stops_takes_nothing_more_and_what_waits_is_a_dead_letter
         assert [letter.why for letter in node.dead_letters()] == [Why.UNHANDLED_AT_EXIT] * 2
 
 
-# -- the life of a process -----------------------------------------------------------------------------------------------
+# -- the life of a process -------------------------------------------------------------------------
 
 
 @promise("P1")
@@ -350,12 +392,21 @@ async def test_a_process_is_in_the_state_its_work_says(where: Dispatcher) -> Non
         states.append(node.process_info(pid).state)
 
         await node.call(pid, look)
-        await node.call(pid, lambda me: me.call(callee, lambda _: states.append(node.process_info(pid).state)))
+        await node.call(
+            pid, lambda me: me.call(callee, lambda _: states.append(node.process_info(pid).state))
+        )
         await node.call(pid, look)
         node.send_exit(pid)
         await node.wait_ended(pid)
 
-        assert [one.name for one in states] == ["INIT", "SLEEP", "RUNNING", "WAIT_RESPONSE", "RUNNING", "STOPPING"]
+        assert [one.name for one in states] == [
+            "INIT",
+            "SLEEP",
+            "RUNNING",
+            "WAIT_RESPONSE",
+            "RUNNING",
+            "STOPPING",
+        ]
 
 
 @promise("P2")
@@ -381,7 +432,9 @@ async def test_an_init_that_raises_leaves_nothing(where: Dispatcher) -> None:
 
 
 @promise("P2")
-async def test_an_init_that_raises_takes_the_children_along_that_it_had_started(where: Dispatcher) -> None:
+async def test_an_init_that_raises_takes_the_children_along_that_it_had_started(
+    where: Dispatcher,
+) -> None:
     log: list[Any] = []
 
     class Broken(Doer):
@@ -403,11 +456,16 @@ async def test_an_init_that_raises_takes_the_children_along_that_it_had_started(
 
 
 @promise("P3", "P7", "L1", "L4")
-async def test_children_end_before_their_parent_terminates_and_links_and_monitors_are_told(where: Dispatcher) -> None:
+async def test_children_end_before_their_parent_terminates_and_links_and_monitors_are_told(
+    where: Dispatcher,
+) -> None:
     log: list[Any] = []
     async with running_node() as node:
         parent = await node.spawn(waiting(where), log, dispatcher=where)
-        watcher, linked = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        watcher, linked = (
+            await node.spawn(Doer, dispatcher=where),
+            await node.spawn(Doer, dispatcher=where),
+        )
         await node.call(watcher, lambda me: me.monitor(parent))
         await node.call(linked, lambda me: me.link(parent))
         child = await node.call(parent, lambda me: me.spawn(Doer, log, dispatcher=_own(where, 1)))
@@ -429,7 +487,9 @@ async def test_children_end_before_their_parent_terminates_and_links_and_monitor
 async def test_a_parent_is_told_of_the_end_of_a_child(where: Dispatcher) -> None:
     async with running_node() as node:
         parent = await node.spawn(waiting(where), dispatcher=where)
-        child = await node.call(parent, lambda me: me.spawn(Doer, dispatcher=_own(where, 1), link=True))
+        child = await node.call(
+            parent, lambda me: me.spawn(Doer, dispatcher=_own(where, 1), link=True)
+        )
 
         await node.call(child, lambda me: me.stop())
         await eventually(lambda: child not in node.processes())
@@ -459,12 +519,17 @@ async def test_one_message_is_handled_at_a_time(where: Dispatcher) -> None:
 
 
 @promise("P5", "C3")
-async def test_a_crash_ends_the_process_with_its_error_and_tells_the_caller_at_once(where: Dispatcher) -> None:
+async def test_a_crash_ends_the_process_with_its_error_and_tells_the_caller_at_once(
+    where: Dispatcher,
+) -> None:
     def fail(_: Doer) -> None:
         raise Failed("here")
 
     async with running_node() as node:
-        pid, sibling = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        pid, sibling = (
+            await node.spawn(Doer, dispatcher=where),
+            await node.spawn(Doer, dispatcher=where),
+        )
 
         with pytest.raises(TargetDownError) as caught:
             await node.call(pid, fail)
@@ -529,11 +594,16 @@ async def test_an_exit_is_taken_between_messages_and_may_be_trapped(where: Dispa
 
     async with running_node() as node:
         sender = await node.spawn(Doer, dispatcher=where)
-        pid, other = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        pid, other = (
+            await node.spawn(Doer, dispatcher=where),
+            await node.spawn(Doer, dispatcher=where),
+        )
         other_process = node._router.processes[other]
         await node.call(pid, trap)
 
-        await node.call(sender, lambda me: (me.send_exit(pid, "please"), me.send_exit(other, "please")))
+        await node.call(
+            sender, lambda me: (me.send_exit(pid, "please"), me.send_exit(other, "please"))
+        )
         await other_process.wait_gone()
 
         assert await heard(node, pid) == [Exit(sender, Custom("please"))]
@@ -558,7 +628,10 @@ async def test_an_exit_of_the_parent_is_not_trapped(where: Dispatcher) -> None:
 async def test_a_kill_comes_before_what_waits_and_terminate_still_runs(where: Dispatcher) -> None:
     log: list[Any] = []
     async with running_node() as node:
-        killer, victim = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer, log, dispatcher=where)
+        killer, victim = (
+            await node.spawn(Doer, dispatcher=where),
+            await node.spawn(Doer, log, dispatcher=where),
+        )
         process = node._router.processes[victim]
         await node.suspend(victim)
         for number in range(3):
@@ -573,7 +646,9 @@ async def test_a_kill_comes_before_what_waits_and_terminate_still_runs(where: Di
 
 
 @promise("P9")
-async def test_a_callback_that_spawns_too_many_is_refused_and_nothing_is_half_made(where: Dispatcher) -> None:
+async def test_a_callback_that_spawns_too_many_is_refused_and_nothing_is_half_made(
+    where: Dispatcher,
+) -> None:
     async with running_node(max_processes=2) as node:
         pid = await node.spawn(waiting(where), dispatcher=where)
         await node.spawn(Recorder)
@@ -602,7 +677,9 @@ async def test_a_process_has_context_variables_of_its_own(where: Dispatcher) -> 
         one, other = [await node.spawn(Doer, dispatcher=where) for _ in range(2)]
         tenant.set("caller")
 
-        before = [await node.call(pid, become(name)) for pid, name in ((one, "one"), (other, "other"))]
+        before = [
+            await node.call(pid, become(name)) for pid, name in ((one, "one"), (other, "other"))
+        ]
         after = [await node.call(pid, become("later")) for pid in (one, other)]
 
         assert before == ["spawner", "spawner"]
@@ -610,7 +687,7 @@ async def test_a_process_has_context_variables_of_its_own(where: Dispatcher) -> 
         assert tenant.get() == "caller"
 
 
-# -- calls ---------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 class Answering(Doer):
@@ -656,7 +733,9 @@ async def test_calls_from_callbacks_are_answered_refused_and_time_out(where: Dis
 
 
 @promise("C1", "C4")
-async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the_callee(where: Dispatcher) -> None:
+async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the_callee(
+    where: Dispatcher,
+) -> None:
     callers: list[Caller] = []
 
     class Deferring(Doer):
@@ -665,7 +744,10 @@ async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the
             return NO_REPLY
 
     async with running_node() as node, trio.open_nursery() as nursery:
-        callee, other = await node.spawn(Deferring, dispatcher=where), await node.spawn(Doer, dispatcher=where)
+        callee, other = (
+            await node.spawn(Deferring, dispatcher=where),
+            await node.spawn(Doer, dispatcher=where),
+        )
         outcomes: dict[int, object] = {}
 
         async def ask(number: int) -> None:
@@ -680,7 +762,10 @@ async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the
         for number in range(3):
             nursery.start_soon(ask, number)
             await eventually(asked(number + 1))
-        await node.call(other, lambda me: (me.reply(callers[0], "late"), me.reply_error(callers[1], Failed("late"))))
+        await node.call(
+            other,
+            lambda me: (me.reply(callers[0], "late"), me.reply_error(callers[1], Failed("late"))),
+        )
         await eventually(lambda: len(outcomes) == 2)
         node.kill(callee)
         await eventually(lambda: len(outcomes) == 3)
@@ -693,7 +778,9 @@ async def test_a_deferred_answer_may_come_from_another_process_and_ends_with_the
 
 
 @promise("C2")
-async def test_an_answer_that_nobody_waits_for_is_counted_and_harms_nobody(where: Dispatcher) -> None:
+async def test_an_answer_that_nobody_waits_for_is_counted_and_harms_nobody(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         callee = await node.spawn(Answering, dispatcher=where)
         with pytest.raises(CallTimeoutError):
@@ -707,9 +794,13 @@ async def test_an_answer_that_nobody_waits_for_is_counted_and_harms_nobody(where
 
 
 @promise("C5")
-async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(where: Dispatcher) -> None:
+async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
-        pids = [await node.spawn(waiting(where), dispatcher=_own(where, number)) for number in range(3)]
+        pids = [
+            await node.spawn(waiting(where), dispatcher=_own(where, number)) for number in range(3)
+        ]
 
         def ask(*path: Any) -> Any:
             """A function that has a process ask the next one on the path, and so on."""
@@ -717,7 +808,9 @@ async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(w
             return lambda me: me.call(first, ask(*rest) if rest else "all", timeout=30)
 
         async def ring_of(*path: Any) -> list[Any]:
-            """Have the first one ask along the rest; whoever closes the ring is refused, and the others told."""
+            """Have the first one ask along the rest; whoever closes the ring is refused, and the
+            others told.
+            """
             with pytest.raises(TargetDownError) as caught:
                 await node.call(path[0], ask(*path[1:]), timeout=30)
             error: BaseException | None = caught.value
@@ -733,7 +826,9 @@ async def test_a_call_to_oneself_or_around_a_ring_is_refused_at_once_and_named(w
 
 
 def _own(where: Dispatcher, number: int) -> Dispatcher:
-    """A dispatcher of the same kind with room for one more: who waits for an answer keeps its thread."""
+    """A dispatcher of the same kind with room for one more: who waits for an answer keeps its
+    thread.
+    """
     match where:
         case Pod():
             return Pod(f"another-{number}")
@@ -757,7 +852,10 @@ async def test_a_child_whose_init_asks_its_waiting_parent_is_refused(where: Disp
 
         with pytest.raises(TargetDownError) as caught:
             await node.call(
-                parent, lambda me: me.spawn(AsyncAsking if where == LOOP else Asking, dispatcher=_own(where, 1))
+                parent,
+                lambda me: me.spawn(
+                    AsyncAsking if where == LOOP else Asking, dispatcher=_own(where, 1)
+                ),
             )
 
         assert isinstance(caught.value.__cause__, InitError)
@@ -817,7 +915,7 @@ async def test_a_call_that_is_forwarded_is_answered_to_who_asked(where: Dispatch
         assert answer == caller
 
 
-# -- links and monitors --------------------------------------------------------------------------------------------------
+# -- links and monitors ----------------------------------------------------------------------------
 
 
 @promise("L1")
@@ -846,7 +944,9 @@ async def test_links_and_monitors_reach_every_kind_of_target(where: Dispatcher) 
 
 
 @promise("L2")
-async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(where: Dispatcher) -> None:
+async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         gone, pid = await node.spawn(Recorder), await node.spawn(Doer, dispatcher=where)
         process = node._router.processes[pid]
@@ -863,7 +963,9 @@ async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(wher
 
 
 @promise("L3")
-async def test_a_relation_that_was_removed_says_nothing_even_if_it_had_something_to_say(where: Dispatcher) -> None:
+async def test_a_relation_that_was_removed_says_nothing_even_if_it_had_something_to_say(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         watched = await node.spawn(Recorder)
         watcher = await node.spawn(Doer, dispatcher=where)
@@ -900,7 +1002,7 @@ async def test_giving_up_a_name_or_an_alias_is_told(where: Dispatcher) -> None:
         assert [one.reason for one in await heard(node, watcher)] == [Unregistered()] * 2
 
 
-# -- supervision ---------------------------------------------------------------------------------------------------------
+# -- supervision -----------------------------------------------------------------------------------
 
 
 @promise("V1", "V6")
@@ -924,7 +1026,9 @@ async def test_a_supervisor_starts_it_again_without_overlap(where: Dispatcher) -
 
 
 @promise("V1", "V5")
-async def test_all_stop_in_reverse_order_and_start_in_order_when_one_fails(where: Dispatcher) -> None:
+async def test_all_stop_in_reverse_order_and_start_in_order_when_one_fails(
+    where: Dispatcher,
+) -> None:
     log: list[str] = []
 
     class Labelled(Actor):
@@ -953,7 +1057,9 @@ async def test_all_stop_in_reverse_order_and_start_in_order_when_one_fails(where
 
 
 @promise("V4", "P5")
-async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_reported(where: Dispatcher) -> None:
+async def test_a_message_that_fails_in_the_middle_of_many_is_the_one_that_is_reported(
+    where: Dispatcher,
+) -> None:
     records: list[Any] = []
 
     class Keeper(Recorder):
@@ -986,7 +1092,10 @@ async def test_a_failure_that_means_to_stop_ends_it_for_good(where: Dispatcher) 
 
     async with running_node() as node:
         await node.supervise(
-            [ChildSpec("doer", Doer, dispatcher=where, decide=lambda _: STOP), ChildSpec("other", Doer)]
+            [
+                ChildSpec("doer", Doer, dispatcher=where, decide=lambda _: STOP),
+                ChildSpec("other", Doer),
+            ]
         )
         pid = node.whereis("doer")
         assert pid is not None
@@ -1000,7 +1109,9 @@ async def test_a_failure_that_means_to_stop_ends_it_for_good(where: Dispatcher) 
 
 
 @promise("V6")
-async def test_a_mailbox_that_is_kept_goes_on_with_the_successor_in_order(where: Dispatcher) -> None:
+async def test_a_mailbox_that_is_kept_goes_on_with_the_successor_in_order(
+    where: Dispatcher,
+) -> None:
     def fail(_: Doer) -> None:
         raise Failed
 
@@ -1024,7 +1135,11 @@ async def test_a_callback_goes_through_a_service_to_the_successor(where: Dispatc
         service = me.service("doer")
         service.send("before")
         service.send(fail)
-        return [await service.call("all", retry=True), service.send("after"), await service.call("all")]
+        return [
+            await service.call("all", retry=True),
+            service.send("after"),
+            await service.call("all"),
+        ]
 
     async with running_node() as node:
         await node.supervise([ChildSpec("doer", Doer, dispatcher=_own(where, 0), mailbox=KEEP)])
@@ -1037,11 +1152,13 @@ async def test_a_callback_goes_through_a_service_to_the_successor(where: Dispatc
         assert second == ["after"]
 
 
-# -- timers, events, order -----------------------------------------------------------------------------------------------
+# -- timers, events, order -------------------------------------------------------------------------
 
 
 @promise("P7")
-async def test_timers_armed_in_a_callback_fire_and_end_with_their_process(where: Dispatcher) -> None:
+async def test_timers_armed_in_a_callback_fire_and_end_with_their_process(
+    where: Dispatcher,
+) -> None:
     def arm(me: Doer) -> None:
         me.send_after(0.01, me.pid, "once")
         me.send_every(0.01, me.pid, "again")
@@ -1064,26 +1181,40 @@ async def test_timers_armed_in_a_callback_fire_and_end_with_their_process(where:
 
 
 @promise("M2", "L1")
-async def test_events_are_published_to_subscribers_in_order_and_their_end_is_told(where: Dispatcher) -> None:
+async def test_events_are_published_to_subscribers_in_order_and_their_end_is_told(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         producer = await node.spawn(Doer, dispatcher=where)
         subscriber = await node.spawn(Doer, dispatcher=where)
 
-        await node.call(producer, lambda me: me.register_event("news", buffer=2, notify=True) and None)
-        taken = await node.call(producer, lambda me: [me.publish("news", number) for number in range(3)])
-        recent = await node.call(subscriber, lambda me: [one.message for one in me.subscribe("news")])
-        await node.call(producer, lambda me: [me.publish("news", number) for number in range(3, 50)] and None)
+        await node.call(
+            producer, lambda me: me.register_event("news", buffer=2, notify=True) and None
+        )
+        taken = await node.call(
+            producer, lambda me: [me.publish("news", number) for number in range(3)]
+        )
+        recent = await node.call(
+            subscriber, lambda me: [one.message for one in me.subscribe("news")]
+        )
+        await node.call(
+            producer, lambda me: [me.publish("news", number) for number in range(3, 50)] and None
+        )
         before = await heard(node, subscriber)
         await node.call(producer, lambda me: me.unregister_event("news"))
 
         assert (taken, recent) == ([0, 0, 0], [1, 2])
         assert before == list(range(3, 50))
-        assert (await heard(node, subscriber))[-1] == Down(EventName("news", node.name), Unregistered())
+        assert (await heard(node, subscriber))[-1] == Down(
+            EventName("news", node.name), Unregistered()
+        )
         assert [type(one).__name__ for one in await heard(node, producer)] == ["EventStarted"]
 
 
 @promise("M3", "P7")
-async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(where: Dispatcher) -> None:
+async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         receiver = await node.spawn(Recorder)
 
@@ -1100,7 +1231,7 @@ async def test_what_a_callback_sent_comes_before_whatever_its_process_does_next(
         assert await node.call(receiver, "all") == list(range(50))
 
 
-# -- behaviours, and looking inside --------------------------------------------------------------------------------------
+# -- behaviours, and looking inside ----------------------------------------------------------------
 
 
 @promise("P4")
@@ -1154,7 +1285,9 @@ async def test_workers_of_a_pool_may_have_any_dispatcher(where: Dispatcher) -> N
 
 
 @promise("S1")
-async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(where: Dispatcher) -> None:
+async def test_its_state_can_be_read_and_replaced_and_every_callback_be_traced(
+    where: Dispatcher,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 

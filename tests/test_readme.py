@@ -13,7 +13,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def shown(mark: str) -> list[tuple[str, str]]:
     """Each file that is named in a comment ``<!-- mark: file -->``, and the block below it."""
-    return re.findall(rf"<!-- {mark}: (\S+) -->\n```\w+\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"<!-- {mark}: (\S+) -->\n```\w+\n(.*?)^```$", README, re.MULTILINE | re.DOTALL
+    )
 
 
 def test_the_readme_shows_the_counter_and_what_it_prints() -> None:
@@ -29,7 +31,12 @@ def test_a_program_in_the_readme_is_the_example(path: str, program: str) -> None
 @pytest.mark.parametrize("path, output", shown("output"))
 def test_a_program_in_the_readme_prints_what_the_readme_says(path: str, output: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", path], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-W", "error", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Services: addresses that survive restarts, for those who wait, those who give up, and those who come too late."""
+"""Services: addresses that survive restarts, for those who wait, those who give up, and those who
+come too late.
+"""
 
 import gc
 import weakref
@@ -72,7 +74,7 @@ async def down(node: Node, name: str = "echo") -> None:
     assert node.whereis(name) is None
 
 
-# -- while the child runs --------------------------------------------------------------------------------------------
+# -- while the child runs --------------------------------------------------------------------------
 
 
 async def test_a_service_sends_to_and_calls_the_process_of_the_moment() -> None:
@@ -112,7 +114,9 @@ async def test_what_goes_through_the_service_of_an_actor_comes_from_that_actor()
         assert node.process_info(actor).messages_out == 2
 
 
-async def test_a_supervisor_knows_the_services_of_its_own_children_also_of_unregistered_ones() -> None:
+async def test_a_supervisor_knows_the_services_of_its_own_children_also_of_unregistered_ones() -> (
+    None
+):
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
             return [ChildSpec("echo", Echo, [], register=False)]
@@ -159,7 +163,7 @@ async def test_a_refusal_passes_through() -> None:
             await node.service("refusing").call("this")
 
 
-# -- while the child is coming back ----------------------------------------------------------------------------------
+# -- while the child is coming back ----------------------------------------------------------------
 
 
 async def test_what_is_sent_and_asked_meanwhile_goes_on_with_the_successor_in_order(
@@ -186,7 +190,9 @@ async def test_what_is_sent_and_asked_meanwhile_goes_on_with_the_successor_in_or
                 nursery.start_soon(send, f"waited {number}")
                 await wait_all_tasks_blocked()
 
-        assert heard == [f"{what} {number}" for number in range(3) for what in ("sent", "asked", "waited")]
+        assert heard == [
+            f"{what} {number}" for number in range(3) for what in ("sent", "asked", "waited")
+        ]
         assert sorted(answers) == ["asked 0", "asked 1", "asked 2"]
 
 
@@ -195,7 +201,9 @@ async def test_what_waits_comes_after_what_was_kept_and_before_what_is_new(
 ) -> None:
     heard: Log = []
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, mailbox=KEEP)])
+        await node.supervise(
+            [ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, mailbox=KEEP)]
+        )
         service = node.service("echo")
         node.send("echo", Failed("x"))
         node.send("echo", "kept")
@@ -209,7 +217,9 @@ async def test_what_waits_comes_after_what_was_kept_and_before_what_is_new(
         assert heard == ["kept", "waited", "new"]
 
 
-async def test_from_the_moment_a_child_begins_to_end_its_service_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_from_the_moment_a_child_begins_to_end_its_service_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard: Log = []
 
     class IdleHandlers(Echo):
@@ -247,7 +257,9 @@ async def test_a_call_never_outlives_its_timeout(autojump_clock: trio.testing.Mo
         assert service._slot.line == {}
 
 
-async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard: Log = []
 
     class Token:
@@ -279,10 +291,14 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(autojump_clock: 
         assert [reference() for reference in gone] == [None, None]
 
 
-async def test_only_so_many_may_wait_and_the_next_is_refused_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_so_many_may_wait_and_the_next_is_refused_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard: Log = []
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, max_waiters=2)])
+        await node.supervise(
+            [ChildSpec("echo", Echo, heard, backoff=BACK_IN_A_SECOND, max_waiters=2)]
+        )
         service = node.service("echo")
         await down(node)
         service.send(1)
@@ -314,7 +330,9 @@ async def test_what_finds_the_successor_full_is_treated_as_by_its_mailbox(
 
     heard: Log = []
     async with running_node() as node:
-        spec = ChildSpec("echo", Slow, heard, backoff=BACK_IN_A_SECOND, mailbox_size=1, overflow=Overflow.WAIT)
+        spec = ChildSpec(
+            "echo", Slow, heard, backoff=BACK_IN_A_SECOND, mailbox_size=1, overflow=Overflow.WAIT
+        )
         await node.supervise([spec])
         service = node.service("echo")
         node.send("echo", Failed("x"))
@@ -383,9 +401,13 @@ async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
         assert service._slot.line == {}
 
 
-async def test_a_full_successor_that_refuses_refuses_who_waited(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_successor_that_refuses_refuses_who_waited(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND, mailbox_size=1)])
+        await node.supervise(
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND, mailbox_size=1)]
+        )
         service = node.service("echo")
         await down(node)
         service.send(1)
@@ -409,7 +431,9 @@ async def test_a_child_that_dies_again_and_again_keeps_those_waiting_who_wait(
                 raise Failed
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=9)
+        await node.supervise(
+            [ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=9
+        )
         service = node.service("echo")
         await down(node)
 
@@ -418,7 +442,9 @@ async def test_a_child_that_dies_again_and_again_keeps_those_waiting_who_wait(
         assert trio.current_time() == pytest.approx(3.0, abs=0.1)
 
 
-async def test_a_service_goes_through_the_restart_of_the_supervisor_too(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_service_goes_through_the_restart_of_the_supervisor_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard: Log = []
     async with running_node() as node:
         inner = SupervisorSpec([ChildSpec("echo", Echo, heard)], intensity=0)
@@ -432,7 +458,7 @@ async def test_a_service_goes_through_the_restart_of_the_supervisor_too(autojump
         assert service.pid == node.whereis("echo")
 
 
-# -- requests that the child had when it ended -----------------------------------------------------------------------
+# -- requests that the child had when it ended -----------------------------------------------------
 
 
 async def test_a_request_that_the_child_had_is_not_asked_again() -> None:
@@ -448,7 +474,9 @@ async def test_a_request_that_the_child_had_is_not_asked_again() -> None:
         assert await service.call("next") == "next"
 
 
-async def test_a_request_that_may_be_asked_twice_goes_to_the_successor(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_request_that_may_be_asked_twice_goes_to_the_successor(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard: Log = []
     failures = [True, True, False]
 
@@ -461,12 +489,16 @@ async def test_a_request_that_may_be_asked_twice_goes_to_the_successor(autojump_
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Moody, heard, backoff=BACK_IN_A_SECOND)])
 
-        assert await node.service("echo").call("idempotent", retry=True, timeout=5.0) == "idempotent"
+        assert (
+            await node.service("echo").call("idempotent", retry=True, timeout=5.0) == "idempotent"
+        )
 
         assert failures == []
 
 
-async def test_asking_again_does_not_outlive_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+async def test_asking_again_does_not_outlive_the_timeout(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_A_SECOND)], intensity=100)
 
@@ -496,7 +528,7 @@ async def test_an_answer_that_is_the_end_of_somebody_else_is_not_asked_again() -
         assert calls == ["this"]
 
 
-# -- when it never comes back ----------------------------------------------------------------------------------------
+# -- when it never comes back ----------------------------------------------------------------------
 
 
 async def test_everybody_who_waits_and_everybody_later_is_told_at_once_why(
@@ -512,7 +544,9 @@ async def test_everybody_who_waits_and_everybody_later_is_told_at_once_why(
                 raise Failed("for good")
 
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=1)
+        await node.supervise(
+            [ChildSpec("echo", Unlucky, heard, backoff=BACK_IN_A_SECOND)], intensity=1
+        )
         service = node.service("echo")
         await down(node)
 
@@ -538,7 +572,9 @@ async def test_everybody_who_waits_and_everybody_later_is_told_at_once_why(
 
 async def test_a_child_that_ended_for_good_is_gone_although_its_supervisor_is_not() -> None:
     async with running_node() as node:
-        await node.supervise([ChildSpec("echo", Echo, [], restart=TEMPORARY), ChildSpec("other", Child, [])])
+        await node.supervise(
+            [ChildSpec("echo", Echo, [], restart=TEMPORARY), ChildSpec("other", Child, [])]
+        )
         service = node.service("echo")
 
         await crash(node, "echo")
@@ -585,7 +621,9 @@ async def test_when_the_node_stops_who_waits_is_told() -> None:
     assert told == [Shutdown()]
 
 
-async def test_a_child_that_waits_for_a_sibling_in_its_init_is_told_that_nobody_can_start_it() -> None:
+async def test_a_child_that_waits_for_a_sibling_in_its_init_is_told_that_nobody_can_start_it() -> (
+    None
+):
     errors: Log = []
 
     class Impatient(Actor):
@@ -620,7 +658,9 @@ async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
             starts.append(trio.current_time())
             if len(starts) == 2:
                 await trio.sleep(1)
-                await self.call("asking", "ask" if asks_first == "the child" else "hello", timeout=None)
+                await self.call(
+                    "asking", "ask" if asks_first == "the child" else "hello", timeout=None
+                )
 
     starts: list[float] = []
     async with running_node() as node:
@@ -635,12 +675,13 @@ async def test_a_ring_through_a_child_that_is_coming_back_is_found_at_once(
             await trio.sleep(2)
             assert await node.service("echo").call("y", timeout=10) == "y"
 
-        # The init that closed the ring failed at once, or the process that did has crashed, and the child was tried again.
+        # The init that closed the ring failed at once, or the process that did has crashed, and the
+        # child was tried again.
         assert len(starts) == 3
         assert trio.current_time() < 5
 
 
-# -- when the one who waits has to end first --------------------------------------------------------------------------
+# -- when the one who waits has to end first -------------------------------------------------------
 
 BACK_IN_AN_HOUR = Backoff(3600.0, 3600.0)
 Use = Callable[[Service], Awaitable[Any]]
@@ -685,7 +726,9 @@ async def test_a_stop_does_not_wait_for_a_child_that_waits_for_a_sibling(
     told: Log = []
     async with running_node() as node:
         name = "asker" if asker is Asker else "manager"
-        await node.supervise([ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec(name, asker, told)])
+        await node.supervise(
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec(name, asker, told)]
+        )
         await down(node)
         node.send("asker", use)
         await wait_all_tasks_blocked()
@@ -709,7 +752,10 @@ async def test_a_group_comes_back_although_one_of_it_waits_for_another(
             await leaves.wait()
 
     async with running_node() as node:
-        children = [ChildSpec("echo", IdleHandlers, [], backoff=BACK_IN_A_SECOND), ChildSpec("asker", Asker, told)]
+        children = [
+            ChildSpec("echo", IdleHandlers, [], backoff=BACK_IN_A_SECOND),
+            ChildSpec("asker", Asker, told),
+        ]
         tree = await node.supervise(children, strategy=ALL_FOR_ONE)
         asker = node.whereis("asker")
 
@@ -732,7 +778,10 @@ async def test_a_supervisor_comes_back_although_one_of_its_children_waits_for_an
 ) -> None:
     told: Log = []
     async with running_node() as node:
-        children = [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("asker", Asker, told)]
+        children = [
+            ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR),
+            ChildSpec("asker", Asker, told),
+        ]
         await node.supervise([ChildSpec("inner", Supervisor, children)])
         service = node.service("echo")
         await down(node)
@@ -748,7 +797,9 @@ async def test_a_supervisor_comes_back_although_one_of_its_children_waits_for_an
         assert trio.current_time() == 0.0
 
 
-async def test_who_is_being_stopped_and_asks_then_is_told_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_is_being_stopped_and_asks_then_is_told_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     told: Log = []
     go_on = trio.Event()
 
@@ -758,7 +809,8 @@ async def test_who_is_being_stopped_and_asks_then_is_told_at_once(autojump_clock
 
     async with running_node() as node:
         await node.supervise(
-            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("asker", Asker, told)], name="root"
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("asker", Asker, told)],
+            name="root",
         )
         await down(node)
         node.send("asker", later)
@@ -802,7 +854,8 @@ async def test_who_waits_outside_is_told_when_a_supervisor_begins_to_end_for_goo
 
     async with running_node() as node:
         await node.supervise(
-            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("slow", Slow)], name="root"
+            [ChildSpec("echo", Echo, [], backoff=BACK_IN_AN_HOUR), ChildSpec("slow", Slow)],
+            name="root",
         )
         await down(node)
 
@@ -819,7 +872,7 @@ async def test_who_waits_outside_is_told_when_a_supervisor_begins_to_end_for_goo
     assert told == [0.0]
 
 
-# -- threads ---------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 async def test_threads_may_use_a_service_while_it_runs_and_while_it_is_coming_back() -> None:
@@ -901,11 +954,13 @@ async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> Non
         assert [letter.target for letter in node.dead_letters()] == ["busy"]
 
 
-# -- what it costs ---------------------------------------------------------------------------------------------------
+# -- what it costs ---------------------------------------------------------------------------------
 
 
 async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
-    """Nothing is looked up but the PID: the router is handed the same four things as by any other send."""
+    """Nothing is looked up but the PID: the router is handed the same four things as by any other
+    send.
+    """
     handed: Log = []
 
     class Watching:

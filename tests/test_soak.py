@@ -1,4 +1,6 @@
-"""The soak, for a few seconds: all kinds of things at once, and the books balance. ``make soak`` does the same for longer."""
+"""The soak, for a few seconds: all kinds of things at once, and the books balance. ``make soak``
+does the same for longer.
+"""
 
 import json
 from functools import partial
@@ -16,7 +18,9 @@ from ergo_py._core.tables.dead_letters import DeadLetters
 
 
 @pytest.mark.no_cover
-def test_a_few_seconds_of_everything_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_few_seconds_of_everything_lose_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "report.json"
 
     status = soak.main(
@@ -56,7 +60,9 @@ def test_a_letter_that_is_lost_in_silence_is_found_out(
     monkeypatch.setattr(soak, "PATIENCE", 1.0)
 
     # On a busy machine so little time is not enough to lose anything.
-    status = soak.main(["--minutes", "0.02", "--period", "1", "--seed", "7", "--slowest", "60", "--least", "100"])
+    status = soak.main(
+        ["--minutes", "0.02", "--period", "1", "--seed", "7", "--slowest", "60", "--least", "100"]
+    )
 
     assert status == 1
     assert "the books do not balance" in capsys.readouterr().out
@@ -100,7 +106,13 @@ def test_what_grows_is_found_out() -> None:
 
     run.judge()
 
-    assert [violation.split()[0] for violation in run.violations] == ["memory", "threads", "files", "1", "one"]
+    assert [violation.split()[0] for violation in run.violations] == [
+        "memory",
+        "threads",
+        "files",
+        "1",
+        "one",
+    ]
 
 
 def test_letters_of_each_receiver_are_kept_apart() -> None:

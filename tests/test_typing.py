@@ -1,4 +1,6 @@
-"""The typing test is tests/typing/spawn_and_call.py, and `make types` runs it. Here: that it cannot be passed by silently."""
+"""The typing test is tests/typing/spawn_and_call.py, and `make types` runs it. Here: that it cannot
+be passed by silently.
+"""
 
 import re
 import tomllib
@@ -15,13 +17,17 @@ PYRIGHT = re.compile(r"# pyright: ignore\[[\w, ]+\]")
 
 
 def settings(tool: str) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][tool]
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "tool"
+    ][tool]
     return found
 
 
 def lines_below(heading: str) -> list[str]:
     """The lines of one top-level function or class of the cases."""
-    body = re.search(rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(encoding="utf-8"), re.MULTILINE)
+    body = re.search(
+        rf"^{heading}\b.*\n((?:(?: .*)?\n)+)", CASES.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert body, f"no {heading!r}"
     return [line for line in body[1].splitlines() if line.strip()]
 
@@ -45,10 +51,14 @@ def test_no_setting_leaves_the_cases_out_or_lets_a_needless_ignore_pass() -> Non
     assert mypy["strict"] is True
     assert "ignore-without-code" in mypy["enable_error_code"]
     assert not {"warn_unused_ignores", "disable_error_code"} & mypy.keys()
-    # The newcomer's directory is checked on its own, and the peers of the benchmarks are not installed here.
+    # The newcomer's directory is checked on its own, and the peers of the benchmarks are not
+    # installed here.
     assert mypy["exclude"] == ["^examples/tutorial/"]
     for override in mypy["overrides"]:
-        assert "benchmarks.peers.*" in override["module"] or override.keys() == {"module", "ignore_missing_imports"}
+        assert "benchmarks.peers.*" in override["module"] or override.keys() == {
+            "module",
+            "ignore_missing_imports",
+        }
 
     assert basedpyright["reportUnnecessaryTypeIgnoreComment"] == "error"
     assert basedpyright["enableTypeIgnoreComments"] is False
@@ -58,7 +68,11 @@ def test_no_setting_leaves_the_cases_out_or_lets_a_needless_ignore_pass() -> Non
 
 @pytest.mark.parametrize("heading", ["async def wrong_for_a_node", "class Wrong"])
 def test_every_mistake_among_the_cases_is_expected_of_both_checkers(heading: str) -> None:
-    lines = [line for line in lines_below(heading) if not line.lstrip().startswith(("def ", "async def "))]
+    lines = [
+        line
+        for line in lines_below(heading)
+        if not line.lstrip().startswith(("def ", "async def "))
+    ]
 
     assert len(lines) >= 5
     for line in lines:

@@ -25,9 +25,14 @@ DISK = "CHAOS_DISK"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=about)
-    parser.add_argument("--seed", type=int, default=1, help="decides whatever is left to chance (default: 1)")
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="go on with random orders until so much time is over"
+        "--seed", type=int, default=1, help="decides whatever is left to chance (default: 1)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="go on with random orders until so much time is over",
     )
     parser.add_argument("--brief", action="store_true", help="a few seconds of it")
     parser.add_argument("--only", metavar="TEXT", help="only scenarios with this in their names")
@@ -49,7 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(findings.is_good for findings in found) else 1
 
 
-def until(seconds: float, programme: Iterable[Scenario], more: Iterator[Scenario]) -> Iterator[Scenario]:
+def until(
+    seconds: float, programme: Iterable[Scenario], more: Iterator[Scenario]
+) -> Iterator[Scenario]:
     """The whole programme, and more if there is time."""
     end = time.monotonic() + seconds
     yield from programme
@@ -72,7 +79,9 @@ def run(scenarios: Iterable[Scenario], random: Random) -> list[Findings]:
 
 
 def on_a_small_disk() -> int | None:
-    """Run this again where a small disk is mounted that nobody else sees; None if that cannot be done here."""
+    """Run this again where a small disk is mounted that nobody else sees; None if that cannot be
+    done here.
+    """
     unshare = shutil.which("unshare")
     if unshare is None or DISK in os.environ:
         return None
@@ -81,7 +90,12 @@ def on_a_small_disk() -> int | None:
         apart = [unshare, "--map-root-user", "--mount", "sh", "-c"]
         if subprocess.run([*apart, mount], capture_output=True, check=False).returncode != 0:
             return None
-        command = [*apart, f'{mount} && exec "$0" -m benchmarks.chaos "$@"', sys.executable, *sys.argv[1:]]
+        command = [
+            *apart,
+            f'{mount} && exec "$0" -m benchmarks.chaos "$@"',
+            sys.executable,
+            *sys.argv[1:],
+        ]
         # A terminal tells both of them to end; anybody else tells this one, which hands it on.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with subprocess.Popen(command, env={**os.environ, DISK: place}) as process:
@@ -93,7 +107,8 @@ if __name__ == "__main__":
     status = on_a_small_disk()
     if status is None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # In order, as by Ctrl-C: a decoder that is stopped at this moment would not notice that all others are gone.
+        # In order, as by Ctrl-C: a decoder that is stopped at this moment would not notice that all
+        # others are gone.
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         status = main()
     sys.exit(status)

@@ -1,4 +1,6 @@
-"""What the gateway is sent while it suffers: datagrams from a thread that waits for nobody, and devices that come back."""
+"""What the gateway is sent while it suffers: datagrams from a thread that waits for nobody, and
+devices that come back.
+"""
 
 import socket
 import threading
@@ -14,7 +16,9 @@ _PAUSE = 0.01
 
 
 class Fountain:
-    """Sends numbered datagrams at a steady pace, wherever the gateway was last known to listen. Nothing slows it down."""
+    """Sends numbered datagrams at a steady pace, wherever the gateway was last known to listen.
+    Nothing slows it down.
+    """
 
     def __init__(self) -> None:
         self.sent = 0

@@ -1,4 +1,6 @@
-"""What can be done to the gateway besides killing its parts: the machine around it fails, and gets well again."""
+"""What can be done to the gateway besides killing its parts: the machine around it fails, and gets
+well again.
+"""
 
 import os
 import resource
@@ -24,7 +26,7 @@ from .rig import PATIENCE, Rig
 __all__ = ["ORDEALS"]
 
 
-# -- nothing left of something -----------------------------------------------------------------------------------------
+# -- nothing left of something ---------------------------------------------------------------------
 
 
 async def no_space(rig: Rig) -> None:
@@ -43,7 +45,9 @@ async def no_space(rig: Rig) -> None:
 
 async def file_too_large(rig: Rig) -> None:
     """Files may not grow any further (EFBIG), as with a quota."""
-    with _limit(resource.RLIMIT_FSIZE, max(path.stat().st_size for path in rig.database.parent.iterdir())):
+    with _limit(
+        resource.RLIMIT_FSIZE, max(path.stat().st_size for path in rig.database.parent.iterdir())
+    ):
         await _noticed(rig, "EFBIG")
     await rig.progress()
 
@@ -83,7 +87,10 @@ async def _noticed(rig: Rig, what: str) -> None:
     def failures() -> int:
         supervision = rig.node.process_info("gateway").supervision
         reasons = [] if supervision is None else [record.reason for record in supervision.restarts]
-        return sum(isinstance(why, Crashed) and isinstance(why.error, OSError | sqlite3.Error) for why in reasons)
+        return sum(
+            isinstance(why, Crashed) and isinstance(why.error, OSError | sqlite3.Error)
+            for why in reasons
+        )
 
     before = failures()
     with trio.move_on_after(60):
@@ -104,7 +111,7 @@ def _limit(what: int, value: int) -> Iterator[None]:
         resource.setrlimit(what, (soft, hard))
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
 async def clock_jumps(rig: Rig) -> None:
@@ -121,7 +128,7 @@ async def clock_jumps(rig: Rig) -> None:
     rig.findings.struck.append("clock")
 
 
-# -- what is stuck -----------------------------------------------------------------------------------------------------
+# -- what is stuck ---------------------------------------------------------------------------------
 
 
 async def stuck_thread(rig: Rig) -> None:
@@ -156,11 +163,13 @@ async def stopped_program(rig: Rig) -> None:
     await rig.progress()
 
 
-# -- the processor -----------------------------------------------------------------------------------------------------
+# -- the processor ---------------------------------------------------------------------------------
 
 
 async def busy_machine(rig: Rig) -> None:
-    """Other programs want more processor time than there is, and a thread of this one spins, while parts die."""
+    """Other programs want more processor time than there is, and a thread of this one spins, while
+    parts die.
+    """
     command = [sys.executable, "-c", "while True: pass"]
     hogs = [subprocess.Popen(command) for _ in range(2 * (os.cpu_count() or 1))]  # noqa: ASYNC220
     done = threading.Event()
@@ -185,7 +194,9 @@ async def busy_machine(rig: Rig) -> None:
 
 
 class _Hog(Actor):
-    """Computes for a second at least, and until the watchdog has said who keeps everybody from working."""
+    """Computes for a second at least, and until the watchdog has said who keeps everybody from
+    working.
+    """
 
     def handle_call(self, request: object, caller: Caller) -> BlockedReport | None:
         began = time.perf_counter()
@@ -207,8 +218,12 @@ async def busy_loop(rig: Rig) -> None:
 
 
 async def stop_in_the_middle(rig: Rig) -> None:
-    """The node is stopped while its parts are dying, and have not come back: in order, in time, with what was acknowledged."""
-    for name in rig.random.sample(["program", "database", "udp socket", "listener", "session"], k=3):
+    """The node is stopped while its parts are dying, and have not come back: in order, in time,
+    with what was acknowledged.
+    """
+    for name in rig.random.sample(
+        ["program", "database", "udp socket", "listener", "session"], k=3
+    ):
         await strike(rig, name)
     await trio.sleep(rig.random.choice((0.0, 0.003, 0.03)))
     rig.leaves = True

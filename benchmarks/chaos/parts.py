@@ -1,4 +1,6 @@
-"""What can be struck: each part of the gateway, from a program of the operating system to the supervisor."""
+"""What can be struck: each part of the gateway, from a program of the operating system to the
+supervisor.
+"""
 
 import os
 import signal
@@ -27,7 +29,9 @@ def _process(name: str, *, asked: bool = False) -> Strike:
 
 def _one_of(kind: str, behaviour: str) -> Strike:
     async def strike(rig: Rig) -> bool:
-        found: Sequence[object] = rig.metas(behaviour) if kind == "meta" else rig.processes(behaviour)
+        found: Sequence[object] = (
+            rig.metas(behaviour) if kind == "meta" else rig.processes(behaviour)
+        )
         return bool(found) and rig.node.kill(rig.random.choice(found))  # type: ignore[arg-type]
 
     return strike

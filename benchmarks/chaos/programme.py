@@ -14,7 +14,9 @@ from .rig import Rig
 __all__ = ["Scenario", "endless", "whole", "brief"]
 
 GAPS = (0.0, 0.0, 0.003, 0.03, 0.07, 0.2)
-"""Seconds between two strikes: at once, while the first one ends, while it waits to come back, and after that."""
+"""Seconds between two strikes: at once, while the first one ends, while it waits to come back, and
+after that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,9 @@ def killing(parts: Sequence[str]) -> Scenario:
 
 
 def whole() -> Iterator[Scenario]:
-    """Each part alone, each pair in both orders, the four main parts in every order, and all other ordeals."""
+    """Each part alone, each pair in both orders, the four main parts in every order, and all other
+    ordeals.
+    """
     yield from (Scenario(name, ordeal) for name, ordeal in ORDEALS.items())
     for count in (1, 2):
         yield from map(killing, permutations(PARTS, count))
@@ -52,7 +56,9 @@ def endless(random: Random) -> Iterator[Scenario]:
 
 
 def brief(random: Random) -> Iterator[Scenario]:
-    """A few seconds of it: every part once, in an order that chance decides, and what else is quick."""
+    """A few seconds of it: every part once, in an order that chance decides, and what else is
+    quick.
+    """
     parts = list(PARTS)
     random.shuffle(parts)
     yield killing(parts)

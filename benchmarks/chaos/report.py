@@ -20,8 +20,10 @@ def line(number: int, findings: Findings) -> str:
     """One scenario."""
     told = "" if findings.is_good else "   VIOLATED: " + "; ".join(findings.violations)
     return (
-        f"{number:>4} {findings.seconds:>6.2f} {findings.outage:>7.2f}s {1000 * findings.worst_answer:>6.0f}ms"
-        f" {findings.tcp_sent:>6} {findings.udp_sent:>6} {findings.udp_lost:>5} {findings.udp_allowed:>5}  {findings.name}{told}"
+        f"{number:>4} {findings.seconds:>6.2f} {findings.outage:>7.2f}s "
+        f"{1000 * findings.worst_answer:>6.0f}ms"
+        f" {findings.tcp_sent:>6} {findings.udp_sent:>6} {findings.udp_lost:>5} "
+        f"{findings.udp_allowed:>5}  {findings.name}{told}"
     )
 
 
@@ -32,13 +34,17 @@ def summary(seed: int, all_: Sequence[Findings]) -> str:
     missed = sum(struck.startswith("(") for findings in all_ for struck in findings.struck)
     restarts = sum(sum(findings.restarts.values()) for findings in all_)
     lines = [
-        f"seed {seed}: {len(all_)} scenarios, {strikes - missed} strikes ({missed} more found nobody), {restarts} restarts",
-        f"TCP: {sum(f.tcp_sent for f in all_)} readings sent over {sum(f.tcp_connections for f in all_)} connections"
+        f"seed {seed}: {len(all_)} scenarios, {strikes - missed} strikes ({missed} more found "
+        f"nobody), {restarts} restarts",
+        f"TCP: {sum(f.tcp_sent for f in all_)} readings sent over "
+        f"{sum(f.tcp_connections for f in all_)} connections"
         + (", all of them stored, each once" if len(good) == len(all_) else ""),
-        f"UDP: {sum(f.udp_sent for f in all_)} datagrams sent, {sum(f.udp_lost for f in all_)} lost,"
+        f"UDP: {sum(f.udp_sent for f in all_)} datagrams sent, {sum(f.udp_lost for f in all_)} "
+        "lost,"
         f" of which the documentation gives up {sum(f.udp_allowed for f in all_)} at most"
         f" and the operating system dropped {sum(f.udp_dropped for f in all_)}",
-        f"longest time without an acknowledgement: {max((f.outage for f in all_), default=0.0):.1f} s;"
+        "longest time without an acknowledgement: "
+        f"{max((f.outage for f in all_), default=0.0):.1f} s;"
         f" threads left behind: {sum(f.abandoned for f in all_)}",
         f"{len(all_) - len(good)} scenarios violated what is promised"
         if len(good) < len(all_)

@@ -41,7 +41,9 @@ class Findings:
     tcp_connections: int = 0
     udp_sent: int = 0
     udp_allowed: int = 0
-    """Datagrams that the documentation gives up: an upper bound of those lost because the UDP side itself died."""
+    """Datagrams that the documentation gives up: an upper bound of those lost because the UDP side
+    itself died.
+    """
     udp_lost: int = 0
     udp_dropped: int = 0
     """Those of them that the operating system says it had no room for."""
@@ -52,7 +54,9 @@ class Findings:
     worst_answer: float = 0.0
     """Seconds: the longest time for which a bystander on the same node kept a caller waiting."""
     abandoned: int = 0
-    """Threads that were left behind because they did not end when they were told to. All must be gone in the end."""
+    """Threads that were left behind because they did not end when they were told to. All must be
+    gone in the end.
+    """
     seconds: float = 0.0
 
     @property
@@ -68,7 +72,9 @@ class Bystander(Actor):
 
 
 class Rig:
-    """One gateway on one node, with its load. Strikes are done through it, so that it knows what they may cost."""
+    """One gateway on one node, with its load. Strikes are done through it, so that it knows what
+    they may cost.
+    """
 
     def __init__(self, node: Node, database: Path, random: Random, findings: Findings) -> None:
         self.node = node
@@ -80,11 +86,14 @@ class Rig:
         self.stored(FOUNTAIN)
         self.fountain = Fountain()
         self.devices = [
-            Device(partial(where, node, "tcp"), source, 1_000_000_000, pause=0.004) for source in range(DEVICES)
+            Device(partial(where, node, "tcp"), source, 1_000_000_000, pause=0.004)
+            for source in range(DEVICES)
         ]
         self._settling = False
         self.leaves = False
-        """Whether the node is stopped in the middle of it all, without waiting until all is well again."""
+        """Whether the node is stopped in the middle of it all, without waiting until all is well
+        again.
+        """
         self.expected: dict[str, int] = {}
         """How often the supervisors themselves were struck."""
         self._given_up: set[int] = set()
@@ -92,13 +101,17 @@ class Rig:
         """Since which datagram the UDP side may be away, and who it was."""
         self._before: tuple[set[int], tuple[int, PID | None] | None] = (set(), None)
 
-    # -- what may be lost --------------------------------------------------------------------------------------------
+    # -- what may be lost --------------------------------------------------------------------------
 
     def stored(self, source: int) -> dict[int, float]:
-        return dict(self._rows.execute("select number, value from reading where source = ?", (source,)))
+        return dict(
+            self._rows.execute("select number, value from reading where source = ?", (source,))
+        )
 
     def udp_dies(self) -> None:
-        """Called before the UDP side is struck: what was not stored by now, and what comes until it is back, may be lost."""
+        """Called before the UDP side is struck: what was not stored by now, and what comes until it
+        is back, may be lost.
+        """
         self._before, sent = (self._given_up, self._window), self.fountain.sent
         self._given_up = self._given_up | (set(range(sent)) - self.stored(FOUNTAIN).keys())
         self._window = (sent if self._window is None else self._window[0]), self.node.whereis("udp")
@@ -128,7 +141,7 @@ class Rig:
                     self._udp_is_back(pid, address)
             await trio.sleep(0.002)
 
-    # -- load --------------------------------------------------------------------------------------------------------
+    # -- load --------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def under_load(self) -> AsyncIterator[None]:
@@ -166,18 +179,29 @@ class Rig:
     async def progress(self, count: int = 10) -> None:
         """Wait until every device has sent some more, and had some more acknowledged."""
         goals = [device.next + count for device in self.devices]
-        while any(device.next - len(device.kept) < goal for device, goal in zip(self.devices, goals, strict=True)):  # noqa: ASYNC110
+        while any(  # noqa: ASYNC110
+            device.next - len(device.kept) < goal
+            for device, goal in zip(self.devices, goals, strict=True)
+        ):
             await trio.sleep(0.005)
 
-    # -- looking around ----------------------------------------------------------------------------------------------
+    # -- looking around ----------------------------------------------------------------------------
 
     def metas(self, behaviour: str) -> list[Alias]:
-        return [alias for alias in self.node.metas() if self.node.meta_info(alias).behaviour == behaviour]
+        return [
+            alias
+            for alias in self.node.metas()
+            if self.node.meta_info(alias).behaviour == behaviour
+        ]
 
     def processes(self, behaviour: str) -> list[PID]:
-        return [pid for pid in self.node.processes() if self.node.process_info(pid).behaviour == behaviour]
+        return [
+            pid
+            for pid in self.node.processes()
+            if self.node.process_info(pid).behaviour == behaviour
+        ]
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     async def settle(self) -> None:
         """Stop sending, and wait until everything that was sent is stored, or accounted for."""
@@ -200,7 +224,9 @@ class Rig:
         if scope.cancelled_caught:
             self.violation(f"not all was stored {RECOVERY:g} s after the last fault")
         supervisors = {name: self.node.supervisor(name).children() for name in ("root", "gateway")}
-        self.findings.restarts = {child.name: child.restarts for each in supervisors.values() for child in each}
+        self.findings.restarts = {
+            child.name: child.restarts for each in supervisors.values() for child in each
+        }
         if self.findings.restarts["gateway"] > self.expected.get("gateway", 0):
             self.violation("the gateway was given up and started again as a whole")
 
@@ -211,36 +237,52 @@ class Rig:
         return not missing or len(missing) <= await self._dropped()
 
     async def _dropped(self) -> int:
-        """How many datagrams the operating system had no room for, as the socket that is there now knows it."""
+        """How many datagrams the operating system had no room for, as the socket that is there now
+        knows it.
+        """
         facts = [await self.node.inspect_meta(alias, "drops") for alias in self.metas("UDPServer")]
         self.findings.udp_dropped = sum(int(fact["drops"]) for fact in facts)
         return self.findings.udp_dropped
 
     def check(self) -> None:
-        """Whether all is in the database that must be there, and nothing else. After the node is down."""
+        """Whether all is in the database that must be there, and nothing else. After the node is
+        down.
+        """
         findings = self.findings
-        sent = {device.source: device.next for device in self.devices} | {FOUNTAIN: self.fountain.sent}
+        sent = {device.source: device.next for device in self.devices} | {
+            FOUNTAIN: self.fountain.sent
+        }
         kept = {device.source: set(device.kept) for device in self.devices}
         if list(self._rows.execute("pragma integrity_check")) != [("ok",)]:
             self.violation("the database is damaged")
-        sources = {source for (source,) in self._rows.execute("select distinct source from reading")}
+        sources = {
+            source for (source,) in self._rows.execute("select distinct source from reading")
+        }
         if sources - sent.keys():
             self.violation(f"readings of nobody: {sorted(sources - sent.keys())}")
         for source, count in sent.items():
             rows = self.stored(source)
-            if any(number >= count or value != value_of(source, number) for number, value in rows.items()):
+            if any(
+                number >= count or value != value_of(source, number)
+                for number, value in rows.items()
+            ):
                 self.violation(f"readings of source {source} that were never sent")
             lost = set(range(count)) - rows.keys()
             if source == FOUNTAIN:
                 findings.udp_sent, findings.udp_allowed = count, len(self._given_up)
                 findings.udp_lost = len(lost)
                 if len(lost - self._given_up) > findings.udp_dropped:
-                    self.violation(f"{len(lost - self._given_up)} datagrams lost, {findings.udp_dropped} accounted for")
+                    self.violation(
+                        f"{len(lost - self._given_up)} datagrams lost, {findings.udp_dropped} "
+                        "accounted for"
+                    )
             else:
                 findings.tcp_sent += count
                 lost -= kept[source]
                 if lost:
-                    self.violation(f"{len(lost)} acknowledged readings of device {source} are not there")
+                    self.violation(
+                        f"{len(lost)} acknowledged readings of device {source} are not there"
+                    )
         findings.tcp_connections = sum(device.connections for device in self.devices)
 
     def close(self) -> None:
@@ -252,10 +294,12 @@ class Rig:
             self.findings.violations.append(text)
 
 
-# -- one scenario ------------------------------------------------------------------------------------------------------
+# -- one scenario ----------------------------------------------------------------------------------
 
 
-def suffer(name: str, ordeal: Callable[[Rig], Awaitable[None]], directory: Path, random: Random) -> Findings:
+def suffer(
+    name: str, ordeal: Callable[[Rig], Awaitable[None]], directory: Path, random: Random
+) -> Findings:
     """Run a gateway, do something terrible to it, and see what is left."""
     findings = Findings(name)
     began = time.perf_counter()

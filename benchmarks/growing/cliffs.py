@@ -1,4 +1,6 @@
-"""Where a cost could grow with all there is, or a single turn with it: timeouts, links, groups, long mailboxes, many watchers."""
+"""Where a cost could grow with all there is, or a single turn with it: timeouts, links, groups,
+long mailboxes, many watchers.
+"""
 
 import random
 from functools import partial
@@ -27,13 +29,15 @@ from ..workloads.life import Idle
 from .tables import Fan
 from .waiting import Held, Later
 
-# -- timeouts ------------------------------------------------------------------------------------------------------------
+# -- timeouts --------------------------------------------------------------------------------------
 
 _TICKS = 100
 
 
 async def _timeouts(size: int) -> Figures:
-    """Calls in flight, no two of which have the same timeout; meanwhile the clock wakes up for timers."""
+    """Calls in flight, no two of which have the same timeout; meanwhile the clock wakes up for
+    timers.
+    """
     watches = {name: Stopwatch() for name in ("ask", "wake", "answer", "expire")}
     turn = LongestTurn()
 
@@ -83,7 +87,7 @@ class Counter(Actor):
         self.latch.report()
 
 
-# -- links and groups ----------------------------------------------------------------------------------------------------
+# -- links and groups ------------------------------------------------------------------------------
 
 
 class Family(Actor):
@@ -99,7 +103,9 @@ class Family(Actor):
 
 async def _linked(size: int) -> Figures:
     spawn, stop, turn = Stopwatch(), Stopwatch(), LongestTurn()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", stop_timeout=600) as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", stop_timeout=600
+    ) as node:
         with spawn:
             parent = await node.spawn(Family, size, init_timeout=600)
         await wait_all_tasks_blocked()
@@ -124,7 +130,9 @@ class Member(Actor):
 async def _group(strategy: Strategy, size: int) -> Figures:
     crash = Stopwatch()
     started, latch = [0], list[Latch]()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         specs = [ChildSpec(f"child {number}", Member, started, latch) for number in range(size)]
         supervisor = await node.supervise(specs, strategy=strategy)
         await wait_all_tasks_blocked()
@@ -138,7 +146,7 @@ async def _group(strategy: Strategy, size: int) -> Figures:
     return timed({"crash": crash}, size)
 
 
-# -- long mailboxes ------------------------------------------------------------------------------------------------------
+# -- long mailboxes --------------------------------------------------------------------------------
 
 _CRASHES = 20
 
@@ -161,8 +169,12 @@ class Fragile(Actor):
 async def _kept(size: int) -> Figures:
     crash, turn = Stopwatch(), LongestTurn()
     latch = Latch(1)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
-        await node.supervise([ChildSpec("fragile", Fragile, [0], latch, mailbox=KEEP)], intensity=10**9)
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
+        await node.supervise(
+            [ChildSpec("fragile", Fragile, [0], latch, mailbox=KEEP)], intensity=10**9
+        )
         for number in range(max(size, _CRASHES + 1)):
             node.send("fragile", number)
         with crash, turn:
@@ -195,10 +207,14 @@ async def _queued(size: int) -> Figures:
             with down, turn:
                 node.kill(owing)
                 await node.wait_ended(owing)
-    return {**timed({"lost": lost}, size), **timed({"down": down}, max(1, size // 20)), "turn": turn.microseconds}
+    return {
+        **timed({"lost": lost}, size),
+        **timed({"down": down}, max(1, size // 20)),
+        "turn": turn.microseconds,
+    }
 
 
-# -- much that ends ------------------------------------------------------------------------------------------------------
+# -- much that ends --------------------------------------------------------------------------------
 
 
 class Busy(Actor):
@@ -220,7 +236,9 @@ async def _ends(size: int) -> Figures:
     """The end of a process that many watch, of one that watches many, and of a supervisor of many."""
     watches = {name: Stopwatch() for name in ("told", "leave", "ordered", "dynamic")}
     turn, latch = LongestTurn(), Latch(size)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         target = await node.spawn(Idle)
         fans = [await node.spawn(Fan, target, latch) for _ in range(size)]
         await wait_all_tasks_blocked()
@@ -232,8 +250,12 @@ async def _ends(size: int) -> Figures:
         with watches["leave"], turn:
             node.send_exit(busy, Normal())
             await node.wait_ended(busy)
-        ordered = await node.supervise([ChildSpec(f"child {number}", Idle) for number in range(size)])
-        dynamic = await node.supervise([ChildSpec.template("idle", Idle)], strategy=Strategy.SIMPLE_ONE_FOR_ONE)
+        ordered = await node.supervise(
+            [ChildSpec(f"child {number}", Idle) for number in range(size)]
+        )
+        dynamic = await node.supervise(
+            [ChildSpec.template("idle", Idle)], strategy=Strategy.SIMPLE_ONE_FOR_ONE
+        )
         for _ in range(size):
             await dynamic.start_child("idle")
         await wait_all_tasks_blocked()
@@ -251,7 +273,13 @@ CASES = [
         "each of 100 and more calls in flight; the clock, when it wakes up for a timer meanwhile",
         _timeouts,
         100,
-        {"ask": "ask", "answer": "answer", "run out": "expire", "wake the clock": "wake", "longest turn": "turn"},
+        {
+            "ask": "ask",
+            "answer": "answer",
+            "run out": "expire",
+            "wake the clock": "wake",
+            "longest turn": "turn",
+        },
     ),
     growing(
         "linked children",
@@ -290,7 +318,8 @@ CASES = [
     ),
     growing(
         "ends",
-        "each of 50 and more: watchers that are told, links and timers that are released, children that are stopped",
+        "each of 50 and more: watchers that are told, links and timers that are released, "
+        "children that are stopped",
         _ends,
         50,
         {

@@ -28,7 +28,9 @@ class Counter(Actor):
 async def _on_a_node(size: int) -> Figures:
     spawn, send, stop = Stopwatch(), Stopwatch(), Stopwatch()
     latch = Latch(size)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", stop_timeout=600) as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", stop_timeout=600
+    ) as node:
         with spawn:
             pids = [await node.spawn(Counter, latch) for _ in range(size)]
         random.Random(1).shuffle(pids)
@@ -65,7 +67,9 @@ class Parent(Actor):
 async def _children(size: int) -> Figures:
     spawn, end, stop = Stopwatch(), Stopwatch(), Stopwatch()
     latch = Latch(size)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", stop_timeout=600) as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", stop_timeout=600
+    ) as node:
         with spawn:
             parent = await node.spawn(Parent, size, latch, init_timeout=600)
         with end:
@@ -84,7 +88,9 @@ _CRASHES = 20
 async def _supervised(size: int) -> Figures:
     start, restart, stop = Stopwatch(), Stopwatch(), Stopwatch()
     latch = Latch(_CRASHES)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         specs = [ChildSpec(f"child {number}", Counter, latch) for number in range(size)]
         with start:
             supervisor = await node.supervise(specs, intensity=10**9)
@@ -105,7 +111,9 @@ async def _supervised(size: int) -> Figures:
 
 async def _dynamic(size: int) -> Figures:
     start, stop = Stopwatch(), Stopwatch()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         template = ChildSpec.template("idle", Idle)
         supervisor = await node.supervise([template], strategy=Strategy.SIMPLE_ONE_FOR_ONE)
         with start:
@@ -123,7 +131,9 @@ _MESSAGES = 2_000
 async def _pool(routing: Routing, size: int) -> Figures:
     start, send = Stopwatch(), Stopwatch()
     latch = Latch(_MESSAGES)
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         with start:
             pool = await node.spawn(Pool, PoolSpec(Counter, latch, size=size, routing=routing))
         with send:

@@ -1,4 +1,6 @@
-"""What waits: messages in a mailbox, callers for an answer, senders for room, connections for the next request."""
+"""What waits: messages in a mailbox, callers for an answer, senders for room, connections for the
+next request.
+"""
 
 from collections.abc import Awaitable
 from functools import partial
@@ -77,7 +79,11 @@ async def _callers(size: int) -> Figures:
             pass
 
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        callee, mortal, slow = await node.spawn(Later), await node.spawn(Later), await node.spawn(Later)
+        callee, mortal, slow = (
+            await node.spawn(Later),
+            await node.spawn(Later),
+            await node.spawn(Later),
+        )
         async with trio.open_nursery() as nursery:
             with watches["ask"]:
                 for _ in range(size):
@@ -149,7 +155,8 @@ async def _connections(reader: ReaderKind, size: int) -> Figures:
             load.wait("go")
             with turn:
                 load.wait("done")
-            # Before the other side is gone: a few connections are closed by the time that somebody looks.
+            # Before the other side is gone: a few connections are closed by the time that somebody
+            # looks.
             close.start()
 
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:

@@ -1,4 +1,6 @@
-"""What somebody would write by hand on trio, without any framework, where the workloads have no floor of their own."""
+"""What somebody would write by hand on trio, without any framework, where the workloads have no
+floor of their own.
+"""
 
 import trio
 

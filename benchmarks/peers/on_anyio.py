@@ -58,12 +58,16 @@ async def _call(pairs: int, size: int) -> Figures:
     start = anyio.Event()
     times: list[float] = []
 
-    async def callee(requests: MemoryObjectReceiveStream[object], replies: MemoryObjectSendStream[object]) -> None:
+    async def callee(
+        requests: MemoryObjectReceiveStream[object], replies: MemoryObjectSendStream[object]
+    ) -> None:
         async with requests, replies:
             async for request in requests:
                 replies.send_nowait(request)
 
-    async def asker(requests: MemoryObjectSendStream[object], replies: MemoryObjectReceiveStream[object]) -> None:
+    async def asker(
+        requests: MemoryObjectSendStream[object], replies: MemoryObjectReceiveStream[object]
+    ) -> None:
         async with requests, replies:
             await start.wait()
             before = perf_counter()

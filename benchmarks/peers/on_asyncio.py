@@ -114,7 +114,9 @@ async def _flood(size: int) -> Figures:
 async def _drip(size: int) -> Figures:
     dripper = Dripper(size)
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(dripper.drip, lambda sent: loop.call_soon_threadsafe(dripper.arrive, sent))
+    await asyncio.to_thread(
+        dripper.drip, lambda sent: loop.call_soon_threadsafe(dripper.arrive, sent)
+    )
     return percentiles(dripper.times)
 
 

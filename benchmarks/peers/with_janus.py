@@ -4,4 +4,7 @@ from ..workloads.readers import _janus, _janus_drip
 
 __all__ = ["ADDS"]
 
-ADDS = {"thread to process, flood": {"janus": _janus}, "thread to process, idle": {"janus": _janus_drip}}
+ADDS = {
+    "thread to process, flood": {"janus": _janus},
+    "thread to process, idle": {"janus": _janus_drip},
+}

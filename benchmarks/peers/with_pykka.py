@@ -31,7 +31,9 @@ class Mortal(pykka.ThreadingActor):
     def on_receive(self, message: Any) -> Any:
         raise ValueError(message)
 
-    def on_failure(self, exception_type: object, exception_value: object, traceback: object) -> None:
+    def on_failure(
+        self, exception_type: object, exception_value: object, traceback: object
+    ) -> None:
         Mortal.start(self.left - 1, self.done)
 
 

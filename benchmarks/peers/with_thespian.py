@@ -1,4 +1,6 @@
-"""thespian, with the base that runs all actors in one thread; its other bases have a program for each actor."""
+"""thespian, with the base that runs all actors in one thread; its other bases have a program for
+each actor.
+"""
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
 import gc

@@ -1,4 +1,6 @@
-"""xoscar, with all actors in one pool in this program: an asyncio lock for each actor, and calls instead of messages."""
+"""xoscar, with all actors in one pool in this program: an asyncio lock for each actor, and calls
+instead of messages.
+"""
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
 import asyncio
@@ -83,7 +85,10 @@ async def _publish(size: int) -> Figures:
     size = max(1, size // 10)
     async with _pool() as create:
         events = [asyncio.Event() for _ in range(size)]
-        source, sinks = await create(Source), [await create(Sink, ROUNDS, event) for event in events]
+        source, sinks = (
+            await create(Source),
+            [await create(Sink, ROUNDS, event) for event in events],
+        )
         with Stopwatch() as watch:
             await source.pour(sinks, ROUNDS)
             for event in events:

@@ -32,7 +32,9 @@ class AsyncCallee(Actor):
 class Asker(Actor):
     """Calls in a loop, and notes when each answer came."""
 
-    def __init__(self, to: PID, count: int, timeout: float | None, latch: Latch, times: list[float]) -> None:
+    def __init__(
+        self, to: PID, count: int, timeout: float | None, latch: Latch, times: list[float]
+    ) -> None:
         self.to = to
         self.count = count
         self.timeout = timeout
@@ -50,13 +52,18 @@ class Asker(Actor):
         self.latch.report()
 
 
-async def _ergo(callee: type[Callee | AsyncCallee], timeout: float | None, pairs: int, size: int) -> Figures:
+async def _ergo(
+    callee: type[Callee | AsyncCallee], timeout: float | None, pairs: int, size: int
+) -> Figures:
     count = max(1, size // pairs)
     latch = Latch(pairs)
     times: list[float] = []
     watch = Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        askers = [await node.spawn(Asker, await node.spawn(callee), count, timeout, latch, times) for _ in range(pairs)]
+        askers = [
+            await node.spawn(Asker, await node.spawn(callee), count, timeout, latch, times)
+            for _ in range(pairs)
+        ]
         await wait_all_tasks_blocked()
         with watch:
             for asker in askers:
@@ -102,12 +109,16 @@ async def _channel(pairs: int, size: int) -> Figures:
     latch = Latch(pairs)
     times: list[float] = []
 
-    async def callee(requests: trio.MemoryReceiveChannel[object], replies: trio.MemorySendChannel[object]) -> None:
+    async def callee(
+        requests: trio.MemoryReceiveChannel[object], replies: trio.MemorySendChannel[object]
+    ) -> None:
         async for request in requests:
             replies.send_nowait(request)
 
     async def asker(
-        start: trio.Event, requests: trio.MemorySendChannel[object], replies: trio.MemoryReceiveChannel[object]
+        start: trio.Event,
+        requests: trio.MemorySendChannel[object],
+        replies: trio.MemoryReceiveChannel[object],
     ) -> None:
         await start.wait()
         before = perf_counter()
@@ -195,13 +206,32 @@ def _case(pairs: int, without: float, within: float) -> Case:
                 "ergo async",
                 goals=(Goal("G5", without, "trio", is_dream=True), Goal("reach", 1.35, "floor")),
             ),
-            Line("async callee, 5 s", "ergo async, 5 s", goals=(Goal("G6", within, "trio", is_dream=True),)),
-            Line("what the timeout adds", "ergo async, 5 s", minus="ergo async", goals=(Goal("G7", 5.0, "step"),)),
+            Line(
+                "async callee, 5 s",
+                "ergo async, 5 s",
+                goals=(Goal("G6", within, "trio", is_dream=True),),
+            ),
+            Line(
+                "what the timeout adds",
+                "ergo async, 5 s",
+                minus="ergo async",
+                goals=(Goal("G7", 5.0, "step"),),
+            ),
             Line("plain callee, no timeout", "ergo plain", goals=(Goal("reach", 3 / 43, "pykka"),)),
             Line("plain callee, 5 s", "ergo plain, 5 s", goals=(Goal("reach", 3 / 43, "pykka"),)),
-            Line("async callee, p50", "ergo async", figure="p50", goals=(Goal("reach", 1.0, "trio", is_dream=True),)),
+            Line(
+                "async callee, p50",
+                "ergo async",
+                figure="p50",
+                goals=(Goal("reach", 1.0, "trio", is_dream=True),),
+            ),
             Line("async callee, p99", "ergo async", figure="p99"),
-            Line("plain callee, p50", "ergo plain", figure="p50", goals=(Goal("reach", 3 / 43, "pykka"),)),
+            Line(
+                "plain callee, p50",
+                "ergo plain",
+                figure="p50",
+                goals=(Goal("reach", 3 / 43, "pykka"),),
+            ),
             Line("plain callee, p99", "ergo plain", figure="p99"),
         ],
     )

@@ -1,4 +1,6 @@
-"""The beginning of connections: what a short one costs, and how long newcomers wait at a server that is busy."""
+"""The beginning of connections: what a short one costs, and how long newcomers wait at a server
+that is busy.
+"""
 
 import asyncio
 import socketserver
@@ -71,7 +73,9 @@ class Door(Session):
         await self.spawn_meta(self.server)
 
 
-async def _ergo(measure: Measure, reader: ReaderKind, receiver: type[Actor] | None, count: int) -> Figures:
+async def _ergo(
+    measure: Measure, reader: ReaderKind, receiver: type[Actor] | None, count: int
+) -> Figures:
     server = TCPServer(reader=reader, receiver=receiver)
     taken: list[Figures] = []
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
@@ -87,8 +91,12 @@ async def _trio(measure: Measure, count: int) -> Figures:
                 await stream.send_all(data)
 
     async with trio.open_nursery() as nursery:
-        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
-        figures = await trio.to_thread.run_sync(measure, listeners[0].socket.getsockname()[1], count)
+        listeners: list[trio.SocketListener] = await nursery.start(
+            partial(trio.serve_tcp, answer, 0, host="127.0.0.1")
+        )
+        figures = await trio.to_thread.run_sync(
+            measure, listeners[0].socket.getsockname()[1], count
+        )
         nursery.cancel_scope.cancel()
     return figures
 

@@ -1,4 +1,5 @@
-"""Many idle processes: what each costs in memory, and what they cost the garbage collector and an orderly stop.
+"""Many idle processes: what each costs in memory, and what they cost the garbage collector and an
+orderly stop.
 
 Each measurement has a Python of its own, since memory that was used once is not given back.
 """
@@ -19,7 +20,9 @@ from .life import AsyncIdle, Idle, PykkaIdle, settle
 
 async def _ergo(behaviour: type[Idle | AsyncIdle], size: int) -> Figures:
     used, collecting, stopping = 0.0, Stopwatch(), Stopwatch()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", stop_timeout=600) as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", stop_timeout=600
+    ) as node:
         await node.spawn(behaviour)
         gc.collect()
         before = resident()
@@ -104,8 +107,18 @@ def _case(size: int, rounds: int) -> Case:
         least=100,
         variants={variant: apart(__name__, variant) for variant in APART},
         lines=[
-            Line("memory, plain (KiB)", "ergo plain", figure="KiB", goals=(memory, Goal("G9", 3.2, is_dream=True))),
-            Line("memory, async (KiB)", "ergo async", figure="KiB", goals=(memory, Goal("G9", 4.2, is_dream=True))),
+            Line(
+                "memory, plain (KiB)",
+                "ergo plain",
+                figure="KiB",
+                goals=(memory, Goal("G9", 3.2, is_dream=True)),
+            ),
+            Line(
+                "memory, async (KiB)",
+                "ergo async",
+                figure="KiB",
+                goals=(memory, Goal("G9", 4.2, is_dream=True)),
+            ),
             Line("stop, plain (µs)", "ergo plain", figure="stop cpu", goals=(Goal("G10", 20.0),)),
             Line("stop, async (µs)", "ergo async", figure="stop cpu", goals=(Goal("G10", 20.0),)),
             Line("one collection, plain (ms)", "ergo plain", figure="collect"),

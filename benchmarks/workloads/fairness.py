@@ -1,6 +1,7 @@
 """Fairness: how long a neighbour waits for its turn beside a process that always has messages.
 
-Measured in CPU time of the loop's thread, so that other programs on the machine do not count as unfairness.
+Measured in CPU time of the loop's thread, so that other programs on the machine do not count as
+unfairness.
 """
 
 from collections.abc import Callable
@@ -82,7 +83,10 @@ def _case(handler: str, seconds: float, size: int, most: float) -> Case:
         size=size,
         least=3,
         variants={"ergo": on_loop(_ergo, seconds), "trio": on_loop(_channel, seconds)},
-        lines=[Line("p50", "ergo", figure="p50"), Line("p99", "ergo", figure="p99", goals=(Goal("G15", most),))],
+        lines=[
+            Line("p50", "ergo", figure="p50"),
+            Line("p99", "ergo", figure="p99", goals=(Goal("G15", most),)),
+        ],
         rounds=3,
     )
 

@@ -124,8 +124,12 @@ CASES = [
                 figure="spawn cpu",
                 goals=(Goal("reach", 3.0, "trio"), Goal("G8", 2.4, "trio", is_dream=True)),
             ),
-            Line("stop, plain callbacks", "ergo plain", figure="stop cpu", goals=(Goal("G10", 20.0),)),
-            Line("stop, async callbacks", "ergo async", figure="stop cpu", goals=(Goal("G10", 20.0),)),
+            Line(
+                "stop, plain callbacks", "ergo plain", figure="stop cpu", goals=(Goal("G10", 20.0),)
+            ),
+            Line(
+                "stop, async callbacks", "ergo async", figure="stop cpu", goals=(Goal("G10", 20.0),)
+            ),
         ],
     )
 ]

@@ -1,4 +1,6 @@
-"""What an observer costs: a message from one process to another, with a function that sees everything and without."""
+"""What an observer costs: a message from one process to another, with a function that sees
+everything and without.
+"""
 
 from typing import Any
 
@@ -19,7 +21,9 @@ def _see(_sight: object) -> None:
 async def _ergo(observer: Any, size: int) -> Figures:
     latch = Latch(1)
     watch = Stopwatch()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", observer=observer) as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", observer=observer
+    ) as node:
         source = await node.spawn(Source, await node.spawn(Sink, size, latch), size)
         await wait_all_tasks_blocked()
         with watch:

@@ -57,7 +57,9 @@ async def _ergo(player: type[Player | AsyncPlayer], pairs: int, size: int) -> Fi
     latch = Latch(pairs)
     watch = Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        couples = [(await node.spawn(player, latch), await node.spawn(player, latch)) for _ in range(pairs)]
+        couples = [
+            (await node.spawn(player, latch), await node.spawn(player, latch)) for _ in range(pairs)
+        ]
         umpire = await node.spawn(Umpire, couples, count)
         await wait_all_tasks_blocked()
         with watch:
@@ -95,7 +97,9 @@ async def _channel(pairs: int, size: int) -> Figures:
     count = max(1, size // pairs)
     latch = Latch(pairs)
 
-    async def player(mine: trio.MemoryReceiveChannel[int], others: trio.MemorySendChannel[int]) -> None:
+    async def player(
+        mine: trio.MemoryReceiveChannel[int], others: trio.MemorySendChannel[int]
+    ) -> None:
         async for left in mine:
             if left:
                 others.send_nowait(left - 1)

@@ -60,7 +60,9 @@ async def _ergo(way: str, size: int) -> Figures:
     subscribers: list[PID] = []
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         producer = await node.spawn(Producer, subscribers)
-        subscribers.extend([await node.spawn(Subscriber, latch, way == "publish") for _ in range(size)])
+        subscribers.extend(
+            [await node.spawn(Subscriber, latch, way == "publish") for _ in range(size)]
+        )
         await wait_all_tasks_blocked()
         with watch:
             node.send(producer, way)
@@ -105,7 +107,13 @@ CASES = [
             "trio": on_loop(_channels),
             "step": step,
         },
-        lines=[Line("publish", "publish", goals=(Goal("by hand", 2.0, "send"), Goal("reach", 1.0, "trio")))],
+        lines=[
+            Line(
+                "publish",
+                "publish",
+                goals=(Goal("by hand", 2.0, "send"), Goal("reach", 1.0, "trio")),
+            )
+        ],
         rounds=3,
     ),
 ]

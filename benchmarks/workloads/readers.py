@@ -1,4 +1,6 @@
-"""Readers of meta-processes: how fast what they find gets through, what they cost, and what they cost others."""
+"""Readers of meta-processes: how fast what they find gets through, what they cost, and what they
+cost others.
+"""
 
 import asyncio
 import socket
@@ -32,7 +34,7 @@ from .threads import (
     _soon_drip,
 )
 
-# -- one that reads and one that is told ---------------------------------------------------------------------------------
+# -- one that reads and one that is told -----------------------------------------------------------
 
 
 class Reads(MetaProcess):
@@ -66,7 +68,11 @@ async def _reader(backlog: int, size: int) -> Figures:
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         sink = await node.spawn(Sink, size, latch)
         with watch:
-            await node.spawn(partial(Owns, Reads(lambda me: _pour(partial(me.send, sink), size)), backlog=backlog))
+            await node.spawn(
+                partial(
+                    Owns, Reads(lambda me: _pour(partial(me.send, sink), size)), backlog=backlog
+                )
+            )
             await latch.wait()
     return watch.each(size)
 
@@ -81,7 +87,7 @@ async def _reader_drip(size: int) -> Figures:
     return percentiles(dripper.times)
 
 
-# -- what people would write otherwise -----------------------------------------------------------------------------------
+# -- what people would write otherwise -------------------------------------------------------------
 
 
 def _portal(size: int) -> Figures:
@@ -92,7 +98,9 @@ def _portal(size: int) -> Figures:
         latch, watch = Latch(1), Stopwatch()
         handle = _countdown(size, latch)
         portal = anyio.from_thread.BlockingPortal()
-        thread = threading.Thread(target=_pour, args=(lambda message: portal.call(handle, message), size))
+        thread = threading.Thread(
+            target=_pour, args=(lambda message: portal.call(handle, message), size)
+        )
         async with portal:
             with watch:
                 thread.start()
@@ -150,7 +158,7 @@ def _in_asyncio(work: Coroutine[Any, Any, Figures]) -> Figures:
     return asyncio.run(work)
 
 
-# -- what a reader costs a busy process ----------------------------------------------------------------------------------
+# -- what a reader costs a busy process ------------------------------------------------------------
 
 
 class Busy(Actor):
@@ -207,14 +215,19 @@ def _busy_case(turn: float) -> Case:
             "trio": on_loop(_busy, turn, None),
         },
         lines=[
-            Line("a reader that sleeps", "ergo, reader asleep", figure="wall", goals=(Goal("X13", 1.05, "trio"),)),
+            Line(
+                "a reader that sleeps",
+                "ergo, reader asleep",
+                figure="wall",
+                goals=(Goal("X13", 1.05, "trio"),),
+            ),
             Line("one that wakes, 500/s", "ergo, reader wakes", figure="wall"),
         ],
         rounds=3,
     )
 
 
-# -- many readers --------------------------------------------------------------------------------------------------------
+# -- many readers ----------------------------------------------------------------------------------
 
 
 class Receives(MetaProcess):

@@ -1,7 +1,8 @@
-"""A Redis-compatible server under redis-benchmark: 50 clients that set and get, one command or sixteen at a time.
+"""A Redis-compatible server under redis-benchmark: 50 clients that set and get, one command or
+sixteen at a time.
 
-The servers are programs of their own, and the figure is their processor time for each request. Without redis-benchmark there is no
-case.
+The servers are programs of their own, and the figure is their processor time for each request.
+Without redis-benchmark there is no case.
 """
 
 import os
@@ -41,7 +42,9 @@ def _load(port: str, pipeline: int, requests: int) -> None:
         "set,get",
         "-q",
     )
-    subprocess.run([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+    )
 
 
 def _serve(module: str, arguments: Sequence[str], pipeline: int, requests: int) -> Figures:
@@ -68,7 +71,10 @@ def _variants(pipeline: int) -> dict[str, Variant]:
         "trio": (theirs, ("trio",)),
         "by hand": (theirs, ("hand",)),
     }
-    return {name: partial(_serve, module, arguments, pipeline) for name, (module, arguments) in servers.items()}
+    return {
+        name: partial(_serve, module, arguments, pipeline)
+        for name, (module, arguments) in servers.items()
+    }
 
 
 def _case(pipeline: int, size: int) -> Case:

@@ -1,4 +1,6 @@
-"""Supervision: from a crash to the running successor, beside a bare spawn; and what a service adds to a send."""
+"""Supervision: from a crash to the running successor, beside a bare spawn; and what a service adds
+to a send.
+"""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -32,7 +34,9 @@ async def _restart(children: int, size: int) -> Figures:
     rounds = max(1, size // children)
     latch = Latch(children)
     watch = Stopwatch()
-    async with open_node("bench@localhost", watchdog=None, log_output="none", log_level="off") as node:
+    async with open_node(
+        "bench@localhost", watchdog=None, log_output="none", log_level="off"
+    ) as node:
         specs = [ChildSpec(str(number), Mortal, [rounds], latch) for number in range(children)]
         await node.supervise(specs, intensity=10**9)
         with watch:
@@ -51,7 +55,9 @@ async def _spawn(size: int) -> Figures:
 
 
 async def _spawn_one_at_a_time(size: int) -> Figures:
-    """Each has come to rest before the next one: the turns of the scheduler that a restart takes, too."""
+    """Each has come to rest before the next one: the turns of the scheduler that a restart takes,
+    too.
+    """
     watch = Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
         with watch:
@@ -110,7 +116,11 @@ CASES = [
             "spawn one at a time": on_loop(_spawn_one_at_a_time),
         },
         lines=[
-            Line("one child, again and again", "ergo", goals=(Goal("reach", 3.0, "spawn one at a time"),)),
+            Line(
+                "one child, again and again",
+                "ergo",
+                goals=(Goal("reach", 3.0, "spawn one at a time"),),
+            ),
             Line("100 children at once", "ergo 100", goals=(Goal("reach", 3.0, "spawn"),)),
         ],
         reference="spawn",
@@ -128,7 +138,12 @@ CASES = [
         },
         lines=[
             Line("send through a service", "ergo", goals=(Goal("near", 1.1, "plain"),)),
-            Line("what the service adds", "ergo", minus="plain", goals=(Goal("reach", 1.0, "look-up"),)),
+            Line(
+                "what the service adds",
+                "ergo",
+                minus="plain",
+                goals=(Goal("reach", 1.0, "look-up"),),
+            ),
         ],
         reference="plain",
     ),

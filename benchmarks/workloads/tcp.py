@@ -1,4 +1,6 @@
-"""TCP echo through an actor, with fifty connections: 64 bytes and 64 KiB, against what people would write otherwise."""
+"""TCP echo through an actor, with fifty connections: 64 bytes and 64 KiB, against what people would
+write otherwise.
+"""
 
 import asyncio
 import os
@@ -99,13 +101,17 @@ async def _by_hand(size: int, count: int) -> Figures:
     with listener:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, nursery)
-            figures = await trio.to_thread.run_sync(load_tcp, listener.getsockname()[1], size, count)
+            figures = await trio.to_thread.run_sync(
+                load_tcp, listener.getsockname()[1], size, count
+            )
             nursery.cancel_scope.cancel()
     return figures
 
 
 async def _by_hand_in_threads(size: int, count: int) -> Figures:
-    """A thread for each connection, blocked in ``recv``; what it reads goes into a queue, and the loop writes it back."""
+    """A thread for each connection, blocked in ``recv``; what it reads goes into a queue, and the
+    loop writes it back.
+    """
     queue: deque[tuple[socket.socket, bytes]] = deque()
     armed = False
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -145,7 +151,9 @@ async def _by_hand_in_threads(size: int, count: int) -> Figures:
         accepting.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            figures = await trio.to_thread.run_sync(load_tcp, listener.getsockname()[1], size, count)
+            figures = await trio.to_thread.run_sync(
+                load_tcp, listener.getsockname()[1], size, count
+            )
             nursery.cancel_scope.cancel()
         listener.shutdown(socket.SHUT_RDWR)
         accepting.join()
@@ -158,8 +166,12 @@ async def _trio(size: int, count: int) -> Figures:
             await stream.send_all(data)
 
     async with trio.open_nursery() as nursery:
-        listeners: list[trio.SocketListener] = await nursery.start(partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))
-        figures = await trio.to_thread.run_sync(load_tcp, listeners[0].socket.getsockname()[1], size, count)
+        listeners: list[trio.SocketListener] = await nursery.start(
+            partial(trio.serve_tcp, echo, 0, host="127.0.0.1")
+        )
+        figures = await trio.to_thread.run_sync(
+            load_tcp, listeners[0].socket.getsockname()[1], size, count
+        )
         nursery.cancel_scope.cancel()
     return figures
 
@@ -192,11 +204,15 @@ async def _protocol(size: int, count: int) -> Figures:
     return figures
 
 
-def _asyncio(work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int) -> Figures:
+def _asyncio(
+    work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int
+) -> Figures:
     return asyncio.run(work(size, count))
 
 
-def _uvloop(work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int) -> Figures:
+def _uvloop(
+    work: Callable[[int, int], Coroutine[Any, Any, Figures]], size: int, count: int
+) -> Figures:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work(size, count))
 
@@ -237,7 +253,9 @@ def _variants(size: int) -> dict[str, Variant]:
     threads = on_loop(_ergo, "thread", size)
     found: dict[str, Variant] = {
         "ergo thread": threads,
-        "ergo thread, one": partial(_on_one_processor, threads) if hasattr(os, "sched_setaffinity") else threads,
+        "ergo thread, one": partial(_on_one_processor, threads)
+        if hasattr(os, "sched_setaffinity")
+        else threads,
         "ergo task": on_loop(_ergo, "task", size),
         "floor": on_loop(_by_hand, size),
         "floor, threads": on_loop(_by_hand_in_threads, size),
@@ -257,7 +275,11 @@ def _case(name: str, size: int, count: int) -> Case:
     # It is named for small messages.
     is_dream = size > 64
     reach = [Goal("reach", 1 / 1.3, of, is_dream) for of in ("trio", "asyncio streams")]
-    dream = (Goal("reach", 1.0, "uvloop streams", is_dream=True),) if "uvloop streams" in variants else ()
+    dream = (
+        (Goal("reach", 1.0, "uvloop streams", is_dream=True),)
+        if "uvloop streams" in variants
+        else ()
+    )
     return Case(
         name=f"TCP echo, {name}",
         about=f"each round trip, {_CONNECTIONS} connections, wall time; floor: plain sockets; trio: serve_tcp",

@@ -60,7 +60,10 @@ async def _ergo(sink: type[Sink | AsyncSink], pairs: int, size: int) -> Figures:
     latch = Latch(pairs)
     watch = Stopwatch()
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        sources = [await node.spawn(Source, await node.spawn(sink, count, latch), count) for _ in range(pairs)]
+        sources = [
+            await node.spawn(Source, await node.spawn(sink, count, latch), count)
+            for _ in range(pairs)
+        ]
         await wait_all_tasks_blocked()
         with watch:
             for source in sources:
@@ -239,6 +242,10 @@ def _case(pairs: int, plain: Sequence[Goal] = (), asynchronous: Sequence[Goal] =
 
 
 CASES = [
-    _case(1, plain=[Goal("G2", 0.16, "trio")], asynchronous=[Goal("G1", 0.18, "trio"), Goal("G1", 4.5, "step")]),
+    _case(
+        1,
+        plain=[Goal("G2", 0.16, "trio")],
+        asynchronous=[Goal("G1", 0.18, "trio"), Goal("G1", 4.5, "step")],
+    ),
     _case(100),
 ]

@@ -17,7 +17,7 @@ from ..floor import Door, FloorActor, step
 from ..harness import Case, Figures, Goal, Line, on_loop
 from .tell import PykkaSink, Sink
 
-# -- flood -------------------------------------------------------------------------------------------------------------
+# -- flood -----------------------------------------------------------------------------------------
 
 
 async def _pour(put: Callable[[object], object], count: int, threads: int, latch: Latch) -> Figures:
@@ -54,7 +54,9 @@ async def _ergo(threads: int, bound: int | None, size: int) -> Figures:
     latch = Latch(1)
     figures: dict[str, float] = {}
     async with open_node("bench@localhost", watchdog=None, log_output="none") as node:
-        sink = await node.spawn(Sink, count * threads, latch, mailbox_size=bound, overflow=Overflow.WAIT)
+        sink = await node.spawn(
+            Sink, count * threads, latch, mailbox_size=bound, overflow=Overflow.WAIT
+        )
         figures |= await _pour(partial(node.send, sink), count, threads, latch)
     return figures
 
@@ -80,7 +82,9 @@ async def _run_sync(size: int) -> Figures:
     size = max(1, size // 20)
     latch = Latch(1)
     token, handle = trio.lowlevel.current_trio_token(), _countdown(size, latch)
-    return await _pour(lambda message: trio.from_thread.run_sync(handle, message, trio_token=token), size, 1, latch)
+    return await _pour(
+        lambda message: trio.from_thread.run_sync(handle, message, trio_token=token), size, 1, latch
+    )
 
 
 def _pykka(size: int) -> Figures:
@@ -97,11 +101,13 @@ def _pykka(size: int) -> Figures:
     return watch.each(size)
 
 
-# -- one message to a sleeper ------------------------------------------------------------------------------------------
+# -- one message to a sleeper ----------------------------------------------------------------------
 
 
 class Dripper:
-    """Sends one message after another from a thread, each to somebody who has had time to fall asleep."""
+    """Sends one message after another from a thread, each to somebody who has had time to fall
+    asleep.
+    """
 
     def __init__(self, count: int) -> None:
         self.times: list[float] = []
@@ -171,7 +177,9 @@ async def _soon_drip(size: int) -> Figures:
 
 async def _run_sync_drip(size: int) -> Figures:
     dripper, token = Dripper(size), trio.lowlevel.current_trio_token()
-    await dripper.drip_from_thread(lambda sent: trio.from_thread.run_sync(dripper.arrive, sent, trio_token=token))
+    await dripper.drip_from_thread(
+        lambda sent: trio.from_thread.run_sync(dripper.arrive, sent, trio_token=token)
+    )
     return percentiles(dripper.times)
 
 
@@ -218,10 +226,20 @@ CASES = [
                 "one thread",
                 "ergo",
                 figure="wall",
-                goals=(Goal("G11", 0.15, "trio"), Goal("G11", 4.5, "step"), *_FLOOD, Goal("reach", 1.0, is_dream=True)),
+                goals=(
+                    Goal("G11", 0.15, "trio"),
+                    Goal("G11", 4.5, "step"),
+                    *_FLOOD,
+                    Goal("reach", 1.0, is_dream=True),
+                ),
             ),
             Line("four threads", "ergo, 4 threads", figure="wall", goals=_FLOOD),
-            Line("bounded, waits for room", "ergo, bounded", figure="wall", goals=(Goal("G12", 6.0, "step"),)),
+            Line(
+                "bounded, waits for room",
+                "ergo, bounded",
+                figure="wall",
+                goals=(Goal("G12", 6.0, "step"),),
+            ),
         ],
     ),
     Case(

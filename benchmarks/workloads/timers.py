@@ -110,7 +110,11 @@ def _step(size: int) -> Figures:
     return {"arm cpu": cost, "cancel cpu": cost}
 
 
-APART: dict[str, Variant] = {"ergo": on_loop(_ergo), "floor": on_loop(_heap), "trio": on_loop(_tasks)}
+APART: dict[str, Variant] = {
+    "ergo": on_loop(_ergo),
+    "floor": on_loop(_heap),
+    "trio": on_loop(_tasks),
+}
 
 
 CASES = [
@@ -122,7 +126,12 @@ CASES = [
         least=100,
         variants={**APART, "step": _step},
         lines=[
-            Line("arm", "ergo", figure="arm cpu", goals=(Goal("reach", 3.0), Goal("G14", 6.0, "step", is_dream=True))),
+            Line(
+                "arm",
+                "ergo",
+                figure="arm cpu",
+                goals=(Goal("reach", 3.0), Goal("G14", 6.0, "step", is_dream=True)),
+            ),
             Line(
                 "cancel",
                 "ergo",

@@ -1,1 +1,3 @@
-"""The kernel: processes, messages, and what holds them together. Nothing here knows actors, sockets or wires."""
+"""The kernel: processes, messages, and what holds them together. Nothing here knows actors, sockets
+or wires.
+"""

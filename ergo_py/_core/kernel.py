@@ -43,7 +43,9 @@ __all__ = ["Kernel"]
 
 
 def _nothing() -> None:
-    """What happens of an error meant for the whole program before anybody waits for one: it is kept."""
+    """What happens of an error meant for the whole program before anybody waits for one: it is
+    kept.
+    """
 
 
 class Kernel:
@@ -90,7 +92,9 @@ class Kernel:
             self.calls = Calls(self.router)
         else:
             # A call that is answered on the spot is not delivered to anybody who could be observed.
-            self.router = ObservedRouter(self.observer, name, creation, bridge, self.clock, store, False)
+            self.router = ObservedRouter(
+                self.observer, name, creation, bridge, self.clock, store, False
+            )
             self.calls = ObservedCalls(self.router)
         token = Ref(name, creation, next(self.router.references))
         self.publisher = Publisher(self.router, self.pid, token)
@@ -110,7 +114,9 @@ class Kernel:
         self.crashed = 0
         self.obituaries = Obituaries(obituaries)
         self.on_spawned: Callable[[Process], None] | None = None
-        """Called with each new process before it serves its first message; set while the node opens."""
+        """Called with each new process before it serves its first message; set while the node
+        opens.
+        """
         self.redact = redact
         self.watches: dict[PID, Any] = {}
         """What is being watched or held, by whoever looks inside; mostly nothing."""
@@ -121,7 +127,9 @@ class Kernel:
         self.thread_fairness = ThreadFairness()
         self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
         self.workers = trio.CapacityLimiter(inf)
-        """Places for plain callbacks of meta-processes: their own, so that files, names and programs keep theirs."""
+        """Places for plain callbacks of meta-processes: their own, so that files, names and
+        programs keep theirs.
+        """
         self.idle_handlers = IdleHandlers(nursery)
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
@@ -129,14 +137,16 @@ class Kernel:
         self.on_crash: Callable[[Ended], None] | None = None
         """Told of each crash, on the loop; for those who test."""
 
-    def callbacks_of(self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS) -> Callbacks:
+    def callbacks_of(
+        self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS
+    ) -> Callbacks:
         """What a behaviour class can be called for, found out on first use."""
         callbacks = self._callbacks.get(behaviour)
         if callbacks is None:
             callbacks = self._callbacks[behaviour] = Callbacks(behaviour, known)
         return callbacks
 
-    # -- relations ---------------------------------------------------------------------------------------------------
+    # -- relations ---------------------------------------------------------------------------------
 
     def watched(self, target: Target | EventName | NodeName) -> Watched:
         """The form under which a target stands in the table of relations."""
@@ -170,7 +180,9 @@ class Kernel:
             self.relations.fire(watched)
             self.tell(relation, self.router.missing(watched))
 
-    def unrelate(self, watcher: "Process", target: "Target | EventName | NodeName", kind: Kind) -> None:
+    def unrelate(
+        self, watcher: "Process", target: "Target | EventName | NodeName", kind: Kind
+    ) -> None:
         """Remove a relation.
 
         Raises:
@@ -215,31 +227,38 @@ class Kernel:
         for relation in self.relations.fire(target):
             self.tell(relation, reason)
 
-    # -- timers, log, faults -----------------------------------------------------------------------------------------
+    # -- timers, log, faults -----------------------------------------------------------------------
 
     def _fire(self, timer: Timer) -> None:
         if timer.to is None:
-            # A behaviour's own: as a signal, since a full mailbox must not keep a child from coming back, or a machine in a state.
-            # Without a priority it goes before messages, with one it keeps their order.
+            # A behaviour's own: as a signal, since a full mailbox must not keep a child from coming
+            # back, or a machine in a state. Without a priority it goes before messages, with one it
+            # keeps their order.
             lane = SYSTEM_LANE if timer.priority is None else LANES[timer.priority]
             self.router.signal(timer.owner, lane, (CONTROL, timer.owner.id, None, timer.message))
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
         except (MailboxFullError, NodeStoppedError):
-            # It has become a dead letter, or came too late for the node; there is no sender who could be told.
+            # It has become a dead letter, or came too late for the node; there is no sender who
+            # could be told.
             return
 
     def _bridge_failed(self, error: BaseException) -> None:
-        # Both are accounted for: the one is a dead letter, the other lost a race with the end of the node.
+        # Both are accounted for: the one is a dead letter, the other lost a race with the end of
+        # the node.
         if not isinstance(error, MailboxFullError | NodeStoppedError):
             self.logger.error("work handed over by a thread failed", error=shown(error))
 
     def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
-        self.logger.warning("a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why)
+        self.logger.warning(
+            "a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why
+        )
 
     def _observer_failed(self, error: BaseException) -> None:
-        self.logger.error("the observer raised; this is said once", exception=Crashed(error).traceback)
+        self.logger.error(
+            "the observer raised; this is said once", exception=Crashed(error).traceback
+        )
         if not isinstance(error, Exception):
             self.panic(error)
 
@@ -288,7 +307,10 @@ class Kernel:
     def escalate(self, process: "Process", reason: Reason) -> None:
         """Do what the node was told to do when a supervisor of its own gives up."""
         self.logger.error(
-            "a supervisor of the node gave up", supervisor=repr(process), reason=str(reason), policy=self.on_escalation
+            "a supervisor of the node gave up",
+            supervisor=repr(process),
+            reason=str(reason),
+            policy=self.on_escalation,
         )
         if self.on_escalation == "stop":
             self.stop_because(process, reason)
@@ -306,7 +328,9 @@ class Kernel:
             watch.over()
 
     def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Run something in a task of the node. What it raises ends the node in order, and not all other tasks in the middle."""
+        """Run something in a task of the node. What it raises ends the node in order, and not all
+        other tasks in the middle.
+        """
         self.nursery.start_soon(self._run, function, args, name=name)
 
     async def _run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
@@ -321,11 +345,14 @@ class Kernel:
             self.fail(f"a task of the node failed: {task.name}", error)
 
     def fail(self, what: str, error: BaseException) -> None:
-        """The kernel itself has failed: the node ends in order as far as it can, and its block raises the error."""
+        """The kernel itself has failed: the node ends in order as far as it can, and its block
+        raises the error.
+        """
         try:
             self.logger.critical(what, exception=Crashed(error).traceback)
         except BaseException:
-            # Code of the error or of the log output has raised. The node ends in any case, and its block raises the error.
+            # Code of the error or of the log output has raised. The node ends in any case, and its
+            # block raises the error.
             pass
         self.panic(error)
 

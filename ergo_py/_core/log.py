@@ -1,10 +1,12 @@
 """The log: structlog, bound to who speaks, without touching anybody's global configuration.
 
-Where lines go is decided once, when the node opens: to the host's structlog or stdlib logging if one of them is set up, else to
-standard error as text; or as asked. Every line is also offered to the node's logger processes.
+Where lines go is decided once, when the node opens: to the host's structlog or stdlib logging if
+one of them is set up, else to standard error as text; or as asked. Every line is also offered to
+the node's logger processes.
 
-Logging never raises. If an output raises, the line goes to standard error; if it cannot be written there either, it is counted
-as lost, and the next line that can be written is followed by one that says how many were lost.
+Logging never raises. If an output raises, the line goes to standard error; if it cannot be written
+there either, it is counted as lost, and the next line that can be written is followed by one that
+says how many were lost.
 """
 
 import json
@@ -33,13 +35,17 @@ Event = MutableMapping[str, Any]
 Fields = dict[str, Any]
 
 _NOWHERE: Final = object()
-"""What our loggers wrap: nothing, since they write by themselves. None would make structlog ask the host's factory for one."""
+"""What our loggers wrap: nothing, since they write by themselves. None would make structlog ask the
+host's factory for one.
+"""
 
 
 class Log:
     """Makes bound loggers, writes their lines, and offers them to logger processes."""
 
-    def __init__(self, node: str, level: str, output: Output, offer: Callable[[LogRecord], None]) -> None:
+    def __init__(
+        self, node: str, level: str, output: Output, offer: Callable[[LogRecord], None]
+    ) -> None:
         check_output(output)
         self.node = node
         self.level = level
@@ -64,7 +70,8 @@ class Log:
         is_off = number > logging.CRITICAL
         return structlog.wrap_logger(
             _NOWHERE,
-            # The speaker is no part of the line's fields, where one of the user's own would take its place.
+            # The speaker is no part of the line's fields, where one of the user's own would take
+            # its place.
             processors=[_drop] if is_off else [partial(self._emit, source)],
             wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
             context_class=dict,
@@ -84,7 +91,9 @@ class Log:
             self.lost = next(self._losses)
         elif self._told_lost < self.lost:
             lost, self._told_lost = self.lost - self._told_lost, self.lost
-            self._written("warning", "log lines could not be written", {"node": self.node, "lost": lost})
+            self._written(
+                "warning", "log lines could not be written", {"node": self.node, "lost": lost}
+            )
         raise structlog.DropEvent
 
     def _written(self, level: str, text: str, fields: Fields) -> bool:
@@ -93,7 +102,9 @@ class Log:
         except Exception as error:
             if not self._told_raised:
                 why = "a log output raised, so this line went to standard error; this is said once"
-                self._told_raised = _to_stderr(_plain("error", why, {"node": self.node, "error": shown(error)}))
+                self._told_raised = _to_stderr(
+                    _plain("error", why, {"node": self.node, "error": shown(error)})
+                )
             return _to_stderr(_plain(level, text, fields))
 
 
@@ -108,7 +119,9 @@ def check_output(output: object) -> None:
 
 
 def _writer(output: Output) -> Callable[[str, str, Fields], bool]:
-    """The function that writes a line. It returns False if it cannot, or raises what the host's logging raises."""
+    """The function that writes a line. It returns False if it cannot, or raises what the host's
+    logging raises.
+    """
     if output == "auto":
         if structlog.is_configured():
             output = "structlog"
@@ -143,8 +156,14 @@ def _to_stdlib(level: str, text: str, fields: Fields) -> bool:
 def _to_json(level: str, text: str, fields: Fields) -> bool:
     try:
         line = json.dumps(_line(time.time(), level, text, fields), default=text_of)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, or a value that contains itself
-        line = json.dumps(_line(time.time(), level, text, {key: shown(value) for key, value in fields.items()}))
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # keys that are no text, or a value that contains itself
+        line = json.dumps(
+            _line(time.time(), level, text, {key: shown(value) for key, value in fields.items()})
+        )
     return _to_stderr(line)
 
 
@@ -172,7 +191,9 @@ def _is_terminal() -> bool:
 
 
 def _to_stderr(text: str) -> bool:
-    """Write to standard error; if the program has put something else there that fails, to the original one."""
+    """Write to standard error; if the program has put something else there that fails, to the
+    original one.
+    """
     for stream in dict.fromkeys((sys.stderr, sys.__stderr__)):
         if stream is not None:
             try:
@@ -183,7 +204,7 @@ def _to_stderr(text: str) -> bool:
     return False
 
 
-# -- text that cannot pass for another line ----------------------------------------------------------------------------
+# -- text that cannot pass for another line --------------------------------------------------------
 
 _BELOW: Final = ("exception", "stack")
 """The fields that have many lines, and stand below the line they belong to."""
@@ -207,14 +228,20 @@ def _plain(level: str, text: str, fields: Fields) -> str:
 
 
 def _parts(fields: Fields) -> tuple[str, str]:
-    pairs = " ".join(f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in _BELOW)
+    pairs = " ".join(
+        f"{key}={printable(shown(value))}" for key, value in fields.items() if key not in _BELOW
+    )
     return pairs, _below(fields)
 
 
 def _below(fields: Fields) -> str:
-    """Tracebacks, each line indented: the text of an exception may come from anybody, and must not look like a line of the log."""
+    """Tracebacks, each line indented: the text of an exception may come from anybody, and must not
+    look like a line of the log.
+    """
     texts = [text_of(fields[key]).rstrip("\n") for key in _BELOW if fields.get(key) is not None]
-    return "".join(f"\n  {printable(line.expandtabs())}" for text in texts for line in text.split("\n"))
+    return "".join(
+        f"\n  {printable(line.expandtabs())}" for text in texts for line in text.split("\n")
+    )
 
 
 def _line(now: object, level: str, text: str, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,9 @@ class NodeContext(Generic[N]):
         self._interrupts = Interrupts()
         self._failure: BaseException | None = None
         self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
-        """Opens the node's control socket with these permissions; returns what closes it. Set by what is built on the kernel."""
+        """Opens the node's control socket with these permissions; returns what closes it. Set by
+        what is built on the kernel.
+        """
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
         self._body = trio.CancelScope()
@@ -81,7 +83,8 @@ class NodeContext(Generic[N]):
 
         def __enter__(self) -> NoReturn:
             raise NotAllowedError(
-                "a node is up while entered: write `async with open_node(...) as node:`; or, in code that is not async,"
+                "a node is up while entered: write `async with open_node(...) as node:`; or, in "
+                "code that is not async,"
                 " `from ergo_py.blocking import open_node`"
             )
 
@@ -90,11 +93,14 @@ class NodeContext(Generic[N]):
     @enable_ki_protection
     async def __aenter__(self) -> N:
         if self._entered:
-            raise NotAllowedError("this open_node(...) was entered before; call open_node again for another node")
+            raise NotAllowedError(
+                "this open_node(...) was entered before; call open_node again for another node"
+            )
         self._entered = True
         self._interrupts.hold()
-        # A task of the system's: what the node holds is not cancelled with the code around it, but stopped in order; and a
-        # process that cannot be ended at all can be left behind, where a nursery would wait for it for ever.
+        # A task of the system's: what the node holds is not cancelled with the code around it, but
+        # stopped in order; and a process that cannot be ended at all can be left behind, where a
+        # nursery would wait for it for ever.
         trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
         interrupt = await self._wait_for(self._ready)
         node = self._node
@@ -116,12 +122,17 @@ class NodeContext(Generic[N]):
             raise
         self._body.__enter__()
         node._kernel.on_fatal(self._body.cancel)
-        trio.lowlevel.spawn_system_task(self._heed_stop, node, self._body, name=f"node {self._name}: stop")
+        trio.lowlevel.spawn_system_task(
+            self._heed_stop, node, self._body, name=f"node {self._name}: stop"
+        )
         return node
 
     @enable_ki_protection
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         assert self._node is not None
         kernel = self._node._kernel
@@ -134,20 +145,32 @@ class NodeContext(Generic[N]):
             raise self._failure
         if interrupt is not None and not isinstance(error, KeyboardInterrupt):
             raise interrupt
-        if kernel.escalated is not None and kernel.escalated.reason is not None and (error is None or swallowed):
+        if (
+            kernel.escalated is not None
+            and kernel.escalated.reason is not None
+            and (error is None or swallowed)
+        ):
             raise EscalationError(kernel.escalated, kernel.escalated.reason)
         return bool(swallowed)
 
     def _backlogs(self, node: N) -> Callable[[], None] | None:
         limit = self._options["mailbox_warning"]
-        return None if limit is None else Backlogs(node._router.processes, limit, node._note_long_mailbox).look
+        return (
+            None
+            if limit is None
+            else Backlogs(node._router.processes, limit, node._note_long_mailbox).look
+        )
 
     async def _heed_stop(self, node: N, body: trio.CancelScope) -> None:
         await node._stop_asked.wait()
         body.cancel()
 
-    async def _wait_for(self, event: trio.Event, *, asked: bool = False) -> KeyboardInterrupt | None:
-        """Wait, whatever is cancelled around this. The second Ctrl-C ends the patience of an orderly stop."""
+    async def _wait_for(
+        self, event: trio.Event, *, asked: bool = False
+    ) -> KeyboardInterrupt | None:
+        """Wait, whatever is cancelled around this. The second Ctrl-C ends the patience of an
+        orderly stop.
+        """
         interrupt = None
         while not event.is_set():
             try:
@@ -163,10 +186,12 @@ class NodeContext(Generic[N]):
     async def _stop(self, *, asked: bool) -> KeyboardInterrupt | None:
         """Stop everything, in a task that nobody cancels or interrupts."""
         assert self._node is not None
-        trio.lowlevel.spawn_system_task(self._shut_down, self._node, name=f"node {self._name}: going down")
+        trio.lowlevel.spawn_system_task(
+            self._shut_down, self._node, name=f"node {self._name}: going down"
+        )
         return await self._wait_for(self._over, asked=asked)
 
-    # -- the task that holds everything ------------------------------------------------------------------------------
+    # -- the task that holds everything ------------------------------------------------------------
 
     async def _main(self) -> None:
         options = self._options
@@ -194,14 +219,16 @@ class NodeContext(Generic[N]):
                     kernel.on_spawned = partial(remember_messages, count=options["recent_messages"])
                 self._node = self.node_type(kernel, options["expose_env"])
                 kernel.start(kernel.clock.run, name="clock")
-                # Now and not in the task: once a node is open, it has all the descriptors that it needs for itself.
+                # Now and not in the task: once a node is open, it has all the descriptors that it
+                # needs for itself.
                 kernel.router.bridge.hang_bell()
                 kernel.start(kernel.router.bridge.serve, name="threads")
                 self._ready.set()
                 try:
                     await self._closing.wait()
                 except trio.Cancelled:
-                    # A task of the node has failed, so that all others are cancelled; or the run is over.
+                    # A task of the node has failed, so that all others are cancelled; or the run is
+                    # over.
                     kernel.stopping = True
                     self._body.cancel()
                     raise
@@ -209,15 +236,16 @@ class NodeContext(Generic[N]):
                     kernel.clock.stop()
                     kernel.idle_handlers.stop()
         except BaseException as failure:
-            # An error that leaves a system task takes the whole run down; the one who opened the node should get it. It may be
-            # the cancellation with which the run ends: nothing follows here that would have to be cancelled.
+            # An error that leaves a system task takes the whole run down; the one who opened the
+            # node should get it. It may be the cancellation with which the run ends: nothing
+            # follows here that would have to be cancelled.
             self._failure = failure
         finally:
             self._interrupts.release()
             self._ready.set()
             self._down.set()
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     async def _shut_down(self, node: N) -> None:
         try:
@@ -269,7 +297,8 @@ class NodeContext(Generic[N]):
         self._closing.set()
         with trio.move_on_after(_GRACE):
             await self._down.wait()
-        # Whatever is still there: a callback that was left behind, or a task that somebody else has started here.
+        # Whatever is still there: a callback that was left behind, or a task that somebody else has
+        # started here.
         for task in kernel.nursery.child_tasks:
             abandonable = Abandonable()
             abandonable.take_over(task)
@@ -294,9 +323,15 @@ def read_permissions(given: str | Collection[str]) -> frozenset[str]:
     Raises:
         BadInputError: something else is named.
     """
-    named = [word.strip() for word in given.split(",") if word.strip()] if isinstance(given, str) else given
+    named = (
+        [word.strip() for word in given.split(",") if word.strip()]
+        if isinstance(given, str)
+        else given
+    )
     if not isinstance(named, Collection) or not all(word in PERMISSIONS for word in named):
-        raise BadInputError("control", given, "'look', 'act', 'attach', or several of them, such as 'look,attach'")
+        raise BadInputError(
+            "control", given, "'look', 'act', 'attach', or several of them, such as 'look,attach'"
+        )
     return frozenset(named)
 
 
@@ -332,32 +367,43 @@ def open_node(
         dead_letters: how many dead letters are kept for looking at; all are counted.
         stop_timeout: how long an orderly stop may take before what is left is killed.
         log_level: debug, info, warning, error, critical or off.
-        log_output: auto, console, json, stdlib, structlog or none. auto takes the host program's structlog or logging if it has
-            set one up, else lines on standard error.
+        log_output: auto, console, json, stdlib, structlog or none. auto takes the host program's
+            structlog or logging if it has set one up, else lines on standard error.
         env: the environment that every process inherits.
         expose_env: let snapshots show environments, which may hold secrets.
         watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
-        mailbox_warning: how many messages may wait for a process before a warning is logged, once until it has fallen below half of
-            that; None for no warning. The watchdog looks at the mailboxes, so there is no warning without one.
-        inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on the spot.
-        observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``, ``Sent`` and ``Delivered``.
+        mailbox_warning: how many messages may wait for a process before a warning is logged, once
+            until it has fallen below half of that; None for no warning. The watchdog looks at the
+            mailboxes, so there is no warning without one.
+        inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on
+            the spot.
+        observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``,
+            ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
-        debug_shared_state: report attributes of meta-processes that both their reader and their handler write. Slow.
-        on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep`` running without it, which is logged,
-            or ``stop`` the node in order; the ``async with`` then raises ``EscalationError``.
-        obituaries: how many ended processes are remembered: of those that failed, of those that peers ended, and of the others.
-        recent_messages: of how many of its last messages the types are remembered when a process fails; each message pays for it.
-        redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an attribute (its name) is shown
-            as text to whoever looks inside; what it returns is shown instead.
-        control: what programs of the same user may do through the node's control socket: ``look``, ``act`` (send, end, suspend),
-            ``attach`` (run any code); several as a list, or with commas. There is no socket unless something is named.
+        debug_shared_state: report attributes of meta-processes that both their reader and their
+            handler write. Slow.
+        on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep``
+            running without it, which is logged, or ``stop`` the node in order; the ``async with``
+            then raises ``EscalationError``.
+        obituaries: how many ended processes are remembered: of those that failed, of those that
+            peers ended, and of the others.
+        recent_messages: of how many of its last messages the types are remembered when a process
+            fails; each message pays for it.
+        redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an
+            attribute (its name) is shown as text to whoever looks inside; what it returns is shown
+            instead.
+        control: what programs of the same user may do through the node's control socket: ``look``,
+            ``act`` (send, end, suspend), ``attach`` (run any code); several as a list, or with
+            commas. There is no socket unless something is named.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
     """
     check_name(name)
     if max_processes is not None:
-        check_number("max_processes", max_processes, least=1, whole=True, hint=", or None for no limit")
+        check_number(
+            "max_processes", max_processes, least=1, whole=True, hint=", or None for no limit"
+        )
     check_number("max_reader_threads", max_reader_threads, least=0, whole=True)
     check_number("burst", burst, least=1, whole=True)
     check_number("dead_letters", dead_letters, least=0, whole=True)
@@ -366,20 +412,26 @@ def open_node(
     check_number("recent_messages", recent_messages, least=0, whole=True)
     if redact is not None and not callable(redact):
         raise BadInputError(
-            "redact", redact, "a function of the kind of thing and the thing: `def redact(what, value)`"
+            "redact",
+            redact,
+            "a function of the kind of thing and the thing: `def redact(what, value)`",
         )
     check_level(log_level)
     check_output(log_output)
     if on_escalation not in ("keep", "stop"):
         raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
     if observer is not None and not callable(observer):
-        raise BadInputError("observer", observer, "a function that takes a Spawned, Stopped, Sent or Delivered")
+        raise BadInputError(
+            "observer", observer, "a function that takes a Spawned, Stopped, Sent or Delivered"
+        )
     if env is not None and not isinstance(env, Mapping):
         raise BadInputError("env", env, "a mapping from names to values")
     if watchdog is not None:
         check_number("watchdog", watchdog, least=0.001, hint=", or None for no watchdog")
     if mailbox_warning is not None:
-        check_number("mailbox_warning", mailbox_warning, least=1, whole=True, hint=", or None for no warning")
+        check_number(
+            "mailbox_warning", mailbox_warning, least=1, whole=True, hint=", or None for no warning"
+        )
     check_flag("expose_env", expose_env)
     check_flag("inline_calls", inline_calls)
     check_flag("debug_shared_state", debug_shared_state)

@@ -1,6 +1,8 @@
-"""What a program consists of: applications, what each needs and offers, and whether all of it fits together.
+"""What a program consists of: applications, what each needs and offers, and whether all of it fits
+together.
 
-Declarations and checks only. Nothing here starts anything, so that a mistake is found before something has.
+Declarations and checks only. Nothing here starts anything, so that a mistake is found before
+something has.
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,14 @@ from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.reasons import Reason
 from ..service import Service
 from ..supervision.pool import Pool, PoolSpec
-from ..supervision.specs import INFINITE, SIMPLE_ONE_FOR_ONE, TEMPORARY, ChildSpec, RestartPolicy, SupervisorSpec
+from ..supervision.specs import (
+    INFINITE,
+    SIMPLE_ONE_FOR_ONE,
+    TEMPORARY,
+    ChildSpec,
+    RestartPolicy,
+    SupervisorSpec,
+)
 from ..supervision.supervisor import Supervisor, read_spec
 
 if TYPE_CHECKING:
@@ -22,10 +31,12 @@ __all__ = ["Application", "Needs", "start_order"]
 
 
 class Needs:
-    """A service that a member of an application is handed: ``db = Needs("db")`` in its class makes ``self.db`` that service.
+    """A service that a member of an application is handed: ``db = Needs("db")`` in its class makes
+    ``self.db`` that service.
 
-    It is the child of that name of the nearest supervisor above the member that has one, or else the one that is registered on the
-    node. An application none of whose parts and dependencies offers it is refused before anything starts.
+    It is the child of that name of the nearest supervisor above the member that has one, or else
+    the one that is registered on the node. An application none of whose parts and dependencies
+    offers it is refused before anything starts.
     """
 
     def __init__(self, service: str) -> None:
@@ -64,7 +75,8 @@ class Needs:
 class Application:
     """A named tree of supervised processes that is started and stopped as a unit.
 
-    Make one from its parts, or write a class with the callbacks that it needs; each may be ``def`` or ``async def``.
+    Make one from its parts, or write a class with the callbacks that it needs; each may be ``def``
+    or ``async def``.
     """
 
     def __init__(
@@ -83,12 +95,14 @@ class Application:
 
         Args:
             name: its name, and that of its supervisor on the node.
-            children: what it consists of, in the order of start; a list, or a whole ``SupervisorSpec``.
+            children: what it consists of, in the order of start; a list, or a whole
+                ``SupervisorSpec``.
             depends_on: the applications that must run before this one is started.
-            mode: what its end means if nobody asked for it. TEMPORARY: nothing. TRANSIENT: a failure stops the node.
-                PERMANENT: any end does.
+            mode: what its end means if nobody asked for it. TEMPORARY: nothing. TRANSIENT: a
+                failure stops the node. PERMANENT: any end does.
             env: settings over those of the node, for everything in it.
-            provides: services of children that are decided at run time and so are not in ``children``.
+            provides: services of children that are decided at run time and so are not in
+                ``children``.
             needs: services that such children use.
             shutdown: seconds that stopping may take before what is left is killed.
 
@@ -117,7 +131,9 @@ class Application:
         return f"<Application {self.name!r}>"
 
     def before_start(self, node: "Node") -> Awaitable[None] | None:
-        """Called before anything of it is started, its dependencies excepted. If it raises, it is not started."""
+        """Called before anything of it is started, its dependencies excepted. If it raises, it is
+        not started.
+        """
         return None
 
     def after_start(self, node: "Node") -> Awaitable[None] | None:
@@ -129,12 +145,15 @@ class Application:
         return None
 
     def after_stop(self, node: "Node", reason: Reason) -> Awaitable[None] | None:
-        """Called after its parts have stopped; and after a start that failed, if ``before_start`` had succeeded."""
+        """Called after its parts have stopped; and after a start that failed, if ``before_start``
+        had succeeded.
+        """
         return None
 
 
 def start_order(applications: Iterable[Application]) -> list[Application]:
-    """The order in which applications are started: each after those it depends on, else as they are given.
+    """The order in which applications are started: each after those it depends on, else as they are
+    given.
 
     Raises:
         BadInputError: they do not fit together; nothing is changed.
@@ -142,7 +161,9 @@ def start_order(applications: Iterable[Application]) -> list[Application]:
     table: dict[str, Application] = {}
     for one in applications:
         if one.name in table:
-            raise BadInputError("applications", one.name, "names that differ: two applications have this one")
+            raise BadInputError(
+                "applications", one.name, "names that differ: two applications have this one"
+            )
         table[one.name] = one
     for one in table.values():
         for name in one.depends_on:
@@ -150,7 +171,8 @@ def start_order(applications: Iterable[Application]) -> list[Application]:
                 raise BadInputError(
                     f"what {one.name!r} depends on",
                     name,
-                    f"an application that is loaded: {', '.join(sorted(table.keys() - {one.name})) or 'there is no other'}",
+                    "an application that is loaded: "
+                    f"{', '.join(sorted(table.keys() - {one.name})) or 'there is no other'}",
                 )
     order: list[Application] = []
     for one in table.values():
@@ -161,12 +183,19 @@ def start_order(applications: Iterable[Application]) -> list[Application]:
     return order
 
 
-def _visit(one: Application, table: Mapping[str, Application], order: list[Application], path: tuple[str, ...]) -> None:
+def _visit(
+    one: Application,
+    table: Mapping[str, Application],
+    order: list[Application],
+    path: tuple[str, ...],
+) -> None:
     if one in order:
         return
     if one.name in path:
         ring = " -> ".join((*path[path.index(one.name) :], one.name))
-        raise BadInputError("applications that depend on one another", ring, "an order in which they can be started")
+        raise BadInputError(
+            "applications that depend on one another", ring, "an order in which they can be started"
+        )
     for name in one.depends_on:
         _visit(table[name], table, order, (*path, one.name))
     order.append(one)
@@ -195,7 +224,9 @@ def _check_needs(one: Application, table: Mapping[str, Application]) -> None:
     for name in {one.name, *_all_dependencies(one, table)}:
         offered.update(table[name].provides)
         offered.update(
-            child.name for child, _, is_registered in _members(table[name].spec, frozenset()) if is_registered
+            child.name
+            for child, _, is_registered in _members(table[name].spec, frozenset())
+            if is_registered
         )
     wanted = [(one.name, name, frozenset[str]()) for name in one.needs]
     for child, scope, _ in _members(one.spec, frozenset()):
@@ -205,7 +236,8 @@ def _check_needs(one: Application, table: Mapping[str, Application]) -> None:
             raise BadInputError(
                 f"a service that {who} needs",
                 name,
-                f"one that {one.name!r} or what it depends on offers: {', '.join(sorted(offered | scope)) or 'none'}; "
+                f"one that {one.name!r} or what it depends on offers: "
+                f"{', '.join(sorted(offered | scope)) or 'none'}; "
                 "name the application that has it in depends_on, or the service in provides",
             )
 
@@ -221,10 +253,15 @@ def _all_dependencies(one: Application, table: Mapping[str, Application]) -> set
     return found
 
 
-def _members(spec: SupervisorSpec, above: frozenset[str]) -> Iterator[tuple[ChildSpec, frozenset[str], bool]]:
-    """All children that are known beforehand, with the names that supervisors above each know, and whether it is registered."""
+def _members(
+    spec: SupervisorSpec, above: frozenset[str]
+) -> Iterator[tuple[ChildSpec, frozenset[str], bool]]:
+    """All children that are known beforehand, with the names that supervisors above each know, and
+    whether it is registered.
+    """
     is_template = spec.strategy is SIMPLE_ONE_FOR_ONE
-    # What is made from a template has other names at run time, so that it offers nothing; but what it needs is known.
+    # What is made from a template has other names at run time, so that it offers nothing; but what
+    # it needs is known.
     scope = above if is_template else above | {child.name for child in spec.children}
     for child in spec.children:
         yield child, scope, child.register and not is_template
@@ -234,20 +271,29 @@ def _members(spec: SupervisorSpec, above: frozenset[str]) -> Iterator[tuple[Chil
 
 
 def _inner(child: ChildSpec) -> SupervisorSpec | None:
-    """The children of a child that is a supervisor, if they are written down and not found out at run time."""
+    """The children of a child that is a supervisor, if they are written down and not found out at
+    run time.
+    """
     cls, given = child.cls, child.args[0] if child.args else None
     if issubclass(cls, Pool):
         if cls.workers is Pool.workers and isinstance(given, PoolSpec):
             return SupervisorSpec([given.worker], SIMPLE_ONE_FOR_ONE)
         return None
     is_plain = (
-        issubclass(cls, Supervisor) and cls.children is Supervisor.children and cls.__init__ is Supervisor.__init__
+        issubclass(cls, Supervisor)
+        and cls.children is Supervisor.children
+        and cls.__init__ is Supervisor.__init__
     )
     return read_spec(given) if is_plain and given is not None else None
 
 
 def _needs_of(child: ChildSpec) -> list[str]:
-    return [one.service for base in child.cls.__mro__ for one in vars(base).values() if isinstance(one, Needs)]
+    return [
+        one.service
+        for base in child.cls.__mro__
+        for one in vars(base).values()
+        if isinstance(one, Needs)
+    ]
 
 
 def _names(what: str, given: object) -> tuple[str, ...]:

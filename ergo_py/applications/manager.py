@@ -1,4 +1,6 @@
-"""Applications performed: started in order and all or nothing, stopped in the reverse order, and watched meanwhile."""
+"""Applications performed: started in order and all or nothing, stopped in the reverse order, and
+watched meanwhile.
+"""
 
 import inspect
 from collections.abc import Awaitable, Mapping
@@ -88,7 +90,11 @@ class Applications:
         """Add applications, if they fit together with those that are loaded. Nothing is started."""
         for one in applications:
             if not isinstance(one, Application):
-                raise BadInputError("applications", one, "an Application, such as Application('web', [ChildSpec(…)])")
+                raise BadInputError(
+                    "applications",
+                    one,
+                    "an Application, such as Application('web', [ChildSpec(…)])",
+                )
         known = [loaded.application for loaded in self._loaded.values()]
         new = [one for one in applications if one not in known]
         start_order([*known, *new])
@@ -101,9 +107,15 @@ class Applications:
         return [self._info(self._loaded[one.name]) for one in self._order()]
 
     async def start(self, given: tuple[Application | str, ...]) -> list[str]:
-        """Start applications and what they depend on, all or nothing. Returns which were started, in order."""
+        """Start applications and what they depend on, all or nothing. Returns which were started,
+        in order.
+        """
         new = tuple(one for one in given if not isinstance(one, str))
-        names = [one if isinstance(one, str) else one.name for one in given if isinstance(one, str | Application)]
+        names = [
+            one if isinstance(one, str) else one.name
+            for one in given
+            if isinstance(one, str | Application)
+        ]
         async with _Turn(self._lock):
             self.load(new)
             wanted: set[str] = set()
@@ -132,7 +144,9 @@ class Applications:
             return [loaded.application.name for loaded in started]
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
-        """Stop applications, in the reverse of the order in which they were started. Returns which were stopped, in order."""
+        """Stop applications, in the reverse of the order in which they were started. Returns which
+        were stopped, in order.
+        """
         async with _Turn(self._lock):
             chosen = [self._find(name) for name in names] if names else list(self._loaded.values())
             for loaded in chosen:
@@ -145,12 +159,16 @@ class Applications:
                 if loaded.runs and needed_by:
                     raise ApplicationNeededError(name, needed_by)
             running = [loaded for loaded in chosen if loaded.process is not None]
-            running.sort(key=lambda loaded: loaded.process.id if loaded.process is not None else self._node.pid)
+            running.sort(
+                key=lambda loaded: (
+                    loaded.process.id if loaded.process is not None else self._node.pid
+                )
+            )
             for loaded in reversed(running):
                 await self._stop(loaded)
             return [loaded.application.name for loaded in reversed(running)]
 
-    # -- one of them -------------------------------------------------------------------------------------------------
+    # -- one of them -------------------------------------------------------------------------------
 
     async def _start(self, loaded: _Loaded) -> None:
         node, application = self._node, loaded.application
@@ -160,10 +178,18 @@ class Applications:
             await _done(application.before_start(node))
             is_prepared = True
             options = Options(
-                name=application.name, init_timeout=INFINITE, shutdown=application.shutdown, env=application.env
+                name=application.name,
+                init_timeout=INFINITE,
+                shutdown=application.shutdown,
+                env=application.env,
             )
             loaded.process = process = await Process.spawn(
-                node._kernel, None, ApplicationRoot, ApplicationRoot, (self, application.name), options
+                node._kernel,
+                None,
+                ApplicationRoot,
+                ApplicationRoot,
+                (self, application.name),
+                options,
             )
             loaded.since = trio.current_time()
             node._kernel.start(self._watch, loaded, process, name=f"application {application.name}")
@@ -171,7 +197,11 @@ class Applications:
             if process.reason is not None:
                 raise NotAllowedError(f"it ended while it was being started: {process.reason}")
         except BaseException as error:
-            reason = Crashed(error) if isinstance(error, Exception) else Shutdown("its start was cancelled")
+            reason = (
+                Crashed(error)
+                if isinstance(error, Exception)
+                else Shutdown("its start was cancelled")
+            )
             with trio.CancelScope(shield=True):
                 if loaded.process is not None:
                     await self._stop(loaded)
@@ -187,7 +217,11 @@ class Applications:
             await _done(application.after_stop(self._node, reason))
         except Exception as error:
             # What made the start fail is what should be heard of.
-            self._node.log.error("after_stop raised", application=application.name, exception=Crashed(error).traceback)
+            self._node.log.error(
+                "after_stop raised",
+                application=application.name,
+                exception=Crashed(error).traceback,
+            )
 
     async def _undo(self, started: list[_Loaded]) -> None:
         with trio.CancelScope(shield=True):
@@ -217,7 +251,7 @@ class Applications:
             )
             kernel.stop_because(process, reason)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def _order(self) -> list[Application]:
         return start_order(loaded.application for loaded in self._loaded.values())
@@ -252,7 +286,9 @@ class Applications:
 
 
 class _Turn:
-    """One operation at a time; one that a callback of an application asks for would wait for itself."""
+    """One operation at a time; one that a callback of an application asks for would wait for
+    itself.
+    """
 
     def __init__(self, lock: trio.Lock) -> None:
         self._lock = lock
@@ -260,7 +296,8 @@ class _Turn:
     async def __aenter__(self) -> None:
         if self._lock.statistics().owner is trio.lowlevel.current_task():
             raise NotAllowedError(
-                "applications are being started or stopped right here, and what asks is one of their callbacks; "
+                "applications are being started or stopped right here, and what asks is one of "
+                "their callbacks; "
                 "say in depends_on what must run before"
             )
         await self._lock.acquire()

@@ -1,4 +1,5 @@
-"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in its own thread.
+"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in its own
+thread.
 
 ::
 
@@ -15,6 +16,13 @@ from .handles import BlockingService, BlockingSupervisor
 from .loop_thread import OwnedNode, handle, open_node
 from .node import BlockingNode
 
-__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "OwnedNode", "handle", "open_node"]
+__all__ = [
+    "BlockingNode",
+    "BlockingService",
+    "BlockingSupervisor",
+    "OwnedNode",
+    "handle",
+    "open_node",
+]
 
 show_under(__name__, __all__, globals())

@@ -49,9 +49,15 @@ class BlockingService:
         """Send a message, or put it in line for the successor. Raises as ``Service.send``."""
         return self._service.send(message, priority=priority)
 
-    def send_wait(self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0) -> bool:
-        """Send a message, and wait for the child to come back or to have room. Raises as ``Service.send_wait``."""
-        return self._wait(partial(self._service.send_wait, message, priority=priority, timeout=timeout))
+    def send_wait(
+        self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
+    ) -> bool:
+        """Send a message, and wait for the child to come back or to have room. Raises as
+        ``Service.send_wait``.
+        """
+        return self._wait(
+            partial(self._service.send_wait, message, priority=priority, timeout=timeout)
+        )
 
     @overload
     def call(
@@ -64,17 +70,31 @@ class BlockingService:
     ) -> R: ...
     @overload
     def call(
-        self, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+        self,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
     ) -> Any: ...
     def call(
-        self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL, retry: bool = False
+        self,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
+        retry: bool = False,
     ) -> Any:
         """Ask the child and wait for the answer. Raises as ``Service.call``."""
-        return self._wait(partial(self._service.call, request, timeout=timeout, priority=priority, retry=retry))
+        return self._wait(
+            partial(self._service.call, request, timeout=timeout, priority=priority, retry=retry)
+        )
 
 
 class BlockingSupervisor:
-    """A :class:`SupervisorHandle` without ``await``, for every thread but the node's own. Errors are those of the handle."""
+    """A :class:`SupervisorHandle` without ``await``, for every thread but the node's own. Errors
+    are those of the handle.
+    """
 
     def __init__(self, handle: SupervisorHandle, wait: Wait) -> None:
         self._handle = handle

@@ -1,4 +1,5 @@
-"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in a thread of its own.
+"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in a
+thread of its own.
 
 ::
 
@@ -31,7 +32,14 @@ from ..node import open_node as open_async_node
 from .handles import BlockingService, BlockingSupervisor
 from .node import BlockingNode
 
-__all__ = ["BlockingNode", "BlockingService", "BlockingSupervisor", "OwnedNode", "handle", "open_node"]
+__all__ = [
+    "BlockingNode",
+    "BlockingService",
+    "BlockingSupervisor",
+    "OwnedNode",
+    "handle",
+    "open_node",
+]
 
 _AT_EXIT = 5.0
 """Seconds that a forgotten node may take to stop when the interpreter exits."""
@@ -56,8 +64,8 @@ class OwnedNode(BlockingNode):
             super().__init__(self._up.value.unwrap())
             _open.add(self)
         except BaseException:
-            # Ctrl-C, and nobody will ever close it. Its thread says that it is up and then looks at the mark; here it is the
-            # other way round.
+            # Ctrl-C, and nobody will ever close it. Its thread says that it is up and then looks at
+            # the mark; here it is the other way round.
             self._is_unwanted = True
             if isinstance(self._up.value, outcome.Value):
                 self._up.value.value.stop_soon()
@@ -67,12 +75,16 @@ class OwnedNode(BlockingNode):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self, timeout: float | None = None) -> ExitReport | None:
-        """Stop the node and end its thread; returns how it came down, or None if that took longer than ``timeout``.
+        """Stop the node and end its thread; returns how it came down, or None if that took longer
+        than ``timeout``.
 
         Closing twice is closing once.
         """
@@ -90,11 +102,14 @@ class OwnedNode(BlockingNode):
             pass
 
     def _is_over(self, seconds: float) -> bool:
-        # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it once.
+        # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it
+        # once.
         return self._over.wait(None if seconds < 0 else seconds)
 
     def _forked(self) -> None:
-        """Be over: this is a forked copy of the program, without the thread. The lock in the event may have been copied held."""
+        """Be over: this is a forked copy of the program, without the thread. The lock in the event
+        may have been copied held.
+        """
         self._over = threading.Event()
         self._over.set()
 
@@ -131,7 +146,9 @@ _open: Final[WeakSet[OwnedNode]] = WeakSet()
 
 
 def _close_forgotten() -> None:
-    """When the interpreter exits: stop in order whatever nobody has closed, within a few seconds. Daemons keep nobody."""
+    """When the interpreter exits: stop in order whatever nobody has closed, within a few seconds.
+    Daemons keep nobody.
+    """
     forgotten = tuple(_open)
     for node in forgotten:
         node._ask_to_stop()
@@ -149,14 +166,16 @@ def _mark_over_in_copy() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_mark_over_in_copy)
 
-# Before Python waits for all threads that are no daemons, which is before atexit: one of them may wait for a node, and for ever.
-# The threads of pools are waited for in the same way; who registers last is called first.
+# Before Python waits for all threads that are no daemons, which is before atexit: one of them may
+# wait for a node, and for ever. The threads of pools are waited for in the same way; who registers
+# last is called first.
 import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
 
 
 def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
-    """Open a node whose loop runs in a background thread. The options are those of :func:`ergo_py.open_node`.
+    """Open a node whose loop runs in a background thread. The options are those of
+    :func:`ergo_py.open_node`.
 
     Raises:
         BadInputError: an option has a value that cannot be right.
@@ -165,5 +184,7 @@ def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
 
 
 def handle(node: Node) -> BlockingNode:
-    """The blocking verbs of a node that lives in a running trio program, for that program's other threads."""
+    """The blocking verbs of a node that lives in a running trio program, for that program's other
+    threads.
+    """
     return BlockingNode(node)

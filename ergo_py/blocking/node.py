@@ -1,4 +1,6 @@
-"""A node's verbs for synchronous code: each is done on the node's loop, while the thread that uses it waits."""
+"""A node's verbs for synchronous code: each is done on the node's loop, while the thread that uses
+it waits.
+"""
 
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,7 +38,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class BlockingNode:
-    """A node's verbs without ``await``, for every thread but the node's own. Errors come as if the verb had been called there."""
+    """A node's verbs without ``await``, for every thread but the node's own. Errors come as if the
+    verb had been called there.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -64,10 +68,14 @@ class BlockingNode:
         """A structlog logger bound to the node."""
         return self._node.log
 
-    # -- processes ---------------------------------------------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
-    def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
-        """Start a process that belongs to the node, and return when its ``init`` has succeeded. Raises as ``Node.spawn``."""
+    def spawn(
+        self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID:
+        """Start a process that belongs to the node, and return when its ``init`` has succeeded.
+        Raises as ``Node.spawn``.
+        """
         return self._wait(partial(self._node.spawn, behaviour, *args, **options))
 
     def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
@@ -82,10 +90,14 @@ class BlockingNode:
         """Wait until a process has ended; returns why. Raises as ``Node.wait_ended``."""
         return self._wait(partial(self._node.wait_ended, to))
 
-    # -- supervision -------------------------------------------------------------------------------------------------
+    # -- supervision -------------------------------------------------------------------------------
 
-    def supervise(self, children: SupervisorSpec | Sequence[ChildSpec], **options: Any) -> BlockingSupervisor:
-        """Start a supervisor, and return when all its children are ready. Takes and raises what ``Node.supervise`` does."""
+    def supervise(
+        self, children: SupervisorSpec | Sequence[ChildSpec], **options: Any
+    ) -> BlockingSupervisor:
+        """Start a supervisor, and return when all its children are ready. Takes and raises what
+        ``Node.supervise`` does.
+        """
         handle = self._wait(partial(self._node.supervise, children, **options))
         return BlockingSupervisor(handle, self._wait)
 
@@ -98,7 +110,9 @@ class BlockingNode:
         return BlockingService(self._node.service(name), self._wait)
 
     def start_applications(self, *applications: Application | str) -> list[str]:
-        """Start applications, and before each what it depends on. Raises as ``Node.start_applications``."""
+        """Start applications, and before each what it depends on. Raises as
+        ``Node.start_applications``.
+        """
         return self._wait(partial(self._node.start_applications, *applications))
 
     def stop_applications(self, *names: str) -> list[str]:
@@ -109,38 +123,68 @@ class BlockingNode:
         """The applications that are loaded, in the order in which they would be started."""
         return self._node.applications()
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
         """Send a message. False if nobody is there to receive it. Raises as ``Node.send``."""
         return self._node.send(to, message, priority=priority)
 
     def send_wait(
-        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+        self,
+        to: Target,
+        message: object,
+        *,
+        priority: Priority = Priority.NORMAL,
+        timeout: float | None = None,
     ) -> bool:
-        """Send a message, and wait for room if the receiver's rule is ``Overflow.WAIT``. Raises as ``Node.send_wait``."""
-        return self._wait(partial(self._node.send_wait, to, message, priority=priority, timeout=timeout))
+        """Send a message, and wait for room if the receiver's rule is ``Overflow.WAIT``. Raises as
+        ``Node.send_wait``.
+        """
+        return self._wait(
+            partial(self._node.send_wait, to, message, priority=priority, timeout=timeout)
+        )
 
-    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+    def send_after(
+        self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+    ) -> Timer:
         """Send a message ``delay`` seconds from now."""
         return self._node.send_after(delay, to, message, priority=priority)
 
-    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+    def send_every(
+        self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+    ) -> Timer:
         """Send a message every ``period`` seconds until the timer is cancelled."""
         return self._node.send_every(period, to, message, priority=priority)
 
     @overload
     def call(
-        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> R: ...
     @overload
     def call(
-        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any: ...
     def call(
-        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any:
-        """Ask a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait, not the node."""
+        """Ask a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait, not
+        the node.
+        """
         return self._node.call_from_thread(to, request, timeout=timeout, priority=priority)
 
     def reply(self, caller: Caller, value: object) -> bool:
@@ -151,7 +195,7 @@ class BlockingNode:
         """Answer a deferred call with an exception. False if nobody waits any more."""
         return self._node.reply_error(caller, error)
 
-    # -- names -------------------------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------
 
     def register(self, name: str, to: Target) -> None:
         """Give a process a name. Raises as ``Node.register``."""
@@ -165,7 +209,7 @@ class BlockingNode:
         """Who has this name; None if nobody."""
         return self._node.whereis(name)
 
-    # -- looking inside ----------------------------------------------------------------------------------------------
+    # -- looking inside ----------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
         """The node as it is at this moment."""
@@ -200,7 +244,9 @@ class BlockingNode:
         return self._node.tree()
 
     def get_state(self, to: Target, *, timeout: float = 5.0) -> dict[str, object]:
-        """The attributes of a behaviour, read between two of its messages. Raises as ``Node.get_state``."""
+        """The attributes of a behaviour, read between two of its messages. Raises as
+        ``Node.get_state``.
+        """
         return self._wait(partial(self._node.get_state, to, timeout=timeout))
 
     def replace_state(
@@ -210,7 +256,9 @@ class BlockingNode:
         *,
         timeout: float = 5.0,
     ) -> dict[str, object]:
-        """Give a behaviour other attributes, between two of its messages. Raises as ``Node.replace_state``."""
+        """Give a behaviour other attributes, between two of its messages. Raises as
+        ``Node.replace_state``.
+        """
         return self._wait(partial(self._node.replace_state, to, function, timeout=timeout))
 
     def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
@@ -221,8 +269,12 @@ class BlockingNode:
         """Let a suspended process go on. Raises as ``Node.resume``."""
         return self._wait(partial(self._node.resume, to, timeout=timeout))
 
-    def trace(self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any) -> list[TraceEntry]:
-        """The next callbacks of a process, as many as come in ``seconds``. Takes and raises what ``Node.trace`` does."""
+    def trace(
+        self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any
+    ) -> list[TraceEntry]:
+        """The next callbacks of a process, as many as come in ``seconds``. Takes and raises what
+        ``Node.trace`` does.
+        """
 
         async def collect() -> list[TraceEntry]:
             async with self._node.trace(to, limit=limit, seconds=seconds, **filters) as entries:
@@ -255,14 +307,16 @@ class BlockingNode:
         return self._node.dead_letters(count)
 
     def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
-        """Run ``await function(node)`` on the node's loop, with the node whose verbs are to be awaited; returns its result."""
+        """Run ``await function(node)`` on the node's loop, with the node whose verbs are to be
+        awaited; returns its result.
+        """
 
         async def call() -> T:
             return await function(self._node)
 
         return self._wait(call)
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
         """Have a coroutine run on the loop, and block this thread until it is done."""
@@ -274,7 +328,8 @@ class BlockingNode:
         async def job() -> None:
             with scope:
                 parker.settle(await outcome.acapture(function))
-            # Nobody waits any more if it was cancelled from here; if the node ended, the one who waits is told.
+            # Nobody waits any more if it was cancelled from here; if the node ended, the one who
+            # waits is told.
             parker.settle(outcome.Error(NodeStoppedError(self.name)))
 
         def start() -> None:

@@ -1,4 +1,6 @@
-"""What can be asked through a control socket: each command, what it needs to be allowed, and where it is answered."""
+"""What can be asked through a control socket: each command, what it needs to be allowed, and where
+it is answered.
+"""
 
 import json
 import os
@@ -61,7 +63,9 @@ _PRINTED: Final = re.compile(r"<(PID|Alias) (?P<number>\d+) (?P<node>[^>]+)>")
 
 
 class Arguments:
-    """The arguments of one request: each is asked for once, and what nobody asks for is a mistake of the client's."""
+    """The arguments of one request: each is asked for once, and what nobody asks for is a mistake
+    of the client's.
+    """
 
     def __init__(self, command: str, given: dict[str, Any]) -> None:
         self._command = command
@@ -72,14 +76,21 @@ class Arguments:
         return name in self._given
 
     def target(self, node: Any) -> PID | Alias:
-        """Whom ``to`` means: a number, a registered name, or what was printed for somebody (``<PID 12 demo@localhost>``)."""
+        """Whom ``to`` means: a number, a registered name, or what was printed for somebody (``<PID
+        12 demo@localhost>``).
+        """
         to = self._given.pop("to", None)
         if isinstance(to, bool) or not isinstance(to, int | str) or to == "":
             raise ControlError(
-                "bad_argument", f"{self._command} needs to: the number or the registered name of a process"
+                "bad_argument",
+                f"{self._command} needs to: the number or the registered name of a process",
             )
         router = node._router
-        if isinstance(to, str) and (printed := _PRINTED.fullmatch(to)) and printed["node"] == node.name:
+        if (
+            isinstance(to, str)
+            and (printed := _PRINTED.fullmatch(to))
+            and printed["node"] == node.name
+        ):
             to = printed["number"]
         # Nobody has a number of more digits, and Python refuses to read one of thousands.
         if isinstance(to, int) or (to.isdecimal() and len(to) <= 20):
@@ -91,15 +102,22 @@ class Arguments:
         if found is None:
             raise ControlError(
                 "no_such_process",
-                f"nobody on {node.name} has the number or the name {to!r}; `ergo ps` shows who is there",
+                f"nobody on {node.name} has the number or the name {to!r}; `ergo ps` shows who is "
+                "there",
             )
         return found.id  # type: ignore[no-any-return]
 
     def number(self, name: str, otherwise: float, least: float, most: float) -> float:
         """A number, within limits."""
         value = self._given.pop(name, otherwise)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ControlError("bad_argument", f"{name} is a number from {least:g} to {most:g}, and not {value!r}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not least <= value <= most
+        ):
+            raise ControlError(
+                "bad_argument", f"{name} is a number from {least:g} to {most:g}, and not {value!r}"
+            )
         return value
 
     def flag(self, name: str) -> bool:
@@ -155,11 +173,13 @@ def explain(error: BaseException) -> ControlError:
     return ControlError("failed", f"{type(error).__name__}: {error}")
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 def ps(client: Client, arguments: Arguments, blocked: object) -> object:
-    """Rows about everything alive. Answered by the thread of the control socket: a blocked loop is no obstacle."""
+    """Rows about everything alive. Answered by the thread of the control socket: a blocked loop is
+    no obstacle.
+    """
     sort, find = arguments.text("sort", "id", SORTS), arguments.text("find", "")
     threads, limit = arguments.flag("threads"), int(arguments.number("limit", LIMIT, 1, 100_000))
     arguments.done()
@@ -170,7 +190,9 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
         rows = describe_threads(rows)
     if find:
         rows = [
-            row for row in rows if find in (row["name"] or "") or find in row["behaviour"] or find == str(row["id"])
+            row
+            for row in rows
+            if find in (row["name"] or "") or find in row["behaviour"] or find == str(row["id"])
         ]
     # Those that have most to tell first; by number the oldest.
     rows.sort(key=lambda row: row["id"] if sort == "id" else (-row[sort], row["id"]))
@@ -249,17 +271,34 @@ async def statistics(client: Client, arguments: Arguments) -> object:
 
 
 async def trace(client: Client, arguments: Arguments) -> object:
-    """The callbacks and messages of a process as they happen: one line of ``out`` each, for people or as JSON."""
-    to, contents, as_lines = arguments.target(client.node), arguments.flag("contents"), arguments.flag("json")
+    """The callbacks and messages of a process as they happen: one line of ``out`` each, for people
+    or as JSON.
+    """
+    to, contents, as_lines = (
+        arguments.target(client.node),
+        arguments.flag("contents"),
+        arguments.flag("json"),
+    )
     types, callbacks = arguments.words("types"), arguments.words("callbacks")
-    limit, seconds = int(arguments.number("limit", 1000, 1, 100_000)), arguments.number("seconds", 10.0, 0.0, 3600.0)
+    limit, seconds = (
+        int(arguments.number("limit", 1000, 1, 100_000)),
+        arguments.number("seconds", 10.0, 0.0, 3600.0),
+    )
     arguments.done()
-    how = {"types": types, "callbacks": callbacks, "contents": contents, "limit": limit, "seconds": seconds}
+    how = {
+        "types": types,
+        "callbacks": callbacks,
+        "contents": contents,
+        "limit": limit,
+        "seconds": seconds,
+    }
     count = 0
     async with client.node.trace(to, **how) as entries:
         async for entry in entries:
             count += 1
-            client.write(f"{json.dumps(as_json(entry), ensure_ascii=False)}\n" if as_lines else f"{entry}\n")
+            client.write(
+                f"{json.dumps(as_json(entry), ensure_ascii=False)}\n" if as_lines else f"{entry}\n"
+            )
     return {"entries": count, "missed": entries.missed}
 
 
@@ -269,7 +308,9 @@ async def dead_letters(client: Client, arguments: Arguments) -> object:
     arguments.done()
     return {
         "counts": client.node.info().dead_letters,
-        "last": [{**as_json(one), "target": str(one.target)} for one in client.node.dead_letters(count)],
+        "last": [
+            {**as_json(one), "target": str(one.target)} for one in client.node.dead_letters(count)
+        ],
     }
 
 
@@ -281,7 +322,7 @@ async def crashes(client: Client, arguments: Arguments) -> object:
     return [{**as_json(one), "traceback": one.traceback, "failed": one.failed} for one in found]
 
 
-# -- acting ----------------------------------------------------------------------------------------------------------------
+# -- acting ----------------------------------------------------------------------------------------
 
 
 async def send(client: Client, arguments: Arguments) -> object:
@@ -320,7 +361,7 @@ async def resume(client: Client, arguments: Arguments) -> object:
     return {"resumed": await client.node.resume(to)}
 
 
-# -- attaching -------------------------------------------------------------------------------------------------------------
+# -- attaching -------------------------------------------------------------------------------------
 
 
 async def evaluate(client: Client, arguments: Arguments) -> object:
@@ -353,7 +394,10 @@ COMMANDS: Final[dict[str, Command]] = {
         function.__name__.replace("_", "-"): Command("look", function)
         for function in (info, tree, inspect, peek, state, statistics, trace, dead_letters, crashes)
     },
-    **{function.__name__: Command("act", function) for function in (send, exit, kill, suspend, resume)},
+    **{
+        function.__name__: Command("act", function)
+        for function in (send, exit, kill, suspend, resume)
+    },
     "eval": Command("attach", evaluate),
     "complete": Command("attach", complete),
 }

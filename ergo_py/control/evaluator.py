@@ -1,4 +1,6 @@
-"""Running what somebody types: Python with top-level ``await``, on the node's own loop, in a namespace that lasts."""
+"""Running what somebody types: Python with top-level ``await``, on the node's own loop, in a
+namespace that lasts.
+"""
 
 import ast
 import inspect
@@ -30,12 +32,15 @@ _WIDTH: Final = 100
 class Session:
     """What one prompt has typed so far: its variables, and the way to its screen."""
 
-    def __init__(self, node: Any, write: Callable[[str], object], more: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, node: Any, write: Callable[[str], object], more: dict[str, Any] | None = None
+    ) -> None:
         self._node = node
         self._write = write
         self._count = 0
         self._files: list[str] = []
-        # The public names of the package, as they are on the day: this module is one of the parts they are made of.
+        # The public names of the package, as they are on the day: this module is one of the parts
+        # they are made of.
         package = sys.modules[__name__.partition(".")[0]]
         public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
         self.names: dict[str, Any] = {
@@ -56,10 +61,15 @@ class Session:
             **(more or {}),
         }
 
-    # -- what is preloaded -------------------------------------------------------------------------------------------
+    # -- what is preloaded -------------------------------------------------------------------------
 
     def _print(
-        self, *values: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, **how: Any
+        self,
+        *values: object,
+        sep: str | None = " ",
+        end: str | None = "\n",
+        file: Any = None,
+        **how: Any,
     ) -> None:
         """Print where the prompt is, which need not be where the node is."""
         out = io.StringIO() if file is None else file
@@ -68,10 +78,13 @@ class Session:
             self._write(out.getvalue())
 
     def _help(self, what: object = None) -> None:
-        """Show the documentation of something. Not in a pager, which would be one at the node's terminal."""
+        """Show the documentation of something. Not in a pager, which would be one at the node's
+        terminal.
+        """
         if what is None:
             self._print(
-                "help(x) shows what x is; `node` is the node, and ps(), tree() and crashes() show what it is doing"
+                "help(x) shows what x is; `node` is the node, and ps(), tree() and crashes() show "
+                "what it is doing"
             )
         else:
             self._print(pydoc.plain(pydoc.render_doc(what, "%s")))
@@ -86,7 +99,11 @@ class Session:
 
     def _ps(self, *, threads: bool = False) -> None:
         """Show all processes and meta-processes."""
-        self._print(table_text(process_table(list_rows(self._node, threads=threads), threads=threads), _WIDTH))
+        self._print(
+            table_text(
+                process_table(list_rows(self._node, threads=threads), threads=threads), _WIDTH
+            )
+        )
 
     def _tree(self) -> None:
         """Show who belongs to whom."""
@@ -97,7 +114,7 @@ class Session:
         for one in self._node.crashes(count):
             self._print(crash(one))
 
-    # -- running -----------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     async def run(self, source: str) -> None:
         """Run some input, and write what it prints, the value of its last expression, or its error."""
@@ -112,7 +129,10 @@ class Session:
                 self.names["_"] = value
                 self._print(_display(value))
                 if inspect.iscoroutine(value):
-                    self._print("nothing has happened yet: `await _` does it, and next time write `await` before it")
+                    self._print(
+                        "nothing has happened yet: `await _` does it, and next time write `await` "
+                        "before it"
+                    )
         except (trio.Cancelled, GeneratorExit):
             raise
         except BaseException as error:
@@ -158,13 +178,18 @@ class Session:
 
 
 def _no_input(*_: object, **__: object) -> NoReturn:
-    raise NotAllowedError("nothing that waits for the keyboard may run here: it would block the event loop of the node")
+    raise NotAllowedError(
+        "nothing that waits for the keyboard may run here: it would block the event loop of the "
+        "node"
+    )
 
 
 def _display(value: object) -> str:
     show: Callable[[object], str] = repr
     text = show(value)
-    is_container = isinstance(value, dict | list | tuple | set | frozenset) and not hasattr(value, "_fields")
+    is_container = isinstance(value, dict | list | tuple | set | frozenset) and not hasattr(
+        value, "_fields"
+    )
     if len(text) > _WIDTH and (is_container or is_dataclass(value)):
         text = pprint.pformat(value, width=_WIDTH, sort_dicts=False)
     return text

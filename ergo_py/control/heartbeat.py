@@ -1,4 +1,6 @@
-"""Whether the loop moves: asked for a sign of life by a thread, which looks at the loop's stack if none comes."""
+"""Whether the loop moves: asked for a sign of life by a thread, which looks at the loop's stack if
+none comes.
+"""
 
 from time import perf_counter
 from typing import Any
@@ -34,7 +36,9 @@ class Heartbeat:
         self._asked = None
 
     def who_blocks(self, patience: float) -> BlockedReport | None:
-        """Who keeps the loop from running, if it has given no sign of life for ``patience`` seconds."""
+        """Who keeps the loop from running, if it has given no sign of life for ``patience``
+        seconds.
+        """
         asked, now = self._asked, perf_counter()
         if asked is None or now - asked < patience:
             return None

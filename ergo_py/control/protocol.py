@@ -1,8 +1,9 @@
-"""What is said over a control socket: one JSON object a line, each way, with a version and with limits.
+"""What is said over a control socket: one JSON object a line, each way, with a version and with
+limits.
 
-The server speaks first: ``{"ergo": 1, "node": …, "may": […]}``. A client asks ``{"v": 1, "id": 7, "do": "ps", "with": {…}}``
-and gets ``{"id": 7, "ok": true, "result": …}`` or ``{"id": 7, "ok": false, "error": {"code": …, "text": …}}``.
-Answers come in the order of asking.
+The server speaks first: ``{"ergo": 1, "node": …, "may": […]}``. A client asks ``{"v": 1, "id": 7,
+"do": "ps", "with": {…}}`` and gets ``{"id": 7, "ok": true, "result": …}`` or ``{"id": 7, "ok":
+false, "error": {"code": …, "text": …}}``. Answers come in the order of asking.
 """
 
 import json
@@ -37,9 +38,9 @@ MAX_ANSWER: Final = 8 * 1024 * 1024
 class ControlError(Exception):
     """A request that is refused, with a code for programs and a text for people.
 
-    Codes: ``bad_request`` (not understood, and the connection is closed), ``version``, ``unknown``, ``bad_argument``,
-    ``not_permitted``, ``no_such_process``, ``timeout``, ``blocked`` (with a ``report``), ``stopping``, ``too_large``, ``busy``,
-    ``cancelled``, ``failed``.
+    Codes: ``bad_request`` (not understood, and the connection is closed), ``version``, ``unknown``,
+    ``bad_argument``, ``not_permitted``, ``no_such_process``, ``timeout``, ``blocked`` (with a
+    ``report``), ``stopping``, ``too_large``, ``busy``, ``cancelled``, ``failed``.
     """
 
     def __init__(self, code: str, text: str, **more: object) -> None:
@@ -62,10 +63,12 @@ def read_question(line: bytes) -> Question:
     """Read one line.
 
     Raises:
-        ControlError: it is no request; ``bad_request`` and ``version`` are the codes after which nothing more is read.
+        ControlError: it is no request; ``bad_request`` and ``version`` are the codes after which
+            nothing more is read.
     """
     try:
-        # Not left to the parser, which takes UTF-16 as well: the check looks at what the parser gets.
+        # Not left to the parser, which takes UTF-16 as well: the check looks at what the parser
+        # gets.
         text = line.decode("utf-8")
         _check_depth(text)
         said = json.loads(text)
@@ -74,15 +77,25 @@ def read_question(line: bytes) -> Question:
             "bad_request", 'a request is one line of JSON, such as {"v": 1, "id": 1, "do": "ps"}'
         ) from None
     if not isinstance(said, dict):
-        raise ControlError("bad_request", f"a request is a JSON object, and this is {type(said).__name__}")
+        raise ControlError(
+            "bad_request", f"a request is a JSON object, and this is {type(said).__name__}"
+        )
     number = said.get("id")
     if not isinstance(number, int | str | None) or (isinstance(number, str) and len(number) > 100):
-        raise ControlError("bad_request", "id is a number or a short string; it comes back with the answer")
+        raise ControlError(
+            "bad_request", "id is a number or a short string; it comes back with the answer"
+        )
     if said.get("v") != VERSION:
-        raise ControlError("version", f'this node speaks version {VERSION}; say so with "v": {VERSION}', id=number)
+        raise ControlError(
+            "version", f'this node speaks version {VERSION}; say so with "v": {VERSION}', id=number
+        )
     do, arguments = said.get("do"), said.get("with", {})
     if not isinstance(do, str) or not isinstance(arguments, dict):
-        raise ControlError("bad_request", "do is the name of a command, and with, if given, is an object", id=number)
+        raise ControlError(
+            "bad_request",
+            "do is the name of a command, and with, if given, is an object",
+            id=number,
+        )
     return Question(number, do, arguments)
 
 
@@ -92,7 +105,9 @@ _DEEPEST: Final = 50
 
 
 def _check_depth(line: str) -> None:
-    """Refuse brackets in brackets in brackets: the parser goes as deep as they do, and the stack of this thread is small."""
+    """Refuse brackets in brackets in brackets: the parser goes as deep as they do, and the stack of
+    this thread is small.
+    """
     if line.count("[") + line.count("{") <= _DEEPEST:
         return
     depth = 0
@@ -105,7 +120,10 @@ def _check_depth(line: str) -> None:
 def encode(value: object) -> bytes:
     """One line."""
     return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_stand_in).encode(errors="replace") + b"\n"
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_stand_in).encode(
+            errors="replace"
+        )
+        + b"\n"
     )
 
 
@@ -122,12 +140,18 @@ def answer(id: int | str | None, result: object) -> bytes:
 
 def refusal(id: int | str | None, error: ControlError) -> bytes:
     """The line for a request that was not done."""
-    told = {"code": error.code, "text": error.text, **{key: as_json(value) for key, value in error.more.items()}}
+    told = {
+        "code": error.code,
+        "text": error.text,
+        **{key: as_json(value) for key, value in error.more.items()},
+    }
     return encode({"id": id, "ok": False, "error": told})
 
 
 def as_json(value: object) -> Any:
-    """What JSON can say of a snapshot: identifiers become their numbers, names stay names, anything unknown becomes text."""
+    """What JSON can say of a snapshot: identifiers become their numbers, names stay names, anything
+    unknown becomes text.
+    """
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
             return value

@@ -1,4 +1,6 @@
-"""Snapshots as text for people: tables that fit the terminal, durations and sizes one can read at a glance."""
+"""Snapshots as text for people: tables that fit the terminal, durations and sizes one can read at a
+glance.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +72,8 @@ class Table:
     def widths(self) -> list[int]:
         """How many characters each column needs."""
         return [
-            max([len(head), *(len(row[index]) for row in self.rows)]) for index, head in enumerate(self.shown_heads())
+            max([len(head), *(len(row[index]) for row in self.rows)])
+            for index, head in enumerate(self.shown_heads())
         ]
 
 
@@ -84,7 +87,9 @@ def table(heads: str, rows: Iterable[Sequence[object]], *, right: str = "") -> T
 
 
 def narrowed(table: Table, width: int) -> Table:
-    """The table without the columns for which there is no room. The last one can be cut, so it needs little."""
+    """The table without the columns for which there is no room. The last one can be cut, so it
+    needs little.
+    """
     spare = [head for head in table.spare if head != table.sorted_by]
     while spare and sum(size + 2 for size in table.widths()[:-1]) + _LEAST > width:
         left_out = table.heads.index(spare.pop(0))
@@ -94,7 +99,9 @@ def narrowed(table: Table, width: int) -> Table:
 
 
 def table_text(table: Table, width: int = 0) -> str:
-    """Columns as wide as they must be. A ``width`` leaves columns out, and cuts the lines that are still too long."""
+    """Columns as wide as they must be. A ``width`` leaves columns out, and cuts the lines that are
+    still too long.
+    """
     if width:
         table = narrowed(table, width)
     heads, widths = table.shown_heads(), table.widths()
@@ -113,7 +120,10 @@ def table_text(table: Table, width: int = 0) -> str:
 def pairs(these: Mapping[str, object]) -> str:
     """One line for each name and value."""
     size = max((len(str(key)) for key in these), default=0)
-    return "\n".join(f"{printable(str(key)).rjust(size)}  {printable(str(value))}" for key, value in these.items())
+    return "\n".join(
+        f"{printable(str(key)).rjust(size)}  {printable(str(value))}"
+        for key, value in these.items()
+    )
 
 
 _LEAST: Final = 12
@@ -148,7 +158,9 @@ def process_table(
         right="ID MAIL HANDLED MSG/S LOAD TIME UP",
     )
     below = tuple(tuple(map(printable, row.get("frames", ()))) for row in rows) if threads else ()
-    return replace(made, below=below, sorted_by=None if sort == "id" else _COLUMNS[sort], spare=_SPARE)
+    return replace(
+        made, below=below, sorted_by=None if sort == "id" else _COLUMNS[sort], spare=_SPARE
+    )
 
 
 def _doing(row: dict[str, Any], threads: bool) -> str:
@@ -159,7 +171,8 @@ def _doing(row: dict[str, Any], threads: bool) -> str:
         words.append(f"of {row['parent']}")
         if row["thread"]:
             words.append(
-                f"thread {row['thread']}" + (f" ({row['thread_id']})" if threads and row.get("thread_id") else "")
+                f"thread {row['thread']}"
+                + (f" ({row['thread_id']})" if threads and row.get("thread_id") else "")
             )
         if row["backlog"]:
             words.append(f"{row['backlog']} behind")
@@ -167,12 +180,17 @@ def _doing(row: dict[str, Any], threads: bool) -> str:
 
 
 def stack_text(error: Any) -> str:
-    """Where a loop is blocked, if an error of a node says so; without the frames of the scheduler, which tell nobody anything."""
+    """Where a loop is blocked, if an error of a node says so; without the frames of the scheduler,
+    which tell nobody anything.
+    """
     report = error.more.get("report")
     if not report:
         return ""
     lines = [printable(line) for line in report["stack"].split("\n")]
-    last = max((number for number, line in enumerate(lines) if line.endswith("in unrolled_run")), default=-2)
+    last = max(
+        (number for number, line in enumerate(lines) if line.endswith("in unrolled_run")),
+        default=-2,
+    )
     return "\n".join(lines[last + 2 :]).rstrip("\n") + "\n"
 
 
@@ -186,12 +204,23 @@ class Crash:
     traceback: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join((f"{self.who}: {self.reason}", *(f"    {line}" for line in (*self.facts, *self.traceback))))
+        return "\n".join(
+            (
+                f"{self.who}: {self.reason}",
+                *(f"    {line}" for line in (*self.facts, *self.traceback)),
+            )
+        )
 
 
 def crash(one: Any) -> Crash:
-    """What is known of a process that failed: an obituary, or the same as it came over a control socket."""
-    facts = one if isinstance(one, dict) else {name: getattr(one, name) for name in (*_FACTS, "traceback")}
+    """What is known of a process that failed: an obituary, or the same as it came over a control
+    socket.
+    """
+    facts = (
+        one
+        if isinstance(one, dict)
+        else {name: getattr(one, name) for name in (*_FACTS, "traceback")}
+    )
     called = f" {facts['name']}" if facts["name"] else ""
     pid = facts["pid"] if isinstance(facts["pid"], int) else facts["pid"].number
     lines = []

@@ -1,4 +1,6 @@
-"""Rows about everything alive, read from any thread without the help of the loop, which may be blocked."""
+"""Rows about everything alive, read from any thread without the help of the loop, which may be
+blocked.
+"""
 
 import os
 import sys
@@ -16,13 +18,17 @@ __all__ = ["SORTS", "Row", "describe_threads", "list_rows", "remember", "stamp"]
 Row = dict[str, Any]
 
 SORTS: Final = ("id", "mailbox", "rate", "load", "time")
-"""By number, by waiting messages, by messages per second, by share of the time in callbacks, by all time in callbacks."""
+"""By number, by waiting messages, by messages per second, by share of the time in callbacks, by all
+time in callbacks.
+"""
 
 Before = Mapping[int, tuple[float, int, float]]
 
 
 def living(node: Any) -> list[Process | Meta]:
-    """Every process and meta-process. Copying a dict's values is one step that no other thread can interrupt."""
+    """Every process and meta-process. Copying a dict's values is one step that no other thread can
+    interrupt.
+    """
     router = node._router
     metas = [one for one in list(router.registry.aliases.values()) if isinstance(one, Meta)]
     return [*list(router.processes.values()), *metas]

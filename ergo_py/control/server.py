@@ -1,7 +1,9 @@
-"""The server of a control socket: a thread of its own, which answers also while the loop is blocked.
+"""The server of a control socket: a thread of its own, which answers also while the loop is
+blocked.
 
-Clients are taken for hostile. Each may ask one thing at a time, a bounded number of times a second, in lines of bounded length that
-come within bounded time; and whoever does not read its answers is dropped. None of that costs the loop more than what was asked.
+Clients are taken for hostile. Each may ask one thing at a time, a bounded number of times a second,
+in lines of bounded length that come within bounded time; and whoever does not read its answers is
+dropped. None of that costs the loop more than what was asked.
 """
 
 import contextvars
@@ -24,7 +26,16 @@ from .commands import COMMANDS, Arguments, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
 from .limits import Limits
-from .protocol import MAX_REQUEST, VERSION, ControlError, Question, answer, encode, read_question, refusal
+from .protocol import (
+    MAX_REQUEST,
+    VERSION,
+    ControlError,
+    Question,
+    answer,
+    encode,
+    read_question,
+    refusal,
+)
 from .socket_paths import bind_socket, clean, peer_user
 
 __all__ = ["Server", "open_control"]
@@ -36,7 +47,9 @@ _MOST_STEPS: Final = 10_000
 class _Pending:
     """A request that is being answered."""
 
-    def __init__(self, connection: Connection, question: Question, command: Command, now: float) -> None:
+    def __init__(
+        self, connection: Connection, question: Question, command: Command, now: float
+    ) -> None:
         self.connection = connection
         self.question = question
         self.command = command
@@ -47,7 +60,9 @@ class _Pending:
 class Server:
     """Serves one control socket until it is closed."""
 
-    def __init__(self, node: Any, permissions: frozenset[str], limits: type[Limits] = Limits) -> None:
+    def __init__(
+        self, node: Any, permissions: frozenset[str], limits: type[Limits] = Limits
+    ) -> None:
         self._node = node
         self._may = permissions
         self._limits = limits
@@ -91,7 +106,7 @@ class Server:
         except OSError:  # full, so it wakes up anyway; or closed
             return
 
-    # -- the thread --------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -99,7 +114,8 @@ class Server:
                 try:
                     self._turn()
                 except Exception as error:
-                    # A mistake of this server's. It costs those who are connected their connection, and the node nothing.
+                    # A mistake of this server's. It costs those who are connected their connection,
+                    # and the node nothing.
                     self._node.log.error("control socket: a turn failed", error=shown(error))
                     for connection in tuple(self._connections):
                         self._drop(connection)
@@ -123,7 +139,11 @@ class Server:
                 connection: Connection = key.data
                 if events & selectors.EVENT_READ:
                     self._read(connection)
-                if events & selectors.EVENT_WRITE and not connection.gone and not connection.flush():
+                if (
+                    events & selectors.EVENT_WRITE
+                    and not connection.gone
+                    and not connection.flush()
+                ):
                     self._drop(connection)
         while self._answers:
             step = self._answers.popleft()
@@ -133,7 +153,8 @@ class Server:
             self._deaf_until = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._look_after_loop()
-        # Who has waited longest comes first, so that those in a hurry cannot use up what all may ask together.
+        # Who has waited longest comes first, so that those in a hurry cannot use up what all may
+        # ask together.
         for connection in sorted(self._connections, key=lambda one: one.active):
             self._look_after(connection, now)
 
@@ -149,7 +170,9 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # gone again; or no descriptor is free, and it is tried again a little later
+        except (
+            OSError
+        ):  # gone again; or no descriptor is free, and it is tried again a little later
             self._be_deaf(0.1)
             return
         self._accepted += 1
@@ -164,11 +187,18 @@ class Server:
         except OSError:  # gone again, or the system does not say who it is
             self._drop(connection)
         else:
-            greeting = {"ergo": VERSION, "node": self._node.name, "os_pid": os.getpid(), "may": sorted(self._may)}
+            greeting = {
+                "ergo": VERSION,
+                "node": self._node.name,
+                "os_pid": os.getpid(),
+                "may": sorted(self._may),
+            }
             self._say(connection, encode(greeting))
 
     def _be_deaf(self, seconds: float) -> None:
-        """Accept nobody for a while. Connecting again and again must not keep this thread, and so the interpreter, busy."""
+        """Accept nobody for a while. Connecting again and again must not keep this thread, and so
+        the interpreter, busy.
+        """
         if not self._deaf_until:
             self._deaf_until = perf_counter() + seconds
             self._selector.unregister(self._listener)
@@ -176,10 +206,16 @@ class Server:
     def _admit(self, connection: Connection) -> None:
         user = peer_user(connection.sock)
         if user not in (os.geteuid(), 0):
-            raise ControlError("not_permitted", f"this node belongs to user {os.geteuid()}, and you are user {user}")
+            raise ControlError(
+                "not_permitted",
+                f"this node belongs to user {os.geteuid()}, and you are user {user}",
+            )
         if len(self._connections) > self._limits.clients:
             # Whoever has been silent longest goes, so that silent ones cannot keep others out.
-            idle = min((one for one in self._connections if one.pending is None), key=lambda one: one.active)
+            idle = min(
+                (one for one in self._connections if one.pending is None),
+                key=lambda one: one.active,
+            )
             if idle is connection or perf_counter() - idle.active < self._limits.line:
                 raise ControlError("busy", f"{self._limits.clients} clients are connected already")
             self._drop(idle)
@@ -208,7 +244,7 @@ class Server:
         except NodeStoppedError:
             connection.client.close()
 
-    # -- requests ----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def _look_after(self, connection: Connection, now: float) -> None:
         limits = self._limits
@@ -217,7 +253,10 @@ class Server:
         if connection.write_began is not None and now - connection.write_began > limits.writing:
             self._drop(connection)
         elif connection.pending is not None:
-            if connection.pending.command.in_thread is not None and now - connection.pending.asked > limits.glance:
+            if (
+                connection.pending.command.in_thread is not None
+                and now - connection.pending.asked > limits.glance
+            ):
                 self._finish(connection.pending, outcome.Value(None))
         elif connection.leaving or not connection.is_listening:
             return
@@ -225,9 +264,14 @@ class Server:
             if now >= max(connection.not_before, self._not_before):
                 self._take_line(connection, now)
         elif connection.says_too_much:
-            self._refuse(connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes"))
+            self._refuse(
+                connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes")
+            )
         elif connection.line_began is not None and now - connection.line_began > limits.line:
-            self._refuse(connection, ControlError("bad_request", f"a line must be complete within {limits.line:g} s"))
+            self._refuse(
+                connection,
+                ControlError("bad_request", f"a line must be complete within {limits.line:g} s"),
+            )
         elif now - connection.active > limits.idle:
             self._drop(connection)
 
@@ -242,7 +286,9 @@ class Server:
         connection.not_before = now + self._limits.pace
         self._not_before = now + self._limits.pace_of_all
         if len(line) >= MAX_REQUEST:
-            self._refuse(connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes"))
+            self._refuse(
+                connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes")
+            )
             return
         try:
             question = read_question(line)
@@ -259,12 +305,15 @@ class Server:
         if question.do == "cancel":
             raise ControlError("bad_argument", "there is nothing to cancel")
         if command is None:
-            raise ControlError("unknown", f"there is no {question.do!r}; there are {', '.join(COMMANDS)}, cancel")
+            raise ControlError(
+                "unknown", f"there is no {question.do!r}; there are {', '.join(COMMANDS)}, cancel"
+            )
         if command.permission not in self._may:
             have = " and ".join(sorted(self._may))
             raise ControlError(
                 "not_permitted",
-                f"{question.do} needs the permission {command.permission!r}, and this node gives {have}: "
+                f"{question.do} needs the permission {command.permission!r}, and this node gives "
+                f"{have}: "
                 f"open it with control={','.join(sorted({*self._may, command.permission}))!r}",
             )
         pending = _Pending(connection, question, command, now)
@@ -281,19 +330,28 @@ class Server:
             self._done(pending, outcome.Value(None))
             return
         try:
-            # In nobody's context: what is asked from outside has nothing to do with whoever opened the node.
+            # In nobody's context: what is asked from outside has nothing to do with whoever opened
+            # the node.
             kernel = self._node._kernel
-            contextvars.Context().run(lambda: kernel.start(self._answer, pending, name="for the control socket"))
+            contextvars.Context().run(
+                lambda: kernel.start(self._answer, pending, name="for the control socket")
+            )
         except RuntimeError:  # the nursery is closed
-            self._done(pending, outcome.Error(ControlError("stopping", f"{self._node.name} is down")))
+            self._done(
+                pending, outcome.Error(ControlError("stopping", f"{self._node.name} is down"))
+            )
 
     async def _answer(self, pending: _Pending) -> None:
         assert pending.command.on_loop is not None
         arguments = Arguments(pending.question.do, pending.question.arguments)
-        result: outcome.Outcome[object] = outcome.Error(ControlError("cancelled", "it was cancelled"))
+        result: outcome.Outcome[object] = outcome.Error(
+            ControlError("cancelled", "it was cancelled")
+        )
         try:
             with pending.scope:
-                result = outcome.Value(await pending.command.on_loop(pending.connection.client, arguments))
+                result = outcome.Value(
+                    await pending.command.on_loop(pending.connection.client, arguments)
+                )
         except Exception as error:
             result = outcome.Error(error)
         finally:
@@ -324,7 +382,9 @@ class Server:
             if pending.command.in_thread is not None:
                 arguments = Arguments(pending.question.do, pending.question.arguments)
                 value = pending.command.in_thread(
-                    connection.client, arguments, self._heartbeat.who_blocks(0.9 * self._limits.glance)
+                    connection.client,
+                    arguments,
+                    self._heartbeat.who_blocks(0.9 * self._limits.glance),
                 )
             line = answer(pending.question.id, value)
         except Exception as error:

@@ -28,9 +28,11 @@ _UNFINISHED: Final = 60.0
 
 
 def directory(*, create: bool = False) -> Path:
-    """``ergo`` in the user's run-time directory, or else a directory of the user's own among the temporary files.
+    """``ergo`` in the user's run-time directory, or else a directory of the user's own among the
+    temporary files.
 
-    A path that is too long for sockets is not used for temporary files; then the directory is in ``/tmp``.
+    A path that is too long for sockets is not used for temporary files; then the directory is in
+    ``/tmp``.
 
     Raises:
         ControlSocketError: it belongs to somebody else, or others may enter it.
@@ -50,7 +52,8 @@ def directory(*, create: bool = False) -> Path:
             pass
         except OSError as error:
             raise ControlSocketError(
-                f"no directory for control sockets at {place}: {error.strerror}; set XDG_RUNTIME_DIR to one of your own"
+                f"no directory for control sockets at {place}: {error.strerror}; set "
+                "XDG_RUNTIME_DIR to one of your own"
             ) from error
     try:
         found = os.lstat(place)
@@ -58,9 +61,11 @@ def directory(*, create: bool = False) -> Path:
         return place
     problem = _problem(found)
     if problem:
-        # No other directory is tried: `ergo` has to look where the node is, whatever another user does in between.
+        # No other directory is tried: `ergo` has to look where the node is, whatever another user
+        # does in between.
         raise ControlSocketError(
-            f"{place} {problem}; control sockets need a directory that only you may enter (mode 0700): make it so, "
+            f"{place} {problem}; control sockets need a directory that only you may enter (mode "
+            "0700): make it so, "
             "or set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`"
         )
     return place
@@ -78,7 +83,8 @@ def _problem(found: os.stat_result) -> str:
 
 
 def bind_socket(node: str) -> tuple[socket.socket, Path]:
-    """Listen for a node. The file gets its name when somebody listens at it, so that a named file without is a stale one.
+    """Listen for a node. The file gets its name when somebody listens at it, so that a named file
+    without is a stale one.
 
     Raises:
         ControlSocketError: the system does not let us.
@@ -99,7 +105,9 @@ def bind_socket(node: str) -> tuple[socket.socket, Path]:
             hidden.unlink(missing_ok=True)
         except OSError:  # the same that kept us from making it
             pass
-        raise ControlSocketError(f"no control socket in {place}: {error.strerror or error}") from error
+        raise ControlSocketError(
+            f"no control socket in {place}: {error.strerror or error}"
+        ) from error
     return listener, path
 
 
@@ -110,7 +118,8 @@ def _free_name(place: Path, node: str) -> Path:
         if len(os.fsencode(path)) > _LONGEST:
             raise OSError(
                 f"the path {path} is longer than {_LONGEST} bytes, and a socket's must not be; "
-                "give the node a shorter name, or set XDG_RUNTIME_DIR to a directory with a shorter path"
+                "give the node a shorter name, or set XDG_RUNTIME_DIR to a directory with a "
+                "shorter path"
             )
         if not path.exists():
             return path
@@ -118,7 +127,9 @@ def _free_name(place: Path, node: str) -> Path:
 
 
 def sockets() -> Iterator[tuple[str, int, Path]]:
-    """Every socket in the directory, with the name of its node and the number of its program, as far as the file name says."""
+    """Every socket in the directory, with the name of its node and the number of its program, as
+    far as the file name says.
+    """
     place = directory()
     if not place.is_dir():
         return
@@ -179,7 +190,9 @@ def peer_user(connection: socket.socket) -> int:
         ControlSocketError: this system does not tell.
     """
     if hasattr(socket, "SO_PEERCRED"):
-        return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+        return int(
+            struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        )
     if sys.platform == "darwin" or "bsd" in sys.platform:
         # LOCAL_PEERCRED at SOL_LOCAL: a version, the user, and the groups.
         return int(struct.unpack_from("2I", connection.getsockopt(0, 1, 76))[1])

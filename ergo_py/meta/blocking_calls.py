@@ -1,4 +1,6 @@
-"""Libraries without an asynchronous version: their calls done by threads of their own, their poll loops turned into messages."""
+"""Libraries without an asynchronous version: their calls done by threads of their own, their poll
+loops turned into messages.
+"""
 
 import time
 from collections import deque
@@ -28,7 +30,9 @@ _AT_ONCE: Final = 0.001
 
 @dataclass(frozen=True, slots=True, init=False)
 class Invoke(Request[Any]):
-    """Call a method of the target: ``Invoke("execute", "select 1")``. What it returns, or raises, is the answer."""
+    """Call a method of the target: ``Invoke("execute", "select 1")``. What it returns, or raises,
+    is the answer.
+    """
 
     method: str
     args: tuple[Any, ...]
@@ -45,7 +49,9 @@ class Invoke(Request[Any]):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Apply(Request[R]):
-    """Call a function with the target and what else is given: several steps in one, in the target's thread, with a typed answer."""
+    """Call a function with the target and what else is given: several steps in one, in the target's
+    thread, with a typed answer.
+    """
 
     function: Callable[..., R]
     args: tuple[Any, ...]
@@ -63,19 +69,21 @@ class Apply(Request[R]):
 class BlockingCalls(MetaProcess):
     """Turns calls to a meta-process into calls of a blocking object, on a thread of its own.
 
-    The answer is what the method returns or raises; whatever it raises, the meta-process lives on. With one thread, calls are
-    done one at a time, in order. What is sent instead of called is done as well; an exception is logged then. A call whose
-    caller has given up before its turn came is not done at all. When the meta-process is stopped, the calls in progress are
-    waited for, as long as its ``stop_timeout`` says. It ends with any of its threads that is ended by somebody else.
+    The answer is what the method returns or raises; whatever it raises, the meta-process lives on.
+    With one thread, calls are done one at a time, in order. What is sent instead of called is done
+    as well; an exception is logged then. A call whose caller has given up before its turn came is
+    not done at all. When the meta-process is stopped, the calls in progress are waited for, as long
+    as its ``stop_timeout`` says. It ends with any of its threads that is ended by somebody else.
 
     Args:
         target: the object. With more than one thread it must be made for that.
-        factory: makes the object instead, in the thread that uses it, as connections to databases like it; one for each thread.
-            What it raises is an error of ``spawn_meta``.
+        factory: makes the object instead, in the thread that uses it, as connections to databases
+            like it; one for each thread. What it raises is an error of ``spawn_meta``.
         threads: how many calls may be in progress at once.
-        close: called with each object in its thread in the end. By default its ``close()``, if it was made by ``factory``.
-        interrupt: called with the object, from another thread, to get a call in progress out of its wait when the
-            meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
+        close: called with each object in its thread in the end. By default its ``close()``, if it
+            was made by ``factory``.
+        interrupt: called with the object, from another thread, to get a call in progress out of its
+            wait when the meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
         max_waiting: how many calls may wait for a thread before further ones wait in the mailbox.
 
     Raises:
@@ -95,7 +103,9 @@ class BlockingCalls(MetaProcess):
         max_waiting: int = 1000,
     ) -> None:
         if (target is None) == (factory is None):
-            raise BadInputError("BlockingCalls(...)", target, "either an object, or factory=function that makes one")
+            raise BadInputError(
+                "BlockingCalls(...)", target, "either an object, or factory=function that makes one"
+            )
         if factory is not None and not callable(factory):
             raise BadInputError("factory", factory, "a function that makes the object")
         check_number("threads", threads, least=1, whole=True)
@@ -113,7 +123,9 @@ class BlockingCalls(MetaProcess):
     async def init(self) -> None:
         """Start the threads, and have each make its object."""
         for _ in range(self._threads):
-            worker = _Worker(self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost)
+            worker = _Worker(
+                self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost
+            )
             await self.spawn_meta(worker, stop_timeout=self._meta.options.stop_timeout)
             await worker.made.wait()
             if worker.failure is not None:
@@ -159,7 +171,9 @@ class BlockingCalls(MetaProcess):
             self._waiting.append(job)
 
     def _lost(self, reason: Reason) -> None:
-        """A thread has ended. If that is not because of the end of all this, nobody would do what it was given."""
+        """A thread has ended. If that is not because of the end of all this, nobody would do what
+        it was given.
+        """
         self._meta.finish(reason)
 
     def _finished(self, worker: "_Worker", job: "_Job", result: outcome.Outcome[Any]) -> None:
@@ -172,7 +186,11 @@ class BlockingCalls(MetaProcess):
             value = result.value if isinstance(result, outcome.Value) else None
             self._meta.kernel.calls.reply(job.caller, value, error)
         elif error is not None:
-            self.log.error("a call that nobody waits for failed", call=str(job), exception=Crashed(error).traceback)
+            self.log.error(
+                "a call that nobody waits for failed",
+                call=str(job),
+                exception=Crashed(error).traceback,
+            )
         while self._waiting:
             following = self._waiting.popleft()
             if following.caller is None or not following.caller.settled:
@@ -195,7 +213,11 @@ class _Job:
 
     def __str__(self) -> str:
         order = self._order
-        return order.method if isinstance(order, Invoke) else getattr(order.function, "__qualname__", "function")
+        return (
+            order.method
+            if isinstance(order, Invoke)
+            else getattr(order.function, "__qualname__", "function")
+        )
 
     def run(self, target: Any) -> Any:
         return self._order.run(target)
@@ -261,16 +283,19 @@ class _Worker(MetaProcess):
 
 
 class Poller(MetaProcess):
-    """Calls a function that blocks again and again, in a thread of its own, and sends what it returns.
+    """Calls a function that blocks again and again, in a thread of its own, and sends what it
+    returns.
 
-    None is not sent: it means that there was nothing. The function should come back now and then, such as by a timeout of half a
-    second, or ``wake`` must get it to; otherwise the stop waits for it in vain. What it raises ends the meta-process.
+    None is not sent: it means that there was nothing. The function should come back now and then,
+    such as by a timeout of half a second, or ``wake`` must get it to; otherwise the stop waits for
+    it in vain. What it raises ends the meta-process.
 
     Args:
         poll: the function.
         each: it returns several things at once, and each is sent by itself.
         interval: seconds to pause after there was nothing, if the function itself does not block.
-        wake: called, from another thread, to get ``poll`` to return when the meta-process is stopped.
+        wake: called, from another thread, to get ``poll`` to return when the meta-process is
+            stopped.
         close: called in the thread in the end.
         receiver: who gets what it returns; the owner if not given.
 
@@ -310,7 +335,8 @@ class Poller(MetaProcess):
                 found = self._poll()
                 self._polls += 1
                 if found is None:
-                    # Without a pause, a function that does not block would take all the time there is.
+                    # Without a pause, a function that does not block would take all the time there
+                    # is.
                     if self._interval or time.monotonic() - began < _AT_ONCE:
                         self.pause(self._interval or _AT_ONCE)
                     continue

@@ -9,7 +9,9 @@ __all__ = ["check_bytes", "check_text", "setters"]
 
 
 def setters(message: type) -> Any:
-    """The functions that fill the fields of a frozen message: two thirds of what it costs to go through ``object.__setattr__``."""
+    """The functions that fill the fields of a frozen message: two thirds of what it costs to go
+    through ``object.__setattr__``.
+    """
     return tuple(getattr(message, one.name).__set__ for one in fields(message))
 
 
@@ -20,6 +22,8 @@ def check_bytes(what: str, data: object) -> None:
 
 
 def check_text(what: str, data: object) -> None:
-    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to ``bytes``."""
+    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to
+    ``bytes``.
+    """
     if not isinstance(data, bytes | bytearray | memoryview | str):
         raise BadInputError(what, data, "bytes or a str")

@@ -1,7 +1,8 @@
-"""Readiness of descriptors as messages: for libraries that bring a descriptor of their own and want to be told when to look.
+"""Readiness of descriptors as messages: for libraries that bring a descriptor of their own and want
+to be told when to look.
 
-No thread is used, and an owner is never flooded: a descriptor that stays ready is told again only when the owner has handled
-the last time.
+No thread is used, and an owner is never flooded: a descriptor that stays ready is told again only
+when the owner has handled the last time.
 """
 
 import os
@@ -42,8 +43,8 @@ class HasFileno(Protocol):
 class WatchFd(Request[None]):
     """Tell when a descriptor can be read, or written, or both: each time, or only ``once``.
 
-    Called instead of sent, it is answered when the descriptor is watched. The descriptor stays its opener's, who must call
-    :class:`UnwatchFd` before closing it.
+    Called instead of sent, it is answered when the descriptor is watched. The descriptor stays its
+    opener's, who must call :class:`UnwatchFd` before closing it.
     """
 
     fd: int | HasFileno
@@ -54,7 +55,9 @@ class WatchFd(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnwatchFd(Request[bool]):
-    """Watch a descriptor no more. When the answer is there, it may be closed; False if it was not watched."""
+    """Watch a descriptor no more. When the answer is there, it may be closed; False if it was not
+    watched.
+    """
 
     fd: int | HasFileno
 
@@ -77,7 +80,9 @@ class FdWritable:
 
 @dataclass(frozen=True, slots=True)
 class FdLost:
-    """The descriptor cannot be watched any more: it was closed, is something else now, or somebody else waits for it, too."""
+    """The descriptor cannot be watched any more: it was closed, is something else now, or somebody
+    else waits for it, too.
+    """
 
     watcher: Alias
     fd: int
@@ -85,7 +90,8 @@ class FdLost:
 
 
 class Descriptors(MetaProcess):
-    """Watches descriptors: sockets, pipes, terminals, and everything else that ``epoll`` or ``kqueue`` takes.
+    """Watches descriptors: sockets, pipes, terminals, and everything else that ``epoll`` or
+    ``kqueue`` takes.
 
     Send or call it :class:`WatchFd` and :class:`UnwatchFd`.
 
@@ -108,7 +114,7 @@ class Descriptors(MetaProcess):
             self._open.set()
             await trio.sleep_forever()
 
-    # -- the handler -------------------------------------------------------------------------------------------------
+    # -- the handler -------------------------------------------------------------------------------
 
     async def handle_message(self, message: object, sender: object) -> None:
         """Watch or unwatch; what cannot be done is told."""
@@ -148,7 +154,9 @@ class Descriptors(MetaProcess):
         if not (order.readable or order.writable):
             raise BadInputError("WatchFd", order, "readable=True, writable=True or both")
         if fd in self._watches:
-            raise BadInputError("WatchFd(fd)", fd, "a descriptor that is not watched yet; UnwatchFd it first")
+            raise BadInputError(
+                "WatchFd(fd)", fd, "a descriptor that is not watched yet; UnwatchFd it first"
+            )
         identity = _identity(fd)
         _check_pollable(fd)
         # The handler may be faster than the reader.
@@ -163,7 +171,8 @@ class Descriptors(MetaProcess):
                 self._nursery.start_soon(self._wait, fd, watch, watch.begin(), ready, kind)
 
     async def _remove(self, fd: int | HasFileno) -> bool:
-        # What is no descriptor, as a socket that was closed already, is not watched: that is no reason to end.
+        # What is no descriptor, as a socket that was closed already, is not watched: that is no
+        # reason to end.
         watch = self._watches.pop(_number_or(-1, fd), None)
         if watch is None:
             return False
@@ -171,13 +180,15 @@ class Descriptors(MetaProcess):
         await watch.gone.wait()
         return True
 
-    # -- the reader --------------------------------------------------------------------------------------------------
+    # -- the reader --------------------------------------------------------------------------------
 
     @property
     def _to(self) -> Target:
         return self.parent if self._receiver is None else self._receiver
 
-    async def _wait(self, fd: int, watch: "_Watch", scope: trio.CancelScope, ready: Any, kind: Any) -> None:
+    async def _wait(
+        self, fd: int, watch: "_Watch", scope: trio.CancelScope, ready: Any, kind: Any
+    ) -> None:
         """Wait for one direction of one descriptor."""
         lost = ""
         with scope:
@@ -272,7 +283,9 @@ def _check_pollable(fd: int) -> None:
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         raise BadInputError(
-            "WatchFd(fd)", fd, "no file on a disk, which is always ready and yet may block: read it with FileReader"
+            "WatchFd(fd)",
+            fd,
+            "no file on a disk, which is always ready and yet may block: read it with FileReader",
         )
     if hasattr(select, "epoll"):
         with select.epoll() as probe:
@@ -280,5 +293,7 @@ def _check_pollable(fd: int) -> None:
                 probe.register(fd, 0)
             except PermissionError:
                 raise BadInputError(
-                    "WatchFd(fd)", fd, "a descriptor that can be waited for, as those of sockets, pipes and terminals"
+                    "WatchFd(fd)",
+                    fd,
+                    "a descriptor that can be waited for, as those of sockets, pipes and terminals",
                 ) from None

@@ -1,8 +1,9 @@
 """Waiting for many sockets in one task: each wake-up of the loop serves all that are ready.
 
-``trio.lowlevel.wait_readable`` costs a system call and a turn of the scheduler for each read of each socket. Readers that are tasks
-share an epoll instead, which the loop watches as it watches any descriptor; what is ready is read by plain functions, in one turn.
-Where there is no epoll, each reader waits for itself.
+``trio.lowlevel.wait_readable`` costs a system call and a turn of the scheduler for each read of
+each socket. Readers that are tasks share an epoll instead, which the loop watches as it watches any
+descriptor; what is ready is read by plain functions, in one turn. Where there is no epoll, each
+reader waits for itself.
 """
 
 import select
@@ -25,7 +26,9 @@ _SLICE: Final = 0.001
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 Readable = Callable[[], bool]
-"""Reads once, without waiting. False if it is not to be called again: the reader itself has something to wait for."""
+"""Reads once, without waiting. False if it is not to be called again: the reader itself has
+something to wait for.
+"""
 
 
 class _Watch:
@@ -38,7 +41,9 @@ class _Watch:
 
 
 class Poller:
-    """Serves the readers of one server, all of which are tasks. Everything here happens on the loop."""
+    """Serves the readers of one server, all of which are tasks. Everything here happens on the
+    loop.
+    """
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -47,7 +52,8 @@ class Poller:
         self._scope: trio.CancelScope | None = None
 
     def open(self) -> None:
-        """Take the descriptor, before there are connections that would fail if there were none left.
+        """Take the descriptor, before there are connections that would fail if there were none
+        left.
 
         Raises:
             OSError: there is none.

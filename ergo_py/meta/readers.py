@@ -1,4 +1,6 @@
-"""Metas whose reader may be a thread or a task, as their user likes, and that behave the same either way."""
+"""Metas whose reader may be a thread or a task, as their user likes, and that behave the same
+either way.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
@@ -24,7 +26,9 @@ __all__ = ["EitherReader", "ReaderKind"]
 ReaderKind = Literal["thread", "task"]
 
 _WEIGHT = 4 * 1024 * 1024
-"""How many bytes, roughly, may be queued for a receiver before its readers wait, if that is fewer messages than ``backlog``."""
+"""How many bytes, roughly, may be queued for a receiver before its readers wait, if that is fewer
+messages than ``backlog``.
+"""
 
 
 class EitherReader(MetaProcess):
@@ -58,7 +62,7 @@ class EitherReader(MetaProcess):
     async def _read_in_task(self) -> None:
         raise NotImplementedError
 
-    # -- waiting for the loop ----------------------------------------------------------------------------------------
+    # -- waiting for the loop ----------------------------------------------------------------------
 
     _waits: "Parker[None] | trio.Event | None" = None
 
@@ -71,12 +75,15 @@ class EitherReader(MetaProcess):
             waits.settle(None)
 
     def _wait_in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Block until ``until()`` holds, as far as a ring tells; False if the time is over or the stop has come."""
+        """Block until ``until()`` holds, as far as a ring tells; False if the time is over or the
+        stop has come.
+        """
         end = inf if timeout is None else self._now() + timeout
         alarm: _Alarm | None = None
         try:
             while not self.stopping:
-                # Announce first and look then: whoever changes what is waited for changes first and rings then.
+                # Announce first and look then: whoever changes what is waited for changes first and
+                # rings then.
                 self._waits = parker = Parker[None]()
                 if until():
                     return True
@@ -107,7 +114,9 @@ class EitherReader(MetaProcess):
         return False
 
     def _start_on_loop(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Have an async function run beside reader and handler. What it raises ends the meta-process as a crash."""
+        """Have an async function run beside reader and handler. What it raises ends the
+        meta-process as a crash.
+        """
         meta = self._meta
 
         async def run() -> None:
@@ -118,12 +127,14 @@ class EitherReader(MetaProcess):
 
         DetachedTask().start(meta.kernel, run, f"{meta.callbacks.behaviour}: beside its reader")
 
-    # -- handing over ------------------------------------------------------------------------------------------------
+    # -- handing over ------------------------------------------------------------------------------
 
     _weight = 0
 
     def _weigh(self, size: int) -> None:
-        """Let messages of ``size`` bytes count for what they are: few large ones are as much as many small ones."""
+        """Let messages of ``size`` bytes count for what they are: few large ones are as much as
+        many small ones.
+        """
         size >>= 12
         if size != self._weight:
             self._weight = size
@@ -131,7 +142,9 @@ class EitherReader(MetaProcess):
             meta.outbox.backlog = max(4, min(meta.options.backlog, (_WEIGHT >> 12) // (size or 1)))
 
     def _post(self, to: Target, message: object) -> bool:
-        """Send from the reader's thread. What ``send`` does, without asking each time who is sending."""
+        """Send from the reader's thread. What ``send`` does, without asking each time who is
+        sending.
+        """
         meta = self._meta
         return meta.outbox.put(to, message, meta.priority)
 
@@ -141,7 +154,9 @@ class EitherReader(MetaProcess):
         meta.outbox.put_many(to, messages, meta.priority)
 
     async def _hand_over(self, to: Target, message: object) -> bool:
-        """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is behind."""
+        """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is
+        behind.
+        """
         meta = self._meta
         receiver = meta.router.resolve(to)
         if receiver is None or meta.outbox.is_behind(receiver, Lane.MAIN) or len(meta.outbox):
@@ -150,7 +165,9 @@ class EitherReader(MetaProcess):
         return meta.router.send(meta.id, to, message, meta.priority)
 
     def _hand_over_now(self, to: Target, message: object) -> bool:
-        """Send on the loop if that needs no waiting. False if the receiver is behind, or there is none: nothing was done."""
+        """Send on the loop if that needs no waiting. False if the receiver is behind, or there is
+        none: nothing was done.
+        """
         meta = self._meta
         receiver = meta.router.resolve(to)
         if receiver is None or not receiver.accepting or meta.outbox.is_behind(receiver, Lane.MAIN):
@@ -160,7 +177,9 @@ class EitherReader(MetaProcess):
         return True
 
     def _room_for(self, to: Target) -> int:
-        """How many messages ``to`` can be sent on the loop before the next look; 0 if each has to be looked at."""
+        """How many messages ``to`` can be sent on the loop before the next look; 0 if each has to
+        be looked at.
+        """
         receiver = self._meta.router.resolve(to)
         if receiver is None:
             return 0
@@ -173,7 +192,9 @@ class EitherReader(MetaProcess):
         return receiver is not None and receiver.accepting
 
     def _when_served(self, receiver: Receiver | None, then: Callable[[], None]) -> None:
-        """Have ``then`` called when ``receiver`` has dealt with everything it has been sent by now, or is gone. On the loop."""
+        """Have ``then`` called when ``receiver`` has dealt with everything it has been sent by now,
+        or is gone. On the loop.
+        """
         if receiver is None or not receiver.accepting or _is_at_rest(receiver):
             then()
         else:
@@ -201,7 +222,9 @@ class _Fence(Caller):
 
 
 class _Alarm(Caller):
-    """Rings on the loop when its time is over. The node's clock keeps it among the calls in flight, and knows virtual time."""
+    """Rings on the loop when its time is over. The node's clock keeps it among the calls in flight,
+    and knows virtual time.
+    """
 
     __slots__ = ("_meta", "_ring")
 
@@ -212,7 +235,8 @@ class _Alarm(Caller):
 
     def set(self, seconds: float) -> None:
         """Let it ring ``seconds`` from now, or up to 1/64 s later. From any thread."""
-        # The clock has a queue for each of a few lengths of time: those of many connections are to share one.
+        # The clock has a queue for each of a few lengths of time: those of many connections are to
+        # share one.
         rounded = ceil(seconds * 64) / 64
         self._meta.router.bridge.post(lambda: self._meta.kernel.clock.arm_call(self, rounded))
 

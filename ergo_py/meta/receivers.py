@@ -1,4 +1,6 @@
-"""Who gets what a server's connections say: the owner, a process, one of several in turn, or an actor made for each."""
+"""Who gets what a server's connections say: the owner, a process, one of several in turn, or an
+actor made for each.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -64,7 +66,8 @@ class Receivers:
             raise BadInputError(
                 "receiver",
                 receiver,
-                "None for the owner, a PID or name, several of them, or what makes an actor for each",
+                "None for the owner, a PID or name, several of them, or what makes an actor for "
+                "each",
             )
 
     def __str__(self) -> str:
@@ -75,7 +78,8 @@ class Receivers:
         return None if self._factory is not None else next(self._turns)
 
     def plan_actor(self) -> Plan | None:
-        """How to make the process that is to own the next connection, if each has one of its own. A function is called here.
+        """How to make the process that is to own the next connection, if each has one of its own. A
+        function is called here.
 
         Raises:
             SpawnError: the function did not return an actor.

@@ -17,7 +17,8 @@ from .receivers import check_receiver
 __all__ = ["SignalReceived", "Signals"]
 
 _REFUSED: Final = frozenset(
-    # The first two cannot be caught; the others say that the program itself is broken, and come back at once if it goes on.
+    # The first two cannot be caught; the others say that the program itself is broken, and come
+    # back at once if it goes on.
     getattr(signal, name)
     for name in ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGFPE", "SIGILL", "SIGBUS")
     if hasattr(signal, name)
@@ -28,8 +29,9 @@ _REFUSED: Final = frozenset(
 class SignalReceived:
     """A signal came; ``count`` times since it was told last.
 
-    Several that come at almost the same time may be counted as one: the operating system merges those that are pending, and Python
-    merges those that come before its handler has run, real-time signals included.
+    Several that come at almost the same time may be counted as one: the operating system merges
+    those that are pending, and Python merges those that come before its handler has run, real-time
+    signals included.
     """
 
     source: Alias
@@ -39,11 +41,13 @@ class SignalReceived:
 
 
 class Signals(MetaProcess):
-    """Takes signals away from what they would do otherwise, and tells of each. When it ends they are given back.
+    """Takes signals away from what they would do otherwise, and tells of each. When it ends they
+    are given back.
 
-    Python handles signals in the main thread only, so the node must live there; elsewhere ``spawn_meta`` says so. A signal
-    belongs to one such meta-process at a time. ``ergo_py.run`` stops the node on SIGINT, SIGTERM and SIGHUP: one that is taken
-    here does not, until it is given back.
+    Python handles signals in the main thread only, so the node must live there; elsewhere
+    ``spawn_meta`` says so. A signal belongs to one such meta-process at a time. ``ergo_py.run``
+    stops the node on SIGINT, SIGTERM and SIGHUP: one that is taken here does not, until it is given
+    back.
 
     Args:
         wanted: the signals, such as ``signal.SIGHUP``.
@@ -63,7 +67,9 @@ class Signals(MetaProcess):
                 or number not in signal.valid_signals()
                 or number in _REFUSED
             ):
-                raise BadInputError("Signals(...)", number, "signals that can be caught, such as signal.SIGHUP")
+                raise BadInputError(
+                    "Signals(...)", number, "signals that can be caught, such as signal.SIGHUP"
+                )
         self._wanted = tuple(dict.fromkeys(map(int, wanted)))
         self._receiver = check_receiver(receiver)
         self._pending: dict[int, int] = {}
@@ -121,12 +127,16 @@ class _Taken:
     def take(self, number: int) -> None:
         before = signal.getsignal(number)
         if isinstance(before, _Taken):
-            raise NotAllowedError(f"{_name(number)} belongs to {before.owner}; let that one tell whoever wants to know")
+            raise NotAllowedError(
+                f"{_name(number)} belongs to {before.owner}; let that one tell whoever wants to "
+                "know"
+            )
         try:
             signal.signal(number, self)
         except ValueError:
             raise NotAllowedError(
-                "signals can be taken in the main thread only; run this node there, or this meta-process on a node that does"
+                "signals can be taken in the main thread only; run this node there, or this "
+                "meta-process on a node that does"
             ) from None
         self._before[number] = before
 
@@ -134,7 +144,8 @@ class _Taken:
         """Give them back, but for those that somebody else has taken since then and would lose."""
         for number, before in self._before.items():
             if signal.getsignal(number) is self:
-                # None stands for a handler that was not installed from Python, and cannot be put back from here either.
+                # None stands for a handler that was not installed from Python, and cannot be put
+                # back from here either.
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._before = {}
 

@@ -30,7 +30,9 @@ class _Parser(argparse.ArgumentParser):
         """Say what is wrong, and the nearest that would be right."""
         if "invalid choice: " in message:
             given, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
-            near = difflib.get_close_matches(given.strip("'"), choices.rstrip(")").replace("'", "").split(", "), 1)
+            near = difflib.get_close_matches(
+                given.strip("'"), choices.rstrip(")").replace("'", "").split(", "), 1
+            )
             if near:
                 message += f"; did you mean {near[0]}?"
         self.print_usage(sys.stderr)
@@ -41,7 +43,9 @@ def _permissions(text: str) -> frozenset[str]:
     try:
         return read_permissions(text)
     except BadInputError:
-        raise argparse.ArgumentTypeError(f"{text!r}; write look, act, attach, or several with commas") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}; write look, act, attach, or several with commas"
+        ) from None
 
 
 def _positive(text: str) -> float:
@@ -74,8 +78,12 @@ class _Grammar:
             epilog=_EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.parser.add_argument("--version", action="version", version=f"ergo_py {metadata.version('ergo_py')}")
-        self._commands = self.parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        self.parser.add_argument(
+            "--version", action="version", version=f"ergo_py {metadata.version('ergo_py')}"
+        )
+        self._commands = self.parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True
+        )
 
     def command(self, name: str, help: str) -> argparse.ArgumentParser:
         return self._commands.add_parser(
@@ -96,7 +104,10 @@ class _Grammar:
             help="module:app, file.py or file.py:app; without an app it is `main` or `app`",
         )
         command.add_argument(
-            "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="for the program's sys.argv"
+            "arguments",
+            metavar="ARGUMENT",
+            nargs=argparse.REMAINDER,
+            help="for the program's sys.argv",
         )
         command.add_argument("--name", help="the name of the node")
         command.add_argument("--log-level", choices=[*LEVELS], default="warning")
@@ -109,14 +120,19 @@ class _Grammar:
             help="offer a control socket that permits look, act, attach, or several of them with commas",
         )
 
-    def at_node(self, name: str, help: str, *, who: str | None = None, json: bool = True) -> argparse.ArgumentParser:
+    def at_node(
+        self, name: str, help: str, *, who: str | None = None, json: bool = True
+    ) -> argparse.ArgumentParser:
         """A command about a running node, or about somebody on it."""
         command = self.command(name, help)
         command.add_argument("node", metavar="NODE", nargs=None if who == "needed" else "?")
         if who is not None:
             command.add_argument("who", metavar="WHO", nargs=None if who == "needed" else "?")
         command.add_argument(
-            "--pid", type=int, metavar="PROGRAM", help="the number of the program, if names are not enough"
+            "--pid",
+            type=int,
+            metavar="PROGRAM",
+            help="the number of the program, if names are not enough",
         )
         if json:
             _for_programs(command)
@@ -125,15 +141,25 @@ class _Grammar:
     def act(self, name: str, help: str) -> argparse.ArgumentParser:
         """A command that changes something, and so asks first."""
         command = self.at_node(name, help, who="needed")
-        command.add_argument("-y", "--yes", action="store_true", help="do not ask whether it is meant")
+        command.add_argument(
+            "-y", "--yes", action="store_true", help="do not ask whether it is meant"
+        )
         return command
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The grammar of the command line."""
     grammar = _Grammar()
-    grammar.program("run", "run a program: a behaviour class, or an async function that takes the node", is_needed=True)
-    grammar.program("shell", "open a prompt with a node of its own, and perhaps a program on it", is_needed=False)
+    grammar.program(
+        "run",
+        "run a program: a behaviour class, or an async function that takes the node",
+        is_needed=True,
+    )
+    grammar.program(
+        "shell",
+        "open a prompt with a node of its own, and perhaps a program on it",
+        is_needed=False,
+    )
     _for_programs(grammar.command("nodes", "list the nodes that offer a control socket"))
     _add_looks_at_all(grammar)
     _add_looks_at_one(grammar)
@@ -146,12 +172,18 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_looks_at_all(grammar: _Grammar) -> None:
     command = grammar.at_node("ps", "list processes and meta-processes")
     command.add_argument("--sort", choices=SORTS, default="id")
-    command.add_argument("--find", default="", metavar="TEXT", help="only those with this in their name or behaviour")
+    command.add_argument(
+        "--find", default="", metavar="TEXT", help="only those with this in their name or behaviour"
+    )
     command.add_argument("--limit", type=_count, default=1000)
-    command.add_argument("--threads", action="store_true", help="only reader threads, with what each is doing")
+    command.add_argument(
+        "--threads", action="store_true", help="only reader threads, with what each is doing"
+    )
     command = grammar.at_node("tree", "show who belongs to whom")
     command.add_argument("--depth", type=_count, metavar="N", help="show so many levels")
-    command.add_argument("--all", action="store_true", help="also what is like ten others beside it, and has no name")
+    command.add_argument(
+        "--all", action="store_true", help="also what is like ten others beside it, and has no name"
+    )
     command = grammar.at_node("dead-letters", "list the last messages that had nowhere to go")
     command.add_argument("--count", type=_count, default=20)
     command = grammar.at_node("crashes", "say why the last processes died")
@@ -161,22 +193,37 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
 
 def _add_looks_at_one(grammar: _Grammar) -> None:
     grammar.at_node("info", "show what is known of a node, or of one process", who="optional")
-    command = grammar.at_node("inspect", "have a process or meta-process tell about itself", who="needed")
-    # With a default, since Python otherwise says of an argument that may be left out that it is required.
-    command.add_argument("items", metavar="ITEM", nargs="*", default=[], help="for its handle_inspect")
+    command = grammar.at_node(
+        "inspect", "have a process or meta-process tell about itself", who="needed"
+    )
+    # With a default, since Python otherwise says of an argument that may be left out that it is
+    # required.
+    command.add_argument(
+        "items", metavar="ITEM", nargs="*", default=[], help="for its handle_inspect"
+    )
     command.add_argument("--timeout", type=_positive, default=5.0)
     grammar.at_node("state", "show the attributes of a process", who="needed")
     command = grammar.at_node("peek", "show what waits in a mailbox", who="needed")
-    command.add_argument("--contents", action="store_true", help="the messages, not only their types")
+    command.add_argument(
+        "--contents", action="store_true", help="the messages, not only their types"
+    )
     command.add_argument("--limit", type=_count, default=20)
 
 
 def _add_watches(grammar: _Grammar) -> None:
-    command = grammar.at_node("statistics", "watch a process for a while, and add up what it does", who="needed")
+    command = grammar.at_node(
+        "statistics", "watch a process for a while, and add up what it does", who="needed"
+    )
     command.add_argument("--seconds", type=_positive, default=1.0)
-    command = grammar.at_node("trace", "show what a process gets and sends, as it happens", who="needed")
-    command.add_argument("--contents", action="store_true", help="the messages, not only their types")
-    command.add_argument("--type", action="append", default=[], metavar="NAME", help="only messages of this type")
+    command = grammar.at_node(
+        "trace", "show what a process gets and sends, as it happens", who="needed"
+    )
+    command.add_argument(
+        "--contents", action="store_true", help="the messages, not only their types"
+    )
+    command.add_argument(
+        "--type", action="append", default=[], metavar="NAME", help="only messages of this type"
+    )
     command.add_argument(
         "--only",
         action="append",
@@ -194,7 +241,9 @@ def _add_watches(grammar: _Grammar) -> None:
 
 def _add_acts(grammar: _Grammar) -> None:
     command = grammar.act("send", "send a message")
-    command.add_argument("message", metavar="MESSAGE", help="as JSON; what is no JSON is sent as text")
+    command.add_argument(
+        "message", metavar="MESSAGE", help="as JSON; what is no JSON is sent as text"
+    )
     command.add_argument("--priority", choices=("normal", "high", "max"), default="normal")
     command = grammar.act("exit", "ask a process to end")
     command.add_argument("--reason", default="", help="the reason it is given, instead of shutdown")

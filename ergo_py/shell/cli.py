@@ -22,14 +22,20 @@ __all__ = ["main"]
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    return {"log_level": options.log_level, "log_output": options.log_output, "control": options.control}
+    return {
+        "log_level": options.log_level,
+        "log_output": options.log_output,
+        "control": options.control,
+    }
 
 
 def _run(options: argparse.Namespace) -> Status:
     program = load(options.target, options.arguments, needs_app=True)
     try:
         result = run_program(
-            program.app, name=program.name if options.name is None else options.name, **_settings(options)
+            program.app,
+            name=program.name if options.name is None else options.name,
+            **_settings(options),
         )
     except ControlSocketError:
         raise
@@ -50,7 +56,9 @@ def _run(options: argparse.Namespace) -> Status:
 
 
 def _shell(options: argparse.Namespace) -> Status:
-    program = None if options.target is None else load(options.target, options.arguments, needs_app=False)
+    program = (
+        None if options.target is None else load(options.target, options.arguments, needs_app=False)
+    )
     name = options.name
     if name is None:
         name = "shell@localhost" if program is None else program.name
@@ -61,7 +69,9 @@ def _shell(options: argparse.Namespace) -> Status:
     local = None
     try:
         local = Local(node, program)
-        Prompt(local, f"{name} is up; `node` is the node, `ps()` and `tree()` show it, Ctrl-D stops it").run()
+        Prompt(
+            local, f"{name} is up; `node` is the node, `ps()` and `tree()` show it, Ctrl-D stops it"
+        ).run()
     except ErgoError as error:
         traceback.print_exception(error)
         return Status.FAILED
@@ -96,7 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"ergo: {error}")
         return Status.FAILED
     except BrokenPipeError:
-        # Whoever read the output has seen enough, such as `head`. Python must not complain when it flushes at exit.
+        # Whoever read the output has seen enough, such as `head`. Python must not complain when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return Status.INTERRUPTED

@@ -46,9 +46,14 @@ class Link:
         if "error" in hello:
             raise self._refused(hello["error"])
         if hello.get("ergo") != VERSION:
-            raise ControlError("version", f"{self.path} speaks version {hello.get('ergo')}, and this program {VERSION}")
+            raise ControlError(
+                "version",
+                f"{self.path} speaks version {hello.get('ergo')}, and this program {VERSION}",
+            )
         match hello:
-            case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(isinstance(one, str) for one in may):
+            case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(
+                isinstance(one, str) for one in may
+            ):
                 self.node, self.os_pid, self.may = node, os_pid, may
             case _:
                 raise self._not_understood()
@@ -75,7 +80,12 @@ class Link:
         self.close()
 
     def ask(
-        self, do: str, *, patience: float | None = 30.0, out: Callable[[str], object] | None = None, **arguments: object
+        self,
+        do: str,
+        *,
+        patience: float | None = 30.0,
+        out: Callable[[str], object] | None = None,
+        **arguments: object,
     ) -> Any:
         """Ask, and wait for the answer; ``out`` gets what is to be shown before.
 
@@ -182,7 +192,10 @@ def find_nodes() -> list[Found]:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # no program can have a number as large as the file's name says
+    except (
+        ProcessLookupError,
+        OverflowError,
+    ):  # no program can have a number as large as the file's name says
         return False
     except OSError:
         return True
@@ -190,7 +203,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def choose(name: str | None, os_pid: int | None) -> Link:
-    """Connect to the node that is meant: by its name, by the part before the @, or because it is the only one.
+    """Connect to the node that is meant: by its name, by the part before the @, or because it is
+    the only one.
 
     Raises:
         Leave: there is none, or there are several.
@@ -199,7 +213,8 @@ def choose(name: str | None, os_pid: int | None) -> Link:
     meant = [
         one
         for one in everybody
-        if (name is None or name in (one.name, one.name.partition("@")[0])) and (os_pid is None or one.os_pid == os_pid)
+        if (name is None or name in (one.name, one.name.partition("@")[0]))
+        and (os_pid is None or one.os_pid == os_pid)
     ]
     if len(meant) == 1:
         link = Link(meant[0].path)
@@ -217,7 +232,12 @@ def choose(name: str | None, os_pid: int | None) -> Link:
         raise Leave(Status.NO_NODE, f"several nodes are meant; say which:\n{told}")
     if everybody:
         asked = " and ".join(
-            word for word in (f"the name {name!r}" if name else "", f"the program {os_pid}" if os_pid else "") if word
+            word
+            for word in (
+                f"the name {name!r}" if name else "",
+                f"the program {os_pid}" if os_pid else "",
+            )
+            if word
         )
         told = "\n".join(f"  {one.name}  (program {one.os_pid})" for one in everybody)
         raise Leave(Status.NO_NODE, f"no node with {asked}; there are:\n{told}")

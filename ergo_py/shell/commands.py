@@ -20,7 +20,8 @@ __all__ = ["COMMANDS", "nodes"]
 
 Options = argparse.Namespace
 _ALIKE: Final = 10
-"""How many children without a name `tree` shows of each behaviour, unless it is told to show all."""
+"""How many children without a name `tree` shows of each behaviour, unless it is told to show all.
+"""
 
 
 def say_table(table: Table) -> None:
@@ -34,7 +35,13 @@ def nodes(options: Options) -> None:
     if options.json:
         say_json(
             [
-                {"name": one.name, "pid": one.os_pid, "path": str(one.path), "may": [*one.may], "problem": one.problem}
+                {
+                    "name": one.name,
+                    "pid": one.os_pid,
+                    "path": str(one.path),
+                    "may": [*one.may],
+                    "problem": one.problem,
+                }
                 for one in found
             ]
         )
@@ -48,7 +55,12 @@ def nodes(options: Options) -> None:
 
 def ps(link: Link, options: Options) -> None:
     """All processes and meta-processes."""
-    asked = {"sort": options.sort, "limit": options.limit, "threads": options.threads, "find": options.find}
+    asked = {
+        "sort": options.sort,
+        "limit": options.limit,
+        "threads": options.threads,
+        "find": options.find,
+    }
     said = link.ask("ps", **asked)
     if options.json:
         say_json(said)
@@ -83,11 +95,15 @@ def info(link: Link, options: Options) -> None:
         elif key == "history":
             shown["history"] = " → ".join(state for state, _ in value)
         elif key == "last_blocked" and value:
-            shown["last blocked"] = blocked_text(value).removeprefix("THE LOOP IS BLOCKED ").removeprefix("THE LOOP ")
+            shown["last blocked"] = (
+                blocked_text(value).removeprefix("THE LOOP IS BLOCKED ").removeprefix("THE LOOP ")
+            )
         elif key in ("uptime", "running_time"):
             shown[key.replace("_", " ")] = duration(value)
         elif isinstance(value, dict):
-            shown[key.replace("_", " ")] = ", ".join(f"{name} {one}" for name, one in value.items()) or "-"
+            shown[key.replace("_", " ")] = (
+                ", ".join(f"{name} {one}" for name, one in value.items()) or "-"
+            )
         elif isinstance(value, list):
             shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
         elif value is not None:
@@ -100,7 +116,11 @@ def info(link: Link, options: Options) -> None:
 def inspect(link: Link, options: Options) -> None:
     """What a process tells about itself."""
     said = link.ask(
-        "inspect", patience=options.timeout + 5, to=options.who, items=options.items, timeout=options.timeout
+        "inspect",
+        patience=options.timeout + 5,
+        to=options.who,
+        items=options.items,
+        timeout=options.timeout,
     )
     _say_pairs(said, options, "it tells nothing: it has no handle_inspect")
 
@@ -126,7 +146,12 @@ def peek(link: Link, options: Options) -> None:
         say("nothing waits")
     else:
         rows = [
-            (one["lane"], one["callback"], one["sender"], one["message" if options.contents else "message_type"] or "-")
+            (
+                one["lane"],
+                one["callback"],
+                one["sender"],
+                one["message" if options.contents else "message_type"] or "-",
+            )
             for one in said
         ]
         say_table(table("LANE CALLBACK FROM MESSAGE", rows))
@@ -134,12 +159,15 @@ def peek(link: Link, options: Options) -> None:
 
 def statistics(link: Link, options: Options) -> None:
     """What a process does for a while."""
-    said = link.ask("statistics", patience=options.seconds + 15, to=options.who, seconds=options.seconds)
+    said = link.ask(
+        "statistics", patience=options.seconds + 15, to=options.who, seconds=options.seconds
+    )
     if options.json:
         say_json(said)
         return
     say(
-        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} sent"
+        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} "
+        "sent"
         + (f", busy {said['busy']:.0%}" if said["busy"] is not None else "")
         + (", and then it ended" if said["ended"] else "")
     )
@@ -155,7 +183,13 @@ def statistics(link: Link, options: Options) -> None:
         for row in said["callbacks"]
     ]
     if rows:
-        say_table(table("CALLBACK MESSAGE COUNT TIME LONGEST ERRORS", rows, right="COUNT TIME LONGEST ERRORS"))
+        say_table(
+            table(
+                "CALLBACK MESSAGE COUNT TIME LONGEST ERRORS",
+                rows,
+                right="COUNT TIME LONGEST ERRORS",
+            )
+        )
 
 
 def trace(link: Link, options: Options) -> None:
@@ -189,9 +223,15 @@ def dead_letters(link: Link, options: Options) -> None:
     if not said["counts"]:
         say("no dead letters")
         return
-    rows = [(clock(one["at"]), one["sender"], one["target"], one["message_type"], one["why"]) for one in said["last"]]
+    rows = [
+        (clock(one["at"]), one["sender"], one["target"], one["message_type"], one["why"])
+        for one in said["last"]
+    ]
     say_table(table("AT FROM TO MESSAGE WHY", rows))
-    say(f"{sum(said['counts'].values())} in all: " + ", ".join(f"{n} {why}" for why, n in said["counts"].items()))
+    say(
+        f"{sum(said['counts'].values())} in all: "
+        + ", ".join(f"{n} {why}" for why, n in said["counts"].items())
+    )
 
 
 def crashes(link: Link, options: Options) -> None:
@@ -221,13 +261,14 @@ def attach(link: Link, options: Options) -> None:
             "or run it with `ergo run --control look,attach`",
         )
     banner = (
-        f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` show it, "
+        f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` "
+        "show it, "
         "Ctrl-D leaves it as it is"
     )
     Prompt(Attached(link), banner).run()
 
 
-# -- acting ----------------------------------------------------------------------------------------------------------------
+# -- acting ----------------------------------------------------------------------------------------
 
 
 def _confirm(link: Link, options: Options, what: str) -> None:
@@ -237,9 +278,16 @@ def _confirm(link: Link, options: Options, what: str) -> None:
     if "look" in link.may:
         found = link.ask("info", to=options.who)
         number = found["pid"] if found["kind"] == "process" else found["alias"]
-        who = " ".join(str(word) for word in (found.get("name"), found["behaviour"], number) if word is not None)
+        who = " ".join(
+            str(word)
+            for word in (found.get("name"), found["behaviour"], number)
+            if word is not None
+        )
     if not sys.stdin.isatty():
-        raise Leave(Status.NOT_CONFIRMED, f"{what} {who} on {link.node}? there is no terminal to ask at: say --yes")
+        raise Leave(
+            Status.NOT_CONFIRMED,
+            f"{what} {who} on {link.node}? there is no terminal to ask at: say --yes",
+        )
     sys.stdout.write(printable(f"{what} {who} on {link.node}? [y/N] "))
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -258,7 +306,9 @@ def _act(
         elif all(said.values()):
             say(done)
         else:
-            say(f"not {done}: see `ergo dead-letters`" if do == "send" else f"it was {done} already")
+            say(
+                f"not {done}: see `ergo dead-letters`" if do == "send" else f"it was {done} already"
+            )
 
     return command
 
@@ -306,7 +356,9 @@ def _with_link(command: Callable[[Link, Options], None]) -> Callable[[Options], 
             try:
                 command(link, options)
             except ControlError as error:
-                raise Leave(Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()) from None
+                raise Leave(
+                    Status.of(error.code), f"{error.text}\n{stack_text(error)}".rstrip()
+                ) from None
             except TimeoutError:
                 raise Leave(Status.NO_ANSWER, f"{link.node} does not answer") from None
             except ConnectionError as error:

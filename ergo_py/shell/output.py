@@ -1,4 +1,6 @@
-"""What ``ergo`` writes: nothing that moves the cursor of a terminal, and only letters that its encoding has."""
+"""What ``ergo`` writes: nothing that moves the cursor of a terminal, and only letters that its
+encoding has.
+"""
 
 import codecs
 import io
@@ -11,7 +13,9 @@ from .._core.vocabulary.text import printable_lines
 __all__ = ["complain", "escape_json", "prepare", "say", "say_json", "show"]
 
 _STAND_INS: Final = dict(zip("…→↓·µ×├└│─", "~>v.ux|`|-", strict=True))
-"""One letter for each that the tables and trees are drawn with, so that columns stay where they are."""
+"""One letter for each that the tables and trees are drawn with, so that columns stay where they
+are.
+"""
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
@@ -19,7 +23,9 @@ def _stand_in(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
-    told = "".join(_STAND_INS.get(one) or one.encode("ascii", "backslashreplace").decode() for one in missing)
+    told = "".join(
+        _STAND_INS.get(one) or one.encode("ascii", "backslashreplace").decode() for one in missing
+    )
     return told, error.end
 
 
@@ -27,7 +33,9 @@ codecs.register_error("ergo_stand_in", _stand_in)
 
 
 def prepare() -> None:
-    """Have every letter written somehow, also in a locale that knows only ASCII, instead of ending with an error."""
+    """Have every letter written somehow, also in a locale that knows only ASCII, instead of ending
+    with an error.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="ergo_stand_in")
@@ -54,11 +62,15 @@ def complain(text: str) -> None:
 
 
 def escape_json(text: str) -> str:
-    """The same JSON, without what a terminal may take for a command, and in letters that the encoding of the output has."""
+    """The same JSON, without what a terminal may take for a command, and in letters that the
+    encoding of the output has.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     if text.isascii() or _is_plain(text, encoding):
         return text
-    return "".join(one if one == "\n" or _is_plain(one, encoding) else json.dumps(one)[1:-1] for one in text)
+    return "".join(
+        one if one == "\n" or _is_plain(one, encoding) else json.dumps(one)[1:-1] for one in text
+    )
 
 
 def _is_plain(text: str, encoding: str) -> bool:

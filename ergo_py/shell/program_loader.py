@@ -1,4 +1,6 @@
-"""Finding the program that somebody names: ``module:app``, ``path/to/file.py`` or ``path/to/file.py:app``."""
+"""Finding the program that somebody names: ``module:app``, ``path/to/file.py`` or
+``path/to/file.py:app``.
+"""
 
 import importlib
 import importlib.util
@@ -25,7 +27,9 @@ class Program:
 
     module: ModuleType
     app: Any
-    """A behaviour class, or an async function that takes the node; None if the module has none and none was named."""
+    """A behaviour class, or an async function that takes the node; None if the module has none and
+    none was named.
+    """
     name: str
     """What to call its node if nobody says."""
 
@@ -44,15 +48,23 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
             module = _import_module(where, arguments)
     app = _app(module, attribute, where)
     if app is None and needs_app:
-        raise Leave(Status.USAGE, f"{where} has neither `main` nor `app`; name {_WANTED}, such as {where}:start")
-    stem = Path(where).stem if where.endswith(".py") else where.removesuffix(".__main__").rpartition(".")[2]
+        raise Leave(
+            Status.USAGE,
+            f"{where} has neither `main` nor `app`; name {_WANTED}, such as {where}:start",
+        )
+    stem = (
+        Path(where).stem
+        if where.endswith(".py")
+        else where.removesuffix(".__main__").rpartition(".")[2]
+    )
     return Program(module, app, f"{stem}@localhost")
 
 
 def _import_file(path: Path, arguments: list[str]) -> ModuleType:
     if not path.is_file():
         raise Leave(Status.USAGE, f"there is no file {path}")
-    # As python does for a file, and as it does for -m: a file may import its neighbours, or modules of where one stands.
+    # As python does for a file, and as it does for -m: a file may import its neighbours, or modules
+    # of where one stands.
     sys.path[:0] = [str(path.parent.resolve()), str(Path.cwd())]
     sys.argv = [str(path), *arguments]
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -69,14 +81,19 @@ def _import_file(path: Path, arguments: list[str]) -> ModuleType:
 
 def _import_module(name: str, arguments: list[str]) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise Leave(Status.USAGE, f"{name!r} is no module; write module:app, or a path such as ./program.py")
+        raise Leave(
+            Status.USAGE, f"{name!r} is no module; write module:app, or a path such as ./program.py"
+        )
     sys.path.insert(0, str(Path.cwd()))
     sys.argv = [name, *arguments]
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise Leave(Status.USAGE, f"there is no module {error.name!r} here, nor among the installed ones") from None
+            raise Leave(
+                Status.USAGE,
+                f"there is no module {error.name!r} here, nor among the installed ones",
+            ) from None
         raise _failed(name, error) from None
     except Exception as error:
         raise _failed(name, error) from None
@@ -85,7 +102,8 @@ def _import_module(name: str, arguments: list[str]) -> ModuleType:
 def _failed(what: str, error: Exception) -> Leave:
     trace = error.__traceback__
     while trace is not None and (
-        trace.tb_frame.f_code.co_filename == __file__ or "importlib" in trace.tb_frame.f_code.co_filename
+        trace.tb_frame.f_code.co_filename == __file__
+        or "importlib" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
     told = "".join(traceback.format_exception(type(error), error, trace))
@@ -98,7 +116,11 @@ def _app(module: ModuleType, attribute: str, where: str) -> Any:
     for name in names:
         app = getattr(module, name, missing)
         inner = f"{module.__name__}.__main__"
-        if app is missing and hasattr(module, "__path__") and importlib.util.find_spec(inner) is not None:
+        if (
+            app is missing
+            and hasattr(module, "__path__")
+            and importlib.util.find_spec(inner) is not None
+        ):
             # A package that runs with `python -m package` has its main function there.
             app = getattr(importlib.import_module(inner), name, missing)
         if app is missing:
@@ -112,7 +134,9 @@ def _app(module: ModuleType, attribute: str, where: str) -> Any:
             raise Leave(Status.USAGE, f"{where}:{name} is {_kind(app)}; it must be {_WANTED}")
     if attribute:
         there = [
-            name for name, value in vars(module).items() if inspect.iscoroutinefunction(value) or _is_app(value, module)
+            name
+            for name, value in vars(module).items()
+            if inspect.iscoroutinefunction(value) or _is_app(value, module)
         ]
         told = f"; it has {', '.join(there)}" if there else ""
         raise Leave(Status.USAGE, f"{where} has no {attribute!r}{told}")
@@ -120,7 +144,11 @@ def _app(module: ModuleType, attribute: str, where: str) -> Any:
 
 
 def _is_app(value: object, module: ModuleType) -> bool:
-    return isinstance(value, type) and issubclass(value, Behaviour) and value.__module__ == module.__name__
+    return (
+        isinstance(value, type)
+        and issubclass(value, Behaviour)
+        and value.__module__ == module.__name__
+    )
 
 
 def _check_takes_node(function: Any, name: str) -> None:
@@ -129,7 +157,8 @@ def _check_takes_node(function: Any, name: str) -> None:
     except TypeError:
         raise Leave(
             Status.USAGE,
-            f"{name}{inspect.signature(function)} must take one argument, the node: `async def main(node)`; "
+            f"{name}{inspect.signature(function)} must take one argument, the node: `async def "
+            "main(node)`; "
             "the node is opened, and its signals are handled, by whoever runs it",
         ) from None
 

@@ -25,7 +25,9 @@ from .program_loader import Program
 
 try:
     import readline
-except ImportError:  # not every build of Python has it: then there is neither history nor completion
+except (
+    ImportError
+):  # not every build of Python has it: then there is neither history nor completion
     readline = None  # type: ignore[assignment]
 
 
@@ -49,14 +51,20 @@ class Evaluator(Protocol):
 
 
 class Local:
-    """A node of the prompt's own. Its loop runs in a thread, so that the node goes on while somebody thinks."""
+    """A node of the prompt's own. Its loop runs in a thread, so that the node goes on while
+    somebody thinks.
+    """
 
     def __init__(self, node: OwnedNode, program: Program | None) -> None:
         self._node = node
         self._program = program
         self._main = trio.CancelScope()
         self._over: trio.Event | None = None
-        module = {} if program is None else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
+        module = (
+            {}
+            if program is None
+            else {k: v for k, v in vars(program.module).items() if not k.startswith("__")}
+        )
         self._session = Session(node._node, _write, {**module, "node": node._node})
         if program is not None and program.app is not None:
             node.run_async(self._start)

@@ -1,4 +1,6 @@
-"""What ``rich`` makes of a terminal. Imported only if it is there, and only when something is to be shown at a terminal."""
+"""What ``rich`` makes of a terminal. Imported only if it is there, and only when something is to be
+shown at a terminal.
+"""
 
 import io
 from collections.abc import Callable, Mapping
@@ -16,9 +18,17 @@ from .screens import Screen
 
 __all__ = ["RichScreen"]
 
-_STRETCHES: Final = frozenset({"NAME", "BEHAVIOUR", "DOING", "MESSAGE", "WHY", "CALLBACK", "FROM", "TO", "NODE"})
+_STRETCHES: Final = frozenset(
+    {"NAME", "BEHAVIOUR", "DOING", "MESSAGE", "WHY", "CALLBACK", "FROM", "TO", "NODE"}
+)
 """The columns that give way in a narrow terminal; numbers are shown whole."""
-_STATES: Final = {"running": "green", "sleep": "dim", "suspended": "yellow", "stopping": "red", "init": "cyan"}
+_STATES: Final = {
+    "running": "green",
+    "sleep": "dim",
+    "suspended": "yellow",
+    "stopping": "red",
+    "init": "cyan",
+}
 
 
 def _is_more_than_nothing(cell: str) -> bool:
@@ -51,17 +61,26 @@ class RichScreen(Screen):
 
     def _table(self, table: Table, head_style: str, *, is_wide: bool) -> str:
         table = narrowed(table, self.width)
-        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=head_style, expand=is_wide)
+        grid = Grid(
+            box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=head_style, expand=is_wide
+        )
         for head, shown in zip(table.heads, table.shown_heads(), strict=True):
             grid.add_column(
-                Text(shown, style="bold" if head == table.sorted_by else "", no_wrap=True, overflow="ellipsis"),
+                Text(
+                    shown,
+                    style="bold" if head == table.sorted_by else "",
+                    no_wrap=True,
+                    overflow="ellipsis",
+                ),
                 justify="right" if head in table.right else "left",
                 no_wrap=head not in _STRETCHES,
                 overflow="ellipsis",
                 ratio=1 if is_wide and head == table.heads[-1] else None,
             )
         for row in table.rows:
-            grid.add_row(*(self._cell(head, cell) for head, cell in zip(table.heads, row, strict=True)))
+            grid.add_row(
+                *(self._cell(head, cell) for head, cell in zip(table.heads, row, strict=True))
+            )
         lines = self._render(grid).splitlines()
         if table.below:
             told = [lines[0]]
@@ -91,10 +110,17 @@ class RichScreen(Screen):
     def crash(self, one: Crash) -> str:
         """Why one died."""
         head = Text.assemble((one.who, "bold"), ": ", (one.reason, "bold red"))
-        told = [self._render(head, soft_wrap=True), *(self._line(f"    {line}", "dim") for line in one.facts)]
+        told = [
+            self._render(head, soft_wrap=True),
+            *(self._line(f"    {line}", "dim") for line in one.facts),
+        ]
         if one.traceback:
             code = Syntax(
-                "\n".join(one.traceback), "pytb", theme="ansi_dark", background_color="default", word_wrap=True
+                "\n".join(one.traceback),
+                "pytb",
+                theme="ansi_dark",
+                background_color="default",
+                word_wrap=True,
             )
             told.append(self._render(Padding(code, (0, 0, 0, 4))))
         return "\n".join(told)
@@ -114,13 +140,24 @@ class RichScreen(Screen):
     def _cell(self, head: str, cell: str) -> Text:
         style = _STYLES.get(head)
         # Never markup: what stands in a cell comes from anybody.
-        return Text(cell, style="" if style is None else style(cell), no_wrap=True, overflow="ellipsis")
+        return Text(
+            cell, style="" if style is None else style(cell), no_wrap=True, overflow="ellipsis"
+        )
 
     def _line(self, text: str, style: str) -> str:
         return self._render(Text(text, style=style), no_wrap=True)
 
-    def _render(self, what: RenderableType, *, no_wrap: bool | None = None, soft_wrap: bool = False) -> str:
-        console = Console(file=io.StringIO(), force_terminal=True, width=self.width, highlight=False, markup=False)
+    def _render(
+        self, what: RenderableType, *, no_wrap: bool | None = None, soft_wrap: bool = False
+    ) -> str:
+        console = Console(
+            file=io.StringIO(), force_terminal=True, width=self.width, highlight=False, markup=False
+        )
         with console.capture() as taken:
-            console.print(what, no_wrap=no_wrap, soft_wrap=soft_wrap, overflow=None if soft_wrap else "ellipsis")
+            console.print(
+                what,
+                no_wrap=no_wrap,
+                soft_wrap=soft_wrap,
+                overflow=None if soft_wrap else "ellipsis",
+            )
         return "\n".join(line.rstrip() for line in taken.get().rstrip("\n").split("\n"))

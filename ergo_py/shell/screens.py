@@ -1,6 +1,8 @@
-"""How the commands look: one place decides whether that is plain text, or what the library ``rich`` makes of a terminal.
+"""How the commands look: one place decides whether that is plain text, or what the library ``rich``
+makes of a terminal.
 
-What is shown is the same either way; ``control.rendering`` says what a table or a crash has to tell.
+What is shown is the same either way; ``control.rendering`` says what a table or a crash has to
+tell.
 """
 
 import os
@@ -14,7 +16,9 @@ __all__ = ["Screen", "choose_screen"]
 
 
 class Screen:
-    """Plain text, for pipes, for terminals that know nothing else, and where ``rich`` is not installed."""
+    """Plain text, for pipes, for terminals that know nothing else, and where ``rich`` is not
+    installed.
+    """
 
     def __init__(self, width: int = 0, *, is_styled: bool = False) -> None:
         self.width = width

@@ -24,7 +24,9 @@ _HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, t time, i 
 
 
 def top(link: Link, sort: str, interval: float, count: int | None) -> None:
-    """Show frames until somebody presses q, or ``count`` times. Without a terminal the frames follow one another."""
+    """Show frames until somebody presses q, or ``count`` times. Without a terminal the frames
+    follow one another.
+    """
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not on_terminal:
         _plain(link, sort, interval, count if count is not None else 1)
@@ -35,7 +37,11 @@ def top(link: Link, sort: str, interval: float, count: int | None) -> None:
             # Not by way of COLUMNS and LINES, which say what the size was when somebody set them.
             size = os.get_terminal_size(sys.stdout.fileno())
             text = frame(link, sort, choose_screen(size.columns), size.lines)
-            sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text[:-1]) + f"{text[-1]}\x1b[K\x1b[J")
+            sys.stdout.write(
+                "\x1b[H"
+                + "".join(f"{line}\x1b[K\n" for line in text[:-1])
+                + f"{text[-1]}\x1b[K\x1b[J"
+            )
             sys.stdout.flush()
             shown += 1
             pressed = keys.wait(interval)
@@ -60,7 +66,8 @@ def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
     told = [
         screen.title(
             printable(
-                f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} messages waiting, "
+                f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} "
+                "messages waiting, "
                 f"{said['rate']:.0f} handled a second"
             )
         )
@@ -106,7 +113,9 @@ class _Keys:
 
 @contextmanager
 def _whole_screen() -> Iterator[_Keys]:
-    """Take the screen, the keys and the news of a new size; and give all of them back, whatever happens."""
+    """Take the screen, the keys and the news of a new size; and give all of them back, whatever
+    happens.
+    """
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     before = termios.tcgetattr(sys.stdin)

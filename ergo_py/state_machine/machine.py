@@ -12,7 +12,13 @@ from .._core.processes.message_loop import callback
 from .._core.tables.pending_calls import Caller
 from .._core.tables.timers import Timer
 from .._core.vocabulary.envelopes import EVENT, MESSAGE, Priority
-from .._core.vocabulary.errors import BadInputError, BehaviourError, CallbackError, NotAllowedError, Reject
+from .._core.vocabulary.errors import (
+    BadInputError,
+    BehaviourError,
+    CallbackError,
+    NotAllowedError,
+    Reject,
+)
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.messages import NO_REPLY, Why
 from .._core.vocabulary.options import check_name, check_number
@@ -35,7 +41,9 @@ __all__ = ["StateMachine"]
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What a timer brings. One that was cancelled after it fired is known by not being the machine's any more."""
+    """What a timer brings. One that was cancelled after it fired is known by not being the
+    machine's any more.
+    """
 
     timeout: Timeout
     at: float
@@ -48,10 +56,12 @@ StateGiven = str | StateMethod | type[MachineState[Any]]
 
 
 class StateMachine(Actor):
-    """An actor that is in one state at a time. What it is sent and asked goes to the state it is in.
+    """An actor that is in one state at a time. What it is sent and asked goes to the state it is
+    in.
 
-    States are methods marked with ``@state``, or classes in ``states``. The machine starts in the first one, unless ``first_state``
-    says another. ``init`` is taken; what would be done there can be done in ``first_state``.
+    States are methods marked with ``@state``, or classes in ``states``. The machine starts in the
+    first one, unless ``first_state`` says another. ``init`` is taken; what would be done there can
+    be done in ``first_state``.
     """
 
     states: ClassVar[tuple[type[MachineState[Any]], ...]] = ()
@@ -71,20 +81,28 @@ class StateMachine(Actor):
                 raise BehaviourError(
                     f"{cls.__qualname__}.{name}",
                     cls.__dict__[name],
-                    "`first_state` for what is to be done at the start, and a method with @state for each state",
+                    "`first_state` for what is to be done at the start, and a method with @state "
+                    "for each state",
                 )
         cls._table = read_states(cls, cls.states, partial(hasattr, StateMachine))
-        # A plain machine is a plain actor: it may be answered on the spot, and run where plain callbacks run.
+        # A plain machine is a plain actor: it may be answered on the spot, and run where plain
+        # callbacks run.
         waits = any(map(is_async, cls._table.values()))
         machine = cast(Any, cls)
         machine.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
         machine.handle_call = StateMachine.handle_call if waits else _handle_call_at_once
-        machine.init = StateMachine.init if waits or inspect.iscoroutinefunction(cls.first_state) else _init_at_once
+        machine.init = (
+            StateMachine.init
+            if waits or inspect.iscoroutinefunction(cls.first_state)
+            else _init_at_once
+        )
 
-    # -- for users ---------------------------------------------------------------------------------------------------
+    # -- for users ---------------------------------------------------------------------------------
 
     def first_state(self) -> StateGiven | Awaitable[StateGiven]:
-        """Say where to start. Called once, before ``spawn`` returns; may be ``async``, and prepare what ``init`` would."""
+        """Say where to start. Called once, before ``spawn`` returns; may be ``async``, and prepare
+        what ``init`` would.
+        """
         return next(iter(self._table))
 
     @property
@@ -97,8 +115,8 @@ class StateMachine(Actor):
     def become(self, state: StateGiven) -> None:
         """Go to a state when the one that handles this message returns; the last one said counts.
 
-        ``exit`` of the old state runs, then ``enter`` of the new one; then the postponed messages are handed out again. To become
-        the present state is to leave and enter it.
+        ``exit`` of the old state runs, then ``enter`` of the new one; then the postponed messages
+        are handed out again. To become the present state is to leave and enter it.
 
         Raises:
             BadInputError: the machine has no such state.
@@ -108,15 +126,19 @@ class StateMachine(Actor):
         self._next = self._name_of("become(state)", state)
 
     def postpone(self) -> None:
-        """Put the message or call in hand aside, until the machine has changed its state; it comes before newer ones then.
+        """Put the message or call in hand aside, until the machine has changed its state; it comes
+        before newer ones then.
 
-        A machine with a ``mailbox_size`` puts aside at most so many; what is too much is refused as by a full mailbox.
+        A machine with a ``mailbox_size`` puts aside at most so many; what is too much is refused as
+        by a full mailbox.
         """
         self._check_handling("postpone")
         self._puts_aside = True
 
     def state_timeout(self, seconds: float | None) -> None:
-        """Have a ``StateTimeout`` come in so many seconds, if the machine is still in this state; None for never."""
+        """Have a ``StateTimeout`` come in so many seconds, if the machine is still in this state;
+        None for never.
+        """
         self._start("state_timeout", _STATE, seconds, StateTimeout(self.state_name))
 
     def event_timeout(self, seconds: float | None) -> None:
@@ -124,7 +146,9 @@ class StateMachine(Actor):
         self._start("event_timeout", _EVENT, seconds, EventTimeout(self.state_name))
 
     def start_timeout(self, name: str, seconds: float, message: object = None) -> None:
-        """Have a ``NamedTimeout`` come in so many seconds, in whatever state. One of that name that runs begins anew."""
+        """Have a ``NamedTimeout`` come in so many seconds, in whatever state. One of that name that
+        runs begins anew.
+        """
         self._start("start_timeout", (check_name(name),), seconds, NamedTimeout(name, message))
 
     def cancel_timeout(self, name: str) -> bool:
@@ -138,12 +162,16 @@ class StateMachine(Actor):
     def describe(self) -> dict[str, str]:
         """The state, for how long, what was postponed and which timeouts run."""
         now = self._process.kernel.clock.now()
-        told = {"state": self.state_name, "for": f"{now - self._since:.3f} s", "postponed": str(self._postponed())}
+        told = {
+            "state": self.state_name,
+            "for": f"{now - self._since:.3f} s",
+            "postponed": str(self._postponed()),
+        }
         for key, (due, _) in list(self._timers.items()):
             told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {due.at - now:.3f} s"
         return told
 
-    # -- the work ----------------------------------------------------------------------------------------------------
+    # -- the work ----------------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Enter the first state."""
@@ -175,7 +203,9 @@ class StateMachine(Actor):
         return await self._handle(request, caller)
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
-        """Take a timer of the machine's own. It comes as a signal, since a full mailbox must not keep a machine in a state."""
+        """Take a timer of the machine's own. It comes as a signal, since a full mailbox must not
+        keep a machine in a state.
+        """
         await callback(self._process, "handle_message", payload, sender)
 
     async def _handle(self, message: Any, sender: Any) -> object:
@@ -216,7 +246,8 @@ class StateMachine(Actor):
             self._cancel(_STATE)
             await self._enter(following, left.name)
         finally:
-            # Also if a hook failed and supervision has the machine go on: it is in one state or the other.
+            # Also if a hook failed and supervision has the machine go on: it is in one state or the
+            # other.
             self._is_moving = False
             if self._at is not left:
                 self._hand_out()
@@ -232,7 +263,7 @@ class StateMachine(Actor):
         if entering is not None:
             await entering
 
-    # -- postponed messages ------------------------------------------------------------------------------------------
+    # -- postponed messages ------------------------------------------------------------------------
 
     def _postponed(self) -> int:
         return len(self._process.postponed or ())
@@ -269,7 +300,7 @@ class StateMachine(Actor):
         # One that answers a call on the spot is asleep, and would not look.
         process.wake()
 
-    # -- timeouts ----------------------------------------------------------------------------------------------------
+    # -- timeouts ----------------------------------------------------------------------------------
 
     def _start(self, verb: str, key: Key, seconds: float | None, timeout: Timeout) -> None:
         process = self._process
@@ -295,14 +326,16 @@ class StateMachine(Actor):
             found[1].cancel()
         return found is not None
 
-    # -- checks ------------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def _check_handling(self, verb: str) -> None:
         self._process.allow(Operation.CONFIGURE)
         if self._is_moving:
             raise NotAllowedError(
-                f"{verb} belongs where a state handles a message, not into first_state or a hook of a state; "
-                "to go on from a state at once, give it a timeout of 0 and become another on StateTimeout"
+                f"{verb} belongs where a state handles a message, not into first_state or a hook "
+                "of a state; "
+                "to go on from a state at once, give it a timeout of 0 and become another on "
+                "StateTimeout"
             )
 
     def _name_of(self, what: str, given: object) -> str:
@@ -312,7 +345,9 @@ class StateMachine(Actor):
             else getattr(given, "name" if isinstance(given, StateMethod) else "__name__", None)
         )
         if not isinstance(name, str) or name not in self._table:
-            raise BadInputError(what, given, f"a state of {type(self).__qualname__}: {', '.join(self._table)}")
+            raise BadInputError(
+                what, given, f"a state of {type(self).__qualname__}: {', '.join(self._table)}"
+            )
         return name
 
 
@@ -346,5 +381,6 @@ def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
         return done.value
     work.close()
     raise CallbackError(
-        f"a state of {type(machine).__qualname__} is a plain `def` but waits for something; write `async def`"
+        f"a state of {type(machine).__qualname__} is a plain `def` but waits for something; write "
+        "`async def`"
     )

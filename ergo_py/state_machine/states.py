@@ -54,13 +54,16 @@ Timeout = StateTimeout | EventTimeout | NamedTimeout
 class MachineState(Generic[M]):
     """One state of a machine, as a class: an instance lives from entering the state to leaving it.
 
-    List the classes in ``states`` of the machine. Hooks and ``handle`` may be ``def`` or ``async def``.
+    List the classes in ``states`` of the machine. Hooks and ``handle`` may be ``def`` or ``async
+    def``.
     """
 
     machine: M
     """The machine this is a state of."""
     timeout: float | None = None
-    """Seconds after which a ``StateTimeout`` comes, unless the machine has left the state; None for never."""
+    """Seconds after which a ``StateTimeout`` comes, unless the machine has left the state; None for
+    never.
+    """
 
     @property
     def name(self) -> str:
@@ -72,7 +75,9 @@ class MachineState(Generic[M]):
         return None
 
     def handle(self, message: Any, sender: Any) -> object:
-        """Called for each message, timeout and call. For a call ``sender`` is its ``Caller``, and what it returns the answer."""
+        """Called for each message, timeout and call. For a call ``sender`` is its ``Caller``, and
+        what it returns the answer.
+        """
         raise NotImplementedError
 
     def exit(self, following: str) -> Awaitable[None] | None:
@@ -91,12 +96,16 @@ class StateMethod:
         self.on_exit: Callable[..., Any] | None = None
 
     def enter(self, hook: F) -> F:
-        """Decorate the method to be called, with the previous state or None, when the machine has come to this state."""
+        """Decorate the method to be called, with the previous state or None, when the machine has
+        come to this state.
+        """
         self.on_enter = hook
         return hook
 
     def exit(self, hook: F) -> F:
-        """Decorate the method to be called, with the following state, before the machine leaves this state."""
+        """Decorate the method to be called, with the following state, before the machine leaves
+        this state.
+        """
         self.on_exit = hook
         return hook
 
@@ -108,7 +117,8 @@ def state(*, timeout: float | None = None) -> Callable[[Callable[..., Any]], Sta
 def state(
     function: Callable[..., Any] | None = None, /, *, timeout: float | None = None
 ) -> StateMethod | Callable[[Callable[..., Any]], StateMethod]:
-    """Decorate a method of a machine: it is called for each message while the machine is in the state of that name.
+    """Decorate a method of a machine: it is called for each message while the machine is in the
+    state of that name.
 
     ``timeout`` is after how many seconds in this state a ``StateTimeout`` comes.
     """
@@ -159,13 +169,19 @@ def read_states(
         table |= {name: one for name, one in vars(base).items() if isinstance(one, StateMethod)}
     for one in classes:
         if not (isinstance(one, type) and issubclass(one, MachineState)):
-            raise BehaviourError(f"{cls.__qualname__}.states", one, "a tuple of subclasses of MachineState")
+            raise BehaviourError(
+                f"{cls.__qualname__}.states", one, "a tuple of subclasses of MachineState"
+            )
         if one.__name__ in table and table[one.__name__] is not one:
             raise BehaviourError(
-                f"{cls.__qualname__}.states", one.__name__, "names that differ: two states have this one"
+                f"{cls.__qualname__}.states",
+                one.__name__,
+                "names that differ: two states have this one",
             )
         if one.handle is MachineState.handle:
-            raise BehaviourError(f"{one.__qualname__}", one, "a state with `def handle(self, message, sender)`")
+            raise BehaviourError(
+                f"{one.__qualname__}", one, "a state with `def handle(self, message, sender)`"
+            )
         if one.timeout is not None:
             check_number(f"{one.__qualname__}.timeout", one.timeout, least=0.0)
         table[one.__name__] = one
@@ -182,6 +198,8 @@ def read_states(
 def is_async(one: StateMethod | type[MachineState[Any]]) -> bool:
     """Say whether anything of a state may wait."""
     called = (
-        (one.handle, one.on_enter, one.on_exit) if isinstance(one, StateMethod) else (one.handle, one.enter, one.exit)
+        (one.handle, one.on_enter, one.on_exit)
+        if isinstance(one, StateMethod)
+        else (one.handle, one.enter, one.exit)
     )
     return any(map(inspect.iscoroutinefunction, called))

@@ -1,1 +1,3 @@
-"""Supervisors: child specifications, restart strategies, pools, and the driver that performs their decisions."""
+"""Supervisors: child specifications, restart strategies, pools, and the driver that performs their
+decisions.
+"""

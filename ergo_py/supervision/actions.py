@@ -25,12 +25,14 @@ __all__ = [
     "Wake",
 ]
 
-# -- what is asked for -----------------------------------------------------------------------------------------------
+# -- what is asked for -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StartChild:
-    """Start a child that does not run; with SIMPLE_ONE_FOR_ONE, make one from the template, with further arguments."""
+    """Start a child that does not run; with SIMPLE_ONE_FOR_ONE, make one from the template, with
+    further arguments.
+    """
 
     child: Any
     args: tuple[Any, ...] = ()
@@ -59,7 +61,9 @@ class AddChild:
 
 @dataclass(frozen=True, slots=True)
 class RemoveChild:
-    """Stop a child if it runs, and forget it. With ``drain`` it first handles what is in its mailbox."""
+    """Stop a child if it runs, and forget it. With ``drain`` it first handles what is in its
+    mailbox.
+    """
 
     child: Any
     drain: bool = False
@@ -79,9 +83,11 @@ class DisableChild:
     child: Any
 
 
-Operation = StartChild | StopChild | RestartChild | AddChild | RemoveChild | EnableChild | DisableChild
+Operation = (
+    StartChild | StopChild | RestartChild | AddChild | RemoveChild | EnableChild | DisableChild
+)
 
-# -- what is to be done ----------------------------------------------------------------------------------------------
+# -- what is to be done ----------------------------------------------------------------------------
 
 # Made for each event and performed at once: frozen ones would cost twice as much.
 

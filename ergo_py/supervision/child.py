@@ -43,7 +43,9 @@ class Child:
         "window",
     )
 
-    def __init__(self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, name: str, spec: ChildSpec, position: int, args: tuple[Any, ...] = ()
+    ) -> None:
         self.name = name
         self.spec = spec
         self.position = position
@@ -64,11 +66,15 @@ class Child:
         self.has_run = False
         """It has been started, with success, at least once."""
         self.started_at: float
-        self.window: Window | None = None if spec.budget is None else Window(spec.budget.restarts, spec.budget.period)
+        self.window: Window | None = (
+            None if spec.budget is None else Window(spec.budget.restarts, spec.budget.period)
+        )
         self.asker: Any = None
         """Who waits for an operation on it."""
         self.before: Phase | None = None
-        """What it was when somebody asked for its start, if it goes back to that when the start fails."""
+        """What it was when somebody asked for its start, if it goes back to that when the start
+        fails.
+        """
         self.leaves_as: Phase | None = None
         """What it becomes when it has been stopped; None if it is to be removed."""
         self.ticket: int
@@ -84,7 +90,9 @@ class Child:
 
 
 class Window:
-    """Counts restarts inside a sliding period: of one child, or of all that have no budget of their own."""
+    """Counts restarts inside a sliding period: of one child, or of all that have no budget of their
+    own.
+    """
 
     __slots__ = ("most", "period", "times")
 

@@ -1,4 +1,6 @@
-"""Supervision performed: children are started, stopped and started again, as their supervisor's strategy decides."""
+"""Supervision performed: children are started, stopped and started again, as their supervisor's
+strategy decides.
+"""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +43,8 @@ _RETRY: Final = object()
 
 
 class Supervising(Actor):
-    """What a supervisor does by itself: it tells its strategy what has happened, and does what that decides.
+    """What a supervisor does by itself: it tells its strategy what has happened, and does what that
+    decides.
 
     Each kind of action is one method, so that a pool can add to it what it needs.
     """
@@ -52,7 +55,7 @@ class Supervising(Actor):
     _postponed: Start | None = None
     _failure: Exception | None = None
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- what happens ------------------------------------------------------------------------------
 
     def _take_plan(self, spec: SupervisorSpec) -> list[Action]:
         """Take the plan. Returns what is to be done first: to start the children."""
@@ -85,14 +88,28 @@ class Supervising(Actor):
     def _ask(self, operation: Operation, asker: Any) -> list[Action]:
         if isinstance(operation, AddChild):
             if not isinstance(operation.spec, ChildSpec):
-                raise BadInputError("add_child(spec)", operation.spec, "a ChildSpec, such as ChildSpec('db', Database)")
-            taken = self._process.kernel.services.get(operation.spec.name) if operation.spec.register else None
-            if taken is not None and taken.gone is None and operation.spec.name not in self._plan.children:
+                raise BadInputError(
+                    "add_child(spec)",
+                    operation.spec,
+                    "a ChildSpec, such as ChildSpec('db', Database)",
+                )
+            taken = (
+                self._process.kernel.services.get(operation.spec.name)
+                if operation.spec.register
+                else None
+            )
+            if (
+                taken is not None
+                and taken.gone is None
+                and operation.spec.name not in self._plan.children
+            ):
                 raise NameTakenError(operation.spec.name, taken.supervisor)
         return self._plan.ask(operation, asker, trio.current_time())
 
     async def _operate(self, operation: Operation) -> Any:
-        """Do an operation from inside a callback of the supervisor itself, which cannot wait for its own mailbox."""
+        """Do an operation from inside a callback of the supervisor itself, which cannot wait for
+        its own mailbox.
+        """
         process = self._process
         process.allow(Verb.SPAWN)
         self._check_planned()
@@ -100,7 +117,8 @@ class Supervising(Actor):
             return await process.kernel.calls.control(process.id, process, operation, None)
         asker = _Inside()
         actions = self._ask(operation, asker)
-        # Found while its PID is still known, and once: a search among all children for each operation would add up.
+        # Found while its PID is still known, and once: a search among all children for each
+        # operation would add up.
         child = None if isinstance(operation, AddChild) else self._plan.get(operation.child)
         await self._perform(actions)
         while not asker.done and not self._plan.ended:
@@ -112,24 +130,30 @@ class Supervising(Actor):
             await ending.wait_gone()
             slot = self._slot(child)
             reason = ending.reason or Shutdown()
-            await self._perform(self._plan.exited(child.name, ending.id, reason, slot.decision, trio.current_time()))
+            await self._perform(
+                self._plan.exited(child.name, ending.id, reason, slot.decision, trio.current_time())
+            )
         return asker.result(process)
 
     def _check_planned(self) -> None:
         if self._process.slots is None:
-            raise NotAllowedError("there are no children yet while `children` says whom to supervise")
+            raise NotAllowedError(
+                "there are no children yet while `children` says whom to supervise"
+            )
 
-    # -- what is done about it ---------------------------------------------------------------------------------------
+    # -- what is done about it ---------------------------------------------------------------------
 
     async def _perform(self, actions: list[Action]) -> None:
-        # Starts are spelled out: each level of a tree takes the stack of its init, and the recursion limit bounds its depth.
+        # Starts are spelled out: each level of a tree takes the stack of its init, and the
+        # recursion limit bounds its depth.
         failures, process = 0, self._process
         kernel, router = process.kernel, process.router
         # What comes of an action is appended to the list that is being gone through.
         for action in actions:
             if type(action) is Start:
                 if failures:
-                    # One whose init fails at once, again and again, must not keep the supervisor from everything else.
+                    # One whose init fails at once, again and again, must not keep the supervisor
+                    # from everything else.
                     self._postpone(action)
                     continue
                 child, slot = self._plan.children[action.child], None
@@ -138,7 +162,13 @@ class Supervising(Actor):
                     slot = self._slot(child)
                     slot.successor_of = action.after
                     started = await process_type(options).spawn(
-                        kernel, process, spec.behaviour, spec.cls, spec.args + child.args, options, slot
+                        kernel,
+                        process,
+                        spec.behaviour,
+                        spec.cls,
+                        spec.args + child.args,
+                        options,
+                        slot,
                     )
                 except Exception as problem:
                     # A failed spawn may not have given anybody else a turn.
@@ -183,7 +213,10 @@ class Supervising(Actor):
         if after is not None:
             if process.kernel.log.wants("warning"):
                 process.log.warning(
-                    "child started again", child=child.name, child_pid=str(started.id), after=str(after)
+                    "child started again",
+                    child=child.name,
+                    child_pid=str(started.id),
+                    after=str(after),
                 )
             publishing = process.kernel.publisher
             if RESTARTED in publishing.heard:
@@ -200,19 +233,25 @@ class Supervising(Actor):
             self._failure = error
         original = error.error if isinstance(error, InitError) else error
         decision = self._decide(slot, original)
-        return self._plan.start_failed(child.name, error, Crashed(original), decision, trio.current_time())
+        return self._plan.start_failed(
+            child.name, error, Crashed(original), decision, trio.current_time()
+        )
 
     def _is_first_start(self, child: Child) -> bool:
         return self._process.task is not self._process.home and not child.has_run
 
     def _decide(self, slot: ChildSlot | None, error: BaseException) -> Decision | None:
-        """What the child's ``decide`` says of a failed start. There is nothing to RESUME, so that means RESTART."""
+        """What the child's ``decide`` says of a failed start. There is nothing to RESUME, so that
+        means RESTART.
+        """
         if slot is None or slot.decide is None or not isinstance(error, Exception):
             return None
         try:
             return slot.judge(error)
         except Exception as problem:
-            self._process.log.error("decide failed, so the child restarts", exception=Crashed(problem).traceback)
+            self._process.log.error(
+                "decide failed, so the child restarts", exception=Crashed(problem).traceback
+            )
             return None
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
@@ -220,15 +259,19 @@ class Supervising(Actor):
         self._slot(child).plan = returns
         if drain:
             # Behind what is in its mailbox, so that it comes to all of it.
-            process.router.signal(ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle")))
+            process.router.signal(
+                ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle"))
+            )
         else:
             # In a task of its own: the supervisor goes on answering while the child takes its time.
             process.kernel.start(ending.shut, Shutdown(), name=f"stop {child.name}")
 
     def _announce_cycle(self) -> Iterator[None]:
-        """Note that several children are stopped together, and tell those of them that wait for a sibling that they wait in vain.
+        """Note that several children are stopped together, and tell those of them that wait for a
+        sibling that they wait in vain.
 
-        Once for all of them, when the first is stopped: a look at all children for each one of them would add up.
+        Once for all of them, when the first is stopped: a look at all children for each one of them
+        would add up.
         """
         slots = self._process.slots or {}
         for number, child in enumerate(self._plan.children.values(), 1):
@@ -246,7 +289,9 @@ class Supervising(Actor):
         self._running.pop(child.name, None)
         close_slot(self._process.kernel, self._slot(child), reason)
         if child.phase is not Phase.COMPLETED and self._process.kernel.log.wants("warning"):
-            self._process.log.warning(f"child is {child.phase.value}", child=child.name, reason=str(reason))
+            self._process.log.warning(
+                f"child is {child.phase.value}", child=child.name, reason=str(reason)
+            )
 
     def _forget(self, name: str, reason: Reason) -> None:
         self._running.pop(name, None)
@@ -271,13 +316,15 @@ class Supervising(Actor):
             self._process.log.error("supervisor gives up", reason=str(reason))
         self._process.end(STOP, reason)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _has_order(self) -> bool:
         return self._plan.spec.strategy is not Strategy.SIMPLE_ONE_FOR_ONE
 
     async def _wind_down(self, reason: Reason) -> None:
-        """Called by the kernel before the children are stopped: they are to go in the reverse of the order of the spec."""
+        """Called by the kernel before the children are stopped: they are to go in the reverse of
+        the order of the spec.
+        """
         owned = self._process.owned
         if not owned:
             return
@@ -296,15 +343,25 @@ class Supervising(Actor):
             if router.pause_is_due():
                 await router.turn()
 
-    # -- the places of the children ----------------------------------------------------------------------------------
+    # -- the places of the children ----------------------------------------------------------------
 
     def _take_slots(self, spec: SupervisorSpec) -> None:
-        """Have a place for each child: new ones, or those that a predecessor of this supervisor left."""
+        """Have a place for each child: new ones, or those that a predecessor of this supervisor
+        left.
+        """
         process = self._process
         process.slots = slots = {} if process.slot is None else process.slot.inner
-        names = set() if spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE else {child.name for child in spec.children}
+        names = (
+            set()
+            if spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
+            else {child.name for child in spec.children}
+        )
         for name in slots.keys() - names:
-            drop_slot(process.kernel, slots.pop(name), Shutdown("its supervisor has no such child any more"))
+            drop_slot(
+                process.kernel,
+                slots.pop(name),
+                Shutdown("its supervisor has no such child any more"),
+            )
         for child in self._plan.children.values():
             self._slot(child)
 
@@ -330,7 +387,9 @@ class Supervising(Actor):
         taken = kernel.services.get(slot.name)
         if taken is not None and taken.gone is None:
             error = NameTakenError(slot.name, taken.supervisor)
-            error.add_note("ChildSpec(…, register=False) keeps the name of a child to its supervisor.")
+            error.add_note(
+                "ChildSpec(…, register=False) keeps the name of a child to its supervisor."
+            )
             raise error
         kernel.services[slot.name] = slot
 

@@ -9,7 +9,16 @@ from .._core.vocabulary.errors import ProcessUnknownError
 from .._core.vocabulary.ids import PID, Target
 from .._core.vocabulary.info import ChildInfo
 from ..service import Service
-from .actions import AddChild, DisableChild, EnableChild, Operation, RemoveChild, RestartChild, StartChild, StopChild
+from .actions import (
+    AddChild,
+    DisableChild,
+    EnableChild,
+    Operation,
+    RemoveChild,
+    RestartChild,
+    StartChild,
+    StopChild,
+)
 from .specs import ChildSpec
 from .supervisor import ChildCount, Supervisor
 
@@ -40,7 +49,9 @@ class SupervisorHandle:
         return self._kernel.router.bridge.run(lambda: self._supervisor().which_children())
 
     def count(self) -> ChildCount:
-        """How many children there are, and how they are. From any thread, also while the supervisor is busy."""
+        """How many children there are, and how they are. From any thread, also while the supervisor
+        is busy.
+        """
         return self._kernel.router.bridge.run(lambda: self._supervisor().count_children())
 
     def service(self, child: str | PID) -> Service:
@@ -89,7 +100,11 @@ class SupervisorHandle:
 
     def _process(self) -> Process:
         found = self._kernel.router.resolve(self._target)
-        if not isinstance(found, Process) or found.slots is None or not isinstance(found.behaviour, Supervisor):
+        if (
+            not isinstance(found, Process)
+            or found.slots is None
+            or not isinstance(found.behaviour, Supervisor)
+        ):
             raise ProcessUnknownError(self._target, "supervisor")
         return found
 
@@ -99,4 +114,6 @@ class SupervisorHandle:
 
     async def _operate(self, operation: Operation, timeout: float | None) -> Any:
         check_timeout(timeout)
-        return await self._kernel.calls.control(self._kernel.pid, self._process(), operation, timeout)
+        return await self._kernel.calls.control(
+            self._kernel.pid, self._process(), operation, timeout
+        )

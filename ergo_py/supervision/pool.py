@@ -1,4 +1,6 @@
-"""One address, many workers: what is sent to a pool goes straight into the mailbox of one of its workers."""
+"""One address, many workers: what is sent to a pool goes straight into the mailbox of one of its
+workers.
+"""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields
@@ -75,16 +77,19 @@ class PoolSpec:
             size: how many workers to begin with.
             routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
             key: for BY_KEY, says which key a message or request has.
-            overflow: what happens to a message when no worker has room. Calls are refused then, whatever it is.
+            overflow: what happens to a message when no worker has room. Calls are refused then,
+                whatever it is.
             restart: as for a child of a supervisor, like the other ones that follow.
             shutdown: seconds a worker is given to stop.
             backoff: how long to wait before a worker is started again.
             budget: a worker's own limit on restarts.
             decide: says what an exception means.
-            mailbox: what happens to what an ended worker had not come to; in a pool, its successor gets it by default.
+            mailbox: what happens to what an ended worker had not come to; in a pool, its successor
+                gets it by default.
             intensity: more than so many restarts within ``period`` seconds end the pool.
             period: see ``intensity``.
-            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each of them.
+            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each of
+                them.
 
         Raises:
             BadInputError: a value cannot be right.
@@ -94,10 +99,14 @@ class PoolSpec:
             raise BadInputError("PoolSpec(routing)", routing, "ROUND_ROBIN, LEAST_LOADED or BY_KEY")
         if (routing is BY_KEY) != (key is not None) or not (key is None or callable(key)):
             raise BadInputError(
-                "PoolSpec(key)", key, "a function from a message to its key with BY_KEY, and only there"
+                "PoolSpec(key)",
+                key,
+                "a function from a message to its key with BY_KEY, and only there",
             )
         if not isinstance(overflow, Overflow | Divert):
-            raise BadInputError("PoolSpec(overflow)", overflow, "a member of Overflow, or Divert(to=name)")
+            raise BadInputError(
+                "PoolSpec(overflow)", overflow, "a member of Overflow, or Divert(to=name)"
+            )
         worker = ChildSpec(
             "worker",
             behaviour,
@@ -122,8 +131,9 @@ class PoolSpec:
 class Pool(Supervisor):
     """A supervisor whose own address stands for its workers.
 
-    A message of normal priority and a call go straight to a worker; one of a higher priority goes to the pool itself, and so can be
-    used to talk to a subclass. A worker that is coming back keeps what waits for it.
+    A message of normal priority and a call go straight to a worker; one of a higher priority goes
+    to the pool itself, and so can be used to talk to a subclass. A worker that is coming back keeps
+    what waits for it.
     """
 
     _spec: PoolSpec | None = None
@@ -133,19 +143,27 @@ class Pool(Supervisor):
         self._spec = spec
 
     def workers(self) -> PoolSpec:
-        """Say what the workers are and how work is shared out. Called once, before anything is started."""
+        """Say what the workers are and how work is shared out. Called once, before anything is
+        started.
+        """
         if self._spec is None:
             raise BadInputError(
-                f"{type(self).__qualname__}.workers", None, "`def workers(self) -> PoolSpec`, or Pool(spec)"
+                f"{type(self).__qualname__}.workers",
+                None,
+                "`def workers(self) -> PoolSpec`, or Pool(spec)",
             )
         return self._spec
 
     def children(self) -> SupervisorSpec:
-        """The workers, as children of a supervisor; what says whom to supervise in a pool is ``workers``."""
+        """The workers, as children of a supervisor; what says whom to supervise in a pool is
+        ``workers``.
+        """
         spec = self._spec = self.workers()
         if not isinstance(spec, PoolSpec):
             raise BadInputError(
-                f"{type(self).__qualname__}.workers", spec, "a PoolSpec, such as PoolSpec(Worker, size=4)"
+                f"{type(self).__qualname__}.workers",
+                spec,
+                "a PoolSpec, such as PoolSpec(Worker, size=4)",
             )
         return SupervisorSpec(
             [self._next_worker() for _ in range(spec.size)],
@@ -155,7 +173,7 @@ class Pool(Supervisor):
             auto_shutdown=False,
         )
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     async def add_workers(self, count: int = 1) -> list[PID]:
         """Start further workers.
@@ -167,7 +185,8 @@ class Pool(Supervisor):
         return [await self._operate(AddChild(self._next_worker())) for _ in range(count)]
 
     async def remove_workers(self, count: int = 1) -> list[PID]:
-        """Take the oldest workers out; they get nothing new, and end when they have done what they have.
+        """Take the oldest workers out; they get nothing new, and end when they have done what they
+        have.
 
         Raises:
             BadInputError: no worker would be left.
@@ -180,9 +199,13 @@ class Pool(Supervisor):
 
     def _oldest(self, count: int) -> list[str]:
         names = [name for name in self._plan.children if name not in self._share.leaving]
-        check_number("remove_workers(count)", count, least=1, most=max(1, len(names) - 1), whole=True)
+        check_number(
+            "remove_workers(count)", count, least=1, most=max(1, len(names) - 1), whole=True
+        )
         if len(names) < 2:
-            raise BadInputError("remove_workers(count)", count, "nothing: a pool keeps its last worker")
+            raise BadInputError(
+                "remove_workers(count)", count, "nothing: a pool keeps its last worker"
+            )
         return names[:count]
 
     def _next_worker(self) -> ChildSpec:
@@ -190,7 +213,7 @@ class Pool(Supervisor):
         self._numbers += 1
         return self._spec.worker.named(f"worker-{self._numbers}")
 
-    # -- sharing out -------------------------------------------------------------------------------------------------
+    # -- sharing out -------------------------------------------------------------------------------
 
     _share: Share
 
@@ -200,7 +223,12 @@ class Pool(Supervisor):
         assert self._spec is not None
         options = self._spec.worker.options
         self._share = Share(
-            process, self._running, self._spec.routing, self._spec.key, options.mailbox_size or 0, self._spec.overflow
+            process,
+            self._running,
+            self._spec.routing,
+            self._spec.key,
+            options.mailbox_size or 0,
+            self._spec.overflow,
         )
         box, process.mailbox = process.mailbox, self._share
         process.main = self._share.main
@@ -252,7 +280,9 @@ class Pool(Supervisor):
 
     def _describe(self) -> dict[str, str]:
         assert self._spec is not None
-        queues = {f"queue {name}": str(len(worker.mailbox)) for name, worker in self._running.items()}
+        queues = {
+            f"queue {name}": str(len(worker.mailbox)) for name, worker in self._running.items()
+        }
         return {"routing": self._spec.routing.value, **queues, **super()._describe()}
 
 
@@ -264,15 +294,21 @@ class PoolHandle(SupervisorHandle):
 
     def workers(self) -> list[PID]:
         """The workers that run and get work."""
-        return self._kernel.router.bridge.run(lambda: [worker.id for worker in self._pool()._share.ring])
+        return self._kernel.router.bridge.run(
+            lambda: [worker.id for worker in self._pool()._share.ring]
+        )
 
     async def add_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
         """As :meth:`Pool.add_workers`."""
         check_number("add_workers(count)", count, least=1, whole=True)
-        return [await self._operate(AddChild(self._pool()._next_worker()), timeout) for _ in range(count)]
+        return [
+            await self._operate(AddChild(self._pool()._next_worker()), timeout)
+            for _ in range(count)
+        ]
 
     async def remove_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
-        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that they get nothing new.
+        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that
+        they get nothing new.
 
         Raises:
             CallTimeoutError: they have not ended within ``timeout`` seconds; they will.

@@ -1,4 +1,6 @@
-"""Who gets what: the mailbox of a pool, which passes on what it is given to the mailbox of a worker."""
+"""Who gets what: the mailbox of a pool, which passes on what it is given to the mailbox of a
+worker.
+"""
 
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
@@ -19,7 +21,9 @@ from .._core.vocabulary.text import shown
 __all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "Share"]
 
 _BUCKETS: Final = 65_536
-"""Keys are put into so many buckets, and a bucket belongs to a worker: so the table stays small, whatever the keys."""
+"""Keys are put into so many buckets, and a bucket belongs to a worker: so the table stays small,
+whatever the keys.
+"""
 
 
 class Routing(Enum):
@@ -30,7 +34,9 @@ class Routing(Enum):
     LEAST_LOADED = "least loaded"
     """The one with the least to do."""
     BY_KEY = "by key"
-    """The one that the message's key belongs to: the same one for the same key, as long as it is there."""
+    """The one that the message's key belongs to: the same one for the same key, as long as it is
+    there.
+    """
 
 
 ROUND_ROBIN: Final = Routing.ROUND_ROBIN
@@ -39,9 +45,22 @@ BY_KEY: Final = Routing.BY_KEY
 
 
 class Share(Mailbox):
-    """The mailbox of a pool: what users send goes on to a worker, and only what concerns the pool itself stays."""
+    """The mailbox of a pool: what users send goes on to a worker, and only what concerns the pool
+    itself stays.
+    """
 
-    __slots__ = ("_held", "_key", "_next", "_owners", "_pool", "_routing", "_running", "_size", "leaving", "ring")
+    __slots__ = (
+        "_held",
+        "_key",
+        "_next",
+        "_owners",
+        "_pool",
+        "_routing",
+        "_running",
+        "_size",
+        "leaving",
+        "ring",
+    )
 
     def __init__(
         self,
@@ -75,10 +94,12 @@ class Share(Mailbox):
         self._next = self.ring.index(current) if current in self.ring else 0
         self.limit = self._size * max(1, len(self.ring))
 
-    # -- what the router asks ----------------------------------------------------------------------------------------
+    # -- what the router asks ----------------------------------------------------------------------
 
     def has_room(self, lane: Lane) -> bool:
-        """Say whether somebody can take a message; where the key decides who, whether everybody can."""
+        """Say whether somebody can take a message; where the key decides who, whether everybody
+        can.
+        """
         if lane is not Lane.MAIN:
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
@@ -91,7 +112,9 @@ class Share(Mailbox):
         if lane is not Lane.MAIN:
             return super().promise(lane)
         promised = (self.inbound or {}).get(lane, 0)
-        if not self.has_room(lane) or promised >= self.limit - sum(len(worker.mailbox.main) for worker in self.ring):
+        if not self.has_room(lane) or promised >= self.limit - sum(
+            len(worker.mailbox.main) for worker in self.ring
+        ):
             return False
         self.inbound = {**(self.inbound or {}), lane: promised + 1}
         return True
@@ -109,7 +132,9 @@ class Share(Mailbox):
             case Overflow.DROP_NEWEST:
                 self.dropped += 1
                 return Verdict.DROPPED, None
-            case Overflow.DROP_OLDEST if (worker := self._choose(envelope, must_fit=False)) and worker.mailbox.main:
+            case Overflow.DROP_OLDEST if (
+                worker := self._choose(envelope, must_fit=False)
+            ) and worker.mailbox.main:
                 self.dropped += 1
                 oldest = worker.mailbox.main.popleft()
                 self._give(worker, envelope)
@@ -126,8 +151,12 @@ class Share(Mailbox):
         elif not self._hand_over(envelope, must_fit=False):
             self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
 
-    def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
-        """Have a sender wait at the worker that will get its message. A call never waits: it is refused at once."""
+    def wait_for_room(
+        self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
+    ) -> None:
+        """Have a sender wait at the worker that will get its message. A call never waits: it is
+        refused at once.
+        """
         if lane is not Lane.MAIN:
             super().wait_for_room(lane, envelope, waiter, depth)
             return
@@ -135,7 +164,11 @@ class Share(Mailbox):
             self.dropped += 1
             self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
             return
-        worker = self._choose(envelope, must_fit=False) if envelope is not None else self._least_loaded(False)
+        worker = (
+            self._choose(envelope, must_fit=False)
+            if envelope is not None
+            else self._least_loaded(False)
+        )
         if worker is None:
             super().wait_for_room(lane, envelope, waiter, depth)
         else:
@@ -148,7 +181,7 @@ class Share(Mailbox):
         for worker in self._running.values():
             worker.mailbox.stop_waiting(lane, waiter)
 
-    # -- who gets it -------------------------------------------------------------------------------------------------
+    # -- who gets it -------------------------------------------------------------------------------
 
     def _hand_over(self, envelope: Envelope, *, must_fit: bool) -> bool:
         try:
@@ -156,12 +189,16 @@ class Share(Mailbox):
             if worker is None:
                 return self._keep_for_successor(envelope)
         except Exception as error:
-            # The key function's, which runs in the turn of whoever sends: it is not the sender's mistake.
+            # The key function's, which runs in the turn of whoever sends: it is not the sender's
+            # mistake.
             self._refuse(envelope, error)
             return True
         caller = envelope[2]
         if isinstance(caller, Caller) and worker.id == caller.pid:
-            caller.settle(None, DeadlockError(caller.to, caller.request, [caller.pid, self._pool.id, caller.pid]))
+            caller.settle(
+                None,
+                DeadlockError(caller.to, caller.request, [caller.pid, self._pool.id, caller.pid]),
+            )
         else:
             self._give(worker, envelope)
         return True
@@ -212,7 +249,8 @@ class Share(Mailbox):
             names = names or [one.name for one in self._returning()]
             if not names:
                 return None
-            # To the one that has the fewest, so that a worker that was added gets its share of what is new.
+            # To the one that has the fewest, so that a worker that was added gets its share of what
+            # is new.
             held, former = self._held, name
             name = self._owners[bucket] = min(names, key=lambda one: held.get(one, 0))
             held[name] = held.get(name, 0) + 1
@@ -224,7 +262,9 @@ class Share(Mailbox):
         return worker if worker is not None and worker.accepting else None
 
     def _keep_for_successor(self, envelope: Envelope) -> bool:
-        """Let a message wait for a worker that is coming back: the one it belongs to, or, if nobody is there, any."""
+        """Let a message wait for a worker that is coming back: the one it belongs to, or, if nobody
+        is there, any.
+        """
         if self._routing is BY_KEY:
             key = self._key
             assert key is not None
@@ -243,7 +283,9 @@ class Share(Mailbox):
     def _returning(self) -> Iterator[ChildSlot]:
         slots = self._pool.slots or {}
         return (
-            slot for slot in slots.values() if slot.pid is None and slot.gone is None and slot.name not in self.leaving
+            slot
+            for slot in slots.values()
+            if slot.pid is None and slot.gone is None and slot.name not in self.leaving
         )
 
     def _slot(self, name: str | None) -> ChildSlot | None:
@@ -278,7 +320,9 @@ class _Passing:
 
     @property
     def waiter(self) -> None:
-        """Nobody that the pool knows of: a caller waits by itself, and is answered when the worker is."""
+        """Nobody that the pool knows of: a caller waits by itself, and is answered when the worker
+        is.
+        """
         return
 
     def admit(self, pid: PID, /) -> None:

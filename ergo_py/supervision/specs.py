@@ -1,4 +1,6 @@
-"""What to supervise and how: dataclasses that check themselves, so that a mistake is found before anything starts."""
+"""What to supervise and how: dataclasses that check themselves, so that a mistake is found before
+anything starts.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -110,15 +112,21 @@ INFINITE: Final = inf
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a restart: ``first`` seconds, then ``factor`` times as long each time, up to ``ceiling``."""
+    """How long to wait before a restart: ``first`` seconds, then ``factor`` times as long each
+    time, up to ``ceiling``.
+    """
 
     first: float
     ceiling: float
     factor: float = 2.0
     jitter: float = 0.0
-    """Up to this share of the delay, between 0 and 1, is taken off at random, so that many do not come back at once."""
+    """Up to this share of the delay, between 0 and 1, is taken off at random, so that many do not
+    come back at once.
+    """
     healthy: float | None = None
-    """After having run for so many seconds a child begins with ``first`` again; None for as long as ``ceiling``."""
+    """After having run for so many seconds a child begins with ``first`` again; None for as long as
+    ``ceiling``.
+    """
 
     def __post_init__(self) -> None:
         check_number("Backoff(first)", self.first, least=0.0)
@@ -143,7 +151,9 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A child's own limit: after more than ``restarts`` in ``period`` seconds it is disabled, and its supervisor goes on."""
+    """A child's own limit: after more than ``restarts`` in ``period`` seconds it is disabled, and
+    its supervisor goes on.
+    """
 
     restarts: int
     period: float
@@ -209,16 +219,21 @@ class ChildSpec:
         """Describe a child.
 
         Args:
-            name: what the supervisor calls it; with ``register`` also the name of its process on the node.
+            name: what the supervisor calls it; with ``register`` also the name of its process on
+                the node.
             behaviour: its class, called anew with ``args`` for each start.
             args: what the class is called with.
-            restart: whether it comes back: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or TEMPORARY (NEVER).
-            shutdown: seconds it is given to stop before it is killed; BRUTAL, or INFINITE. 5 for actors, INFINITE for supervisors.
+            restart: whether it comes back: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or TEMPORARY
+                (NEVER).
+            shutdown: seconds it is given to stop before it is killed; BRUTAL, or INFINITE. 5 for
+                actors, INFINITE for supervisors.
             backoff: how long to wait before a restart; None to restart at once.
             budget: its own limit on restarts, instead of the supervisor's.
             significant: its end for good ends the supervisor.
-            decide: says for an exception whether to RESUME, RESTART, STOP or ESCALATE; None to RESTART always.
-            mailbox: what happens to messages it did not come to: DEAD_LETTER, KEEP, DROP or ``Redirect(name)``.
+            decide: says for an exception whether to RESUME, RESTART, STOP or ESCALATE; None to
+                RESTART always.
+            mailbox: what happens to messages it did not come to: DEAD_LETTER, KEEP, DROP or
+                ``Redirect(name)``.
             max_waiters: how many may wait at once, through a service, for it to come back.
             register: whether its process is registered under ``name``.
             options: further keywords of ``spawn``, such as ``mailbox_size``.
@@ -231,7 +246,9 @@ class ChildSpec:
         try:
             cls = behaviour_of(behaviour)
         except BehaviourError as error:
-            raise BehaviourError(f"ChildSpec({name!r}, behaviour)", error.given, error.allowed) from None
+            raise BehaviourError(
+                f"ChildSpec({name!r}, behaviour)", error.given, error.allowed
+            ) from None
         supervises = getattr(cls, "is_supervisor", False)
         if shutdown is None:
             shutdown = INFINITE if supervises else 5.0
@@ -242,7 +259,8 @@ class ChildSpec:
             raise BadInputError(
                 f"ChildSpec({name!r}, …, {min(unknown)}=…)",
                 keywords[min(unknown)],
-                f"one of {', '.join(sorted(_KEYWORDS | _OWN))}; arguments of the behaviour itself are positional, "
+                f"one of {', '.join(sorted(_KEYWORDS | _OWN))}; arguments of the behaviour itself "
+                "are positional, "
                 "or use functools.partial(Behaviour, key=value)",
             )
         values = {
@@ -266,8 +284,11 @@ class ChildSpec:
         self._check()
 
     @classmethod
-    def template(cls, name: str, behaviour: Callable[..., Behaviour], *args: Any, **keywords: Any) -> "ChildSpec":
-        """Describe what SIMPLE_ONE_FOR_ONE makes its children from: the further arguments are those of ``start_child``.
+    def template(
+        cls, name: str, behaviour: Callable[..., Behaviour], *args: Any, **keywords: Any
+    ) -> "ChildSpec":
+        """Describe what SIMPLE_ONE_FOR_ONE makes its children from: the further arguments are those
+        of ``start_child``.
 
         Takes the keywords of :class:`ChildSpec`.
         """
@@ -278,29 +299,52 @@ class ChildSpec:
         """The same child under another name."""
         other = copy(self)
         object.__setattr__(other, "name", check_name(name))
-        object.__setattr__(other, "options", replace(self.options, name=name if self.register else None))
+        object.__setattr__(
+            other, "options", replace(self.options, name=name if self.register else None)
+        )
         return other
 
     def _check(self) -> None:
         allowed: list[tuple[str, bool, str]] = [
-            ("restart", isinstance(self.restart, RestartPolicy), "PERMANENT, TRANSIENT or TEMPORARY"),
-            ("backoff", isinstance(self.backoff, Backoff | None), "Backoff(first, ceiling, …), or None"),
+            (
+                "restart",
+                isinstance(self.restart, RestartPolicy),
+                "PERMANENT, TRANSIENT or TEMPORARY",
+            ),
+            (
+                "backoff",
+                isinstance(self.backoff, Backoff | None),
+                "Backoff(first, ceiling, …), or None",
+            ),
             ("budget", isinstance(self.budget, Budget | None), "Budget(restarts, period), or None"),
             ("significant", isinstance(self.significant, bool), "True or False"),
             ("register", isinstance(self.register, bool), "True or False"),
-            ("decide", self.decide is None or callable(self.decide), "a function from an exception to a decision"),
-            ("mailbox", isinstance(self.mailbox, Fate | Redirect), "DEAD_LETTER, KEEP, DROP or Redirect(name)"),
+            (
+                "decide",
+                self.decide is None or callable(self.decide),
+                "a function from an exception to a decision",
+            ),
+            (
+                "mailbox",
+                isinstance(self.mailbox, Fate | Redirect),
+                "DEAD_LETTER, KEEP, DROP or Redirect(name)",
+            ),
             (
                 "significant",
                 not (self.significant and self.restart is PERMANENT),
-                "False for a PERMANENT child: it never ends for good, so its end cannot end the supervisor; "
+                "False for a PERMANENT child: it never ends for good, so its end cannot end the "
+                "supervisor; "
                 "make it TRANSIENT or TEMPORARY",
             ),
         ]
         for what, fits, hint in allowed:
             if not fits:
-                raise BadInputError(f"ChildSpec({self.name!r}, {what}=…)", getattr(self, what), hint)
-        check_number(f"ChildSpec({self.name!r}, max_waiters=…)", self.max_waiters, least=0, whole=True)
+                raise BadInputError(
+                    f"ChildSpec({self.name!r}, {what}=…)", getattr(self, what), hint
+                )
+        check_number(
+            f"ChildSpec({self.name!r}, max_waiters=…)", self.max_waiters, least=0, whole=True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,25 +358,37 @@ class SupervisorSpec:
     """More than so many restarts within ``period`` seconds end the supervisor."""
     period: float = 5.0
     auto_shutdown: bool = True
-    """Whether the supervisor ends when its last child has ended for good. With SIMPLE_ONE_FOR_ONE it never does."""
+    """Whether the supervisor ends when its last child has ended for good. With SIMPLE_ONE_FOR_ONE
+    it never does.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.children, str) or not isinstance(self.children, Sequence):
             raise BadInputError("SupervisorSpec(children)", self.children, "a list of ChildSpec")
         object.__setattr__(self, "children", tuple(self.children))
         if not isinstance(self.strategy, Strategy):
-            raise BadInputError("SupervisorSpec(strategy)", self.strategy, ", ".join(one.name for one in Strategy))
+            raise BadInputError(
+                "SupervisorSpec(strategy)", self.strategy, ", ".join(one.name for one in Strategy)
+            )
         check_number("SupervisorSpec(intensity)", self.intensity, least=0, whole=True)
         check_number("SupervisorSpec(period)", self.period, least=1e-6)
         if not isinstance(self.auto_shutdown, bool):
-            raise BadInputError("SupervisorSpec(auto_shutdown)", self.auto_shutdown, "True or False")
+            raise BadInputError(
+                "SupervisorSpec(auto_shutdown)", self.auto_shutdown, "True or False"
+            )
         seen: set[str] = set()
         for child in self.children:
             if not isinstance(child, ChildSpec):
-                raise BadInputError("SupervisorSpec(children)", child, "a ChildSpec, such as ChildSpec('db', Database)")
+                raise BadInputError(
+                    "SupervisorSpec(children)",
+                    child,
+                    "a ChildSpec, such as ChildSpec('db', Database)",
+                )
             if child.name in seen:
                 raise BadInputError(
-                    "SupervisorSpec(children)", child.name, "names that differ: two children have this one"
+                    "SupervisorSpec(children)",
+                    child.name,
+                    "names that differ: two children have this one",
                 )
             seen.add(child.name)
         if self.strategy is SIMPLE_ONE_FOR_ONE:
@@ -354,4 +410,10 @@ class SupervisorSpec:
 
 
 _KEYWORDS: Final = ChildKeywords.__optional_keys__
-_OWN: Final = frozenset(one.name for one in fields(ChildSpec)) - {"name", "behaviour", "args", "options", "cls"}
+_OWN: Final = frozenset(one.name for one in fields(ChildSpec)) - {
+    "name",
+    "behaviour",
+    "args",
+    "options",
+    "cls",
+}

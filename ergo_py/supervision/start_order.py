@@ -1,4 +1,5 @@
-"""Whose turn it is among the children of a supervisor: who is stopped, and who is started next. No clock and no await.
+"""Whose turn it is among the children of a supervisor: who is stopped, and who is started next. No
+clock and no await.
 
 One start is under way at a time; and in a group that restarts together, one stop.
 """
@@ -15,7 +16,9 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """The children that wait to be started or to be stopped together, in the order in which that is done."""
+    """The children that wait to be started or to be stopped together, in the order in which that is
+    done.
+    """
 
     def __init__(self, strategy: Strategy) -> None:
         self.starting: Child | None = None
@@ -28,8 +31,8 @@ class Turns:
         """Nobody starts before everybody may."""
         self._tickets = count()
         self._asked: deque[Child] = deque()
-        # Heaps whose outdated entries are skipped when they come up: (due, position) if each child restarts for itself,
-        # (position) if they restart in order.
+        # Heaps whose outdated entries are skipped when they come up: (due, position) if each child
+        # restarts for itself, (position) if they restart in order.
         self._queue: list[tuple[float, int, int, Child]] = []
         self._stops: list[tuple[int, int, Child]] = []
         self._cycling = 0
@@ -39,7 +42,7 @@ class Turns:
         """When the group may start, if nobody starts before everybody may."""
         self._wake: float | None = None
 
-    # -- standing in line --------------------------------------------------------------------------------------------
+    # -- standing in line --------------------------------------------------------------------------
 
     def wait(self, child: Child, due: float) -> None:
         """Have a child started when it is its turn, and not before ``due``."""
@@ -61,7 +64,8 @@ class Turns:
             child.cycles = True
         self._cycling += len(children)
         self._stops += [
-            (-child.position, ticket, child) for child, ticket in zip(reversed(children), self._tickets, strict=False)
+            (-child.position, ticket, child)
+            for child, ticket in zip(reversed(children), self._tickets, strict=False)
         ]
         heapify(self._stops)
 
@@ -77,7 +81,7 @@ class Turns:
         """The time of a :class:`Wake` has come."""
         self._wake = None
 
-    # -- who is next -------------------------------------------------------------------------------------------------
+    # -- who is next -------------------------------------------------------------------------------
 
     def take(self, now: float, actions: list[Action]) -> None:
         """Begin what can be begun now, and say until when to wait for the rest."""

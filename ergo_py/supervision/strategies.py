@@ -1,8 +1,9 @@
-"""Supervision decided: given what happened, what is to be done. No clock and no await: time is passed in.
+"""Supervision decided: given what happened, what is to be done. No clock and no await: time is
+passed in.
 
-An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was asked for), actions come out. The
-supervisor performs them, and reports what came of them as the next event. Who comes back, and who with it, is decided here; whose
-turn it is then, in ``turns``.
+An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was
+asked for), actions come out. The supervisor performs them, and reports what came of them as the
+next event. Who comes back, and who with it, is decided here; whose turn it is then, in ``turns``.
 """
 
 from collections import deque
@@ -56,13 +57,17 @@ _UP: Final = (RUNNING, STARTING)
 
 
 class Supervision:
-    """The state of a supervisor, and its decisions. Each event returns the actions to perform, in order."""
+    """The state of a supervisor, and its decisions. Each event returns the actions to perform, in
+    order.
+    """
 
     def __init__(self, spec: SupervisorSpec, chance: Callable[[], float]) -> None:
         self.spec = spec
         self.children: dict[str, Child] = {}
         self.history: deque[tuple[float, str, Reason, float]] = deque(maxlen=_HISTORY)
-        """The last restarts: when, on the clock that is passed in; who; after which end; and how long after it."""
+        """The last restarts: when, on the clock that is passed in; who; after which end; and how
+        long after it.
+        """
         self.ended = False
         self._chance = chance
         self._is_simple = spec.strategy is Strategy.SIMPLE_ONE_FOR_ONE
@@ -77,10 +82,12 @@ class Supervision:
             for child in spec.children:
                 self._make(child.name, child)
 
-    # -- events ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[Action]:
-        """Start the children, in order, each when the one before it is ready. If one cannot, the supervisor ends."""
+        """Start the children, in order, each when the one before it is ready. If one cannot, the
+        supervisor ends.
+        """
         for child in self.children.values():
             self._turns.wait(child, now)
         return self._settle(now)
@@ -105,7 +112,9 @@ class Supervision:
     def start_failed(
         self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
     ) -> list[Action]:
-        """A start failed: as if the child had ended at once, unless somebody asked for a start that changes nothing then."""
+        """A start failed: as if the child had ended at once, unless somebody asked for a start that
+        changes nothing then.
+        """
         child = self._turns.starting
         if self.ended or child is None or child.name != name:
             return []
@@ -126,8 +135,12 @@ class Supervision:
             self._ended_by_itself(child, reason, decision, now)
         return self._settle(now)
 
-    def exited(self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float) -> list[Action]:
-        """A child's process has ended. One that is not the child's present process is none of its business."""
+    def exited(
+        self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float
+    ) -> list[Action]:
+        """A child's process has ended. One that is not the child's present process is none of its
+        business.
+        """
         child = self.children.get(name)
         if self.ended or child is None or child.pid is None or child.pid != pid:
             return []
@@ -141,7 +154,8 @@ class Supervision:
             self._turns.leave_cycle(child)
             self._stopped(child, reason, now)
         elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
-            # It was going to be stopped with its siblings and has ended before: it comes back with them if it may.
+            # It was going to be stopped with its siblings and has ended before: it comes back with
+            # them if it may.
             self._turns.leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
                 child.phase = PENDING
@@ -158,7 +172,8 @@ class Supervision:
         return self._settle(now)
 
     def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
-        """Do an operation on one child, whatever its siblings are doing. ``asker`` is told by an :class:`Answer`.
+        """Do an operation on one child, whatever its siblings are doing. ``asker`` is told by an
+        :class:`Answer`.
 
         Raises:
             SupervisionError: it is refused, and nothing is changed.
@@ -210,7 +225,7 @@ class Supervision:
             return None
         return self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def _free(self, name: Any) -> Child:
         child = self.find(name)
@@ -221,7 +236,8 @@ class Supervision:
     def _refuse_simple(self, verb: str) -> None:
         if self._is_simple:
             raise NotAllowedError(
-                f"{verb} is not for SIMPLE_ONE_FOR_ONE, whose children are all made from one template; "
+                f"{verb} is not for SIMPLE_ONE_FOR_ONE, whose children are all made from one "
+                "template; "
                 "use start_child, stop_child and remove_child"
             )
 
@@ -234,7 +250,9 @@ class Supervision:
     def _ask_start(self, child: Child, args: tuple[Any, ...], asker: Any) -> None:
         if args:
             raise BadInputError(
-                f"start_child({child.name!r}, *args)", args, "no arguments: the child's spec has them already"
+                f"start_child({child.name!r}, *args)",
+                args,
+                "no arguments: the child's spec has them already",
             )
         if child.phase is RUNNING:
             raise ChildRunningError(child.name, child.pid)
@@ -267,7 +285,9 @@ class Supervision:
             raise ChildNotRunningError(child.name, child.phase.value)
         self._take_down(child, asker, Phase.COMPLETED)
 
-    def _take_down(self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False) -> None:
+    def _take_down(
+        self, child: Child, asker: Any, leaves_as: Phase | None, drain: bool = False
+    ) -> None:
         child.wanted = False
         child.leaves_as = leaves_as
         if child.phase is RUNNING:
@@ -287,7 +307,7 @@ class Supervision:
         child.phase = PENDING
         self._turns.go_first(child)
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------
 
     def _stopped(self, child: Child, reason: Reason, now: float) -> None:
         if child.wanted:
@@ -307,7 +327,9 @@ class Supervision:
             child.phase = child.leaves_as
             self._actions.append(Gone(child.name, reason))
 
-    def _ended_by_itself(self, child: Child, reason: Reason, decision: Decision | None, now: float) -> None:
+    def _ended_by_itself(
+        self, child: Child, reason: Reason, decision: Decision | None, now: float
+    ) -> None:
         if decision is not None and is_failure(reason):
             if decision is Decision.ESCALATE:
                 self._end(reason)
@@ -334,8 +356,8 @@ class Supervision:
             self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
 
     def _all_are_down(self) -> bool:
-        # All are looked at only when none is left of those that were up then: otherwise many that end one after the other
-        # would take time that grows with the square of their number.
+        # All are looked at only when none is left of those that were up then: otherwise many that
+        # end one after the other would take time that grows with the square of their number.
         up = self._up
         while up and (up[-1].phase in _DOWN or self.children.get(up[-1].name) is not up[-1]):
             up.pop()
@@ -367,7 +389,9 @@ class Supervision:
             self._turns.cycle(cycling)
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those of a group that are started anew with a child, if they are up; itself may be among them, which is not."""
+        """Those of a group that are started anew with a child, if they are up; itself may be among
+        them, which is not.
+        """
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
             return self.children.values()
         return [one for one in self.children.values() if one.position > child.position]
@@ -377,7 +401,7 @@ class Supervision:
         self.ended = True
         self._actions.append(End(reason))
 
-    # -- what all of them do -----------------------------------------------------------------------------------------
+    # -- what all of them do -----------------------------------------------------------------------
 
     def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
         child = self.children[name] = Child(name, spec, next(self._positions), args)

@@ -14,7 +14,15 @@ from .._core.vocabulary.errors import BadInputError, BehaviourError
 from .._core.vocabulary.ids import PID
 from .._core.vocabulary.info import ChildInfo, Phase, RestartRecord, SupervisorInfo
 from ..service import Service
-from .actions import AddChild, DisableChild, EnableChild, RemoveChild, RestartChild, StartChild, StopChild
+from .actions import (
+    AddChild,
+    DisableChild,
+    EnableChild,
+    RemoveChild,
+    RestartChild,
+    StartChild,
+    StopChild,
+)
 from .child import Child
 from .driver import Supervising
 from .specs import ChildSpec, SupervisorSpec
@@ -36,8 +44,9 @@ class ChildCount:
 class Supervisor(Supervising):
     """An actor that looks after others: say in ``children`` whom, and how.
 
-    They are started in order before ``spawn`` returns, and stopped in reverse order when the supervisor ends. It may have callbacks
-    of its own like any actor; only ``init`` is taken, and what would be done there can be done in ``children``.
+    They are started in order before ``spawn`` returns, and stopped in reverse order when the
+    supervisor ends. It may have callbacks of its own like any actor; only ``init`` is taken, and
+    what would be done there can be done in ``children``.
     """
 
     is_supervisor = True
@@ -52,11 +61,14 @@ class Supervisor(Supervising):
             raise BehaviourError(
                 f"{cls.__qualname__}.init",
                 cls.__dict__["init"],
-                "no init in a supervisor, which starts its children there; do it in `children`, plain or async, "
+                "no init in a supervisor, which starts its children there; do it in `children`, "
+                "plain or async, "
                 "before it returns the spec",
             )
 
-    def children(self) -> SupervisorSpec | Sequence[ChildSpec] | Awaitable[SupervisorSpec | Sequence[ChildSpec]]:
+    def children(
+        self,
+    ) -> SupervisorSpec | Sequence[ChildSpec] | Awaitable[SupervisorSpec | Sequence[ChildSpec]]:
         """Say whom to supervise and how. Called once, before anything is started; may be ``async``."""
         if self._given is None:
             raise BadInputError(
@@ -67,7 +79,9 @@ class Supervisor(Supervising):
         return self._given
 
     async def init(self) -> None:
-        """Start the children. Each has time limits of its own, and all together may take longer than one."""
+        """Start the children. Each has time limits of its own, and all together may take longer
+        than one.
+        """
         process = self._process
         options = process.options
         # For one that has a slot its spec has decided.
@@ -77,27 +91,33 @@ class Supervisor(Supervising):
             if "shutdown" not in options.said:
                 process.options = replace(options, shutdown=inf)
         given = self.children()
-        await self._perform(self._take_plan(read_spec(await given if inspect.isawaitable(given) else given)))
+        await self._perform(
+            self._take_plan(read_spec(await given if inspect.isawaitable(given) else given))
+        )
         if self._failure is not None:
             raise self._failure
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     async def start_child(self, child: str, *args: Any) -> PID:
-        """Start a child that does not run. With SIMPLE_ONE_FOR_ONE, name the template, and give the further arguments.
+        """Start a child that does not run. With SIMPLE_ONE_FOR_ONE, name the template, and give the
+        further arguments.
 
         Raises:
-            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: it is refused,
+                and nothing is changed.
             SpawnError: it could not be started; it is as it was before.
         """
         pid: PID = await self._operate(StartChild(child, args))
         return pid
 
     async def stop_child(self, child: str | PID) -> PID:
-        """Stop a child, within its shutdown time; it stays down until it is started. Returns the process that was stopped.
+        """Stop a child, within its shutdown time; it stays down until it is started. Returns the
+        process that was stopped.
 
         Raises:
-            ChildUnknownError, ChildNotRunningError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildNotRunningError, ChildBusyError: it is refused, and nothing is
+                changed.
         """
         pid: PID = await self._operate(StopChild(child))
         return pid
@@ -106,7 +126,8 @@ class Supervisor(Supervising):
         """Stop a child if it runs, and start it, without back-off and without its siblings.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is
+                changed.
             SpawnError: it could not be started; it is tried again as after a failure.
         """
         pid: PID = await self._operate(RestartChild(child))
@@ -136,17 +157,20 @@ class Supervisor(Supervising):
         """Start a child that was disabled, with a fresh budget.
 
         Raises:
-            ChildUnknownError, ChildEnabledError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildEnabledError, ChildBusyError: it is refused, and nothing is
+                changed.
             SpawnError: it could not be started, and stays disabled.
         """
         pid: PID = await self._operate(EnableChild(child))
         return pid
 
     async def disable_child(self, child: str | PID) -> PID | None:
-        """Stop a child if it runs, and refuse to start it until it is enabled. Returns its last process.
+        """Stop a child if it runs, and refuse to start it until it is enabled. Returns its last
+        process.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is
+                changed.
         """
         pid: PID | None = await self._operate(DisableChild(child))
         return pid
@@ -168,15 +192,20 @@ class Supervisor(Supervising):
         )
 
     def service(self, name: str) -> Service:
-        """The address of a child of this supervisor; or, if it has none of that name, of one that is registered on the node.
+        """The address of a child of this supervisor; or, if it has none of that name, of one that
+        is registered on the node.
 
         Raises:
             ChildUnknownError: there is none.
         """
         slot = (self._process.slots or {}).get(name)
-        return super().service(name) if slot is None else Service(self._process.kernel, slot, self._process)
+        return (
+            super().service(name)
+            if slot is None
+            else Service(self._process.kernel, slot, self._process)
+        )
 
-    # -- looking inside ----------------------------------------------------------------------------------------------
+    # -- looking inside ----------------------------------------------------------------------------
 
     def supervision(self) -> SupervisorInfo:
         """The children and the last restarts, as they are at this moment."""
@@ -188,7 +217,10 @@ class Supervisor(Supervising):
             spec.intensity,
             spec.period,
             tuple([self._info(child, now) for child in self._plan.children.values()]),
-            tuple(RestartRecord(at + wall, child, reason, delay) for at, child, reason, delay in self._plan.history),
+            tuple(
+                RestartRecord(at + wall, child, reason, delay)
+                for at, child, reason, delay in self._plan.history
+            ),
         )
 
     def phase_of(self, name: str) -> Phase | None:
@@ -231,7 +263,9 @@ class Supervisor(Supervising):
         }
         for number, record in enumerate(reversed(info.restarts), 1):
             at = time.strftime("%H:%M:%S", time.localtime(record.at))
-            pairs[f"restart {number}"] = f"{at} {record.child} after {record.delay:.3f} s: {record.reason}"
+            pairs[f"restart {number}"] = (
+                f"{at} {record.child} after {record.delay:.3f} s: {record.reason}"
+            )
         return pairs
 
 
@@ -245,17 +279,25 @@ def read_spec(given: object) -> SupervisorSpec:
         return given
     if isinstance(given, Sequence) and not isinstance(given, str):
         return SupervisorSpec(given)
-    raise BadInputError("children of a supervisor", given, "a SupervisorSpec, or a list of ChildSpec")
+    raise BadInputError(
+        "children of a supervisor", given, "a SupervisorSpec, or a list of ChildSpec"
+    )
 
 
 def describe(child: ChildInfo) -> str:
     """One line about a child."""
     parts = [
-        child.phase.value if child.starts_in is None else f"{child.phase.value}, starts in {child.starts_in:.3g} s"
+        child.phase.value
+        if child.starts_in is None
+        else f"{child.phase.value}, starts in {child.starts_in:.3g} s"
     ]
     if child.pid is not None:
         parts.append(str(child.pid))
-    for number, what in ((child.restarts, "restarts"), (child.resumed, "resumed"), (child.waiting, "waiting for it")):
+    for number, what in (
+        (child.restarts, "restarts"),
+        (child.resumed, "resumed"),
+        (child.waiting, "waiting for it"),
+    ):
         if number:
             parts.append(f"{number} {what}")
     if child.reason is not None:

@@ -16,7 +16,9 @@ __all__ = ["TreeNode", "take_tree"]
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One process, meta-process or child that is not running, with what belongs to it. ``str()`` gives the tree as text."""
+    """One process, meta-process or child that is not running, with what belongs to it. ``str()``
+    gives the tree as text.
+    """
 
     id: PID | Alias | None
     """None for a child that is not running, and for the node itself."""
@@ -44,7 +46,8 @@ class TreeNode:
 
         Args:
             depth: how many levels below this one are shown; all if not given.
-            alike: how many children without a name are shown of each behaviour, below each parent; all if not given.
+            alike: how many children without a name are shown of each behaviour, below each parent;
+                all if not given.
         """
         return "\n".join([self._line(), *self._below("", depth, alike)])
 
@@ -52,7 +55,9 @@ class TreeNode:
         """The first one of that name in this part of the tree."""
         if self.name == name:
             return self
-        return next((found for child in self.children if (found := child.find(name)) is not None), None)
+        return next(
+            (found for child in self.children if (found := child.find(name)) is not None), None
+        )
 
     def _below(self, indent: str, depth: int | None, alike: int | None) -> Iterator[str]:
         if depth == 0:
@@ -64,7 +69,9 @@ class TreeNode:
         for child in shown:
             left -= 1
             yield f"{indent}{'├─ ' if left else '└─ '}{child._line()}"
-            yield from child._below(indent + ("│  " if left else "   "), None if depth is None else depth - 1, alike)
+            yield from child._below(
+                indent + ("│  " if left else "   "), None if depth is None else depth - 1, alike
+            )
         for behaviour, count in folded.items():
             left -= 1
             yield f"{indent}{'├─ ' if left else '└─ '}… and {count} more {behaviour}"
@@ -86,7 +93,11 @@ class TreeNode:
         return sum(1 + child._count() for child in self.children)
 
     def _line(self) -> str:
-        words = [word for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "") if word]
+        words = [
+            word
+            for word in (self.name, self.behaviour, str(self.id) if self.id is not None else "")
+            if word
+        ]
         facts = [self.strategy, self.phase.value if self.phase is not None else self.state]
         if self.starts_in is not None:
             facts.append(f"starts in {self.starts_in:.3g} s")
@@ -101,7 +112,8 @@ class TreeNode:
 def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> TreeNode:
     """The tree as it is now, with the applications that do not run at its end.
 
-    It is taken in one turn: otherwise a child that ends and comes back meanwhile would be in it twice, or not at all.
+    It is taken in one turn: otherwise a child that ends and comes back meanwhile would be in it
+    twice, or not at all.
     """
     by_pid = {one.pid: one for one in applications}
     children = [_of_root(one, by_pid.get(one.id)) for one in list(kernel.roots.values())]
@@ -115,7 +127,11 @@ def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> T
 
 def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
     found = _of_process(process, process.name, None, 0)
-    return found if application is None else replace(found, behaviour="Application", phase=application.phase)
+    return (
+        found
+        if application is None
+        else replace(found, behaviour="Application", phase=application.phase)
+    )
 
 
 # Flat, and with positions for names: nothing else runs until the whole tree is there.
@@ -131,7 +147,11 @@ def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: i
         len(process.mailbox),
         process.behaviour._plan.spec.strategy.value if is_supervisor else None,
         None,
-        _of_children(process) if is_supervisor else _of_owned(process.owned) if process.owned else (),
+        _of_children(process)
+        if is_supervisor
+        else _of_owned(process.owned)
+        if process.owned
+        else (),
     )
 
 
@@ -151,13 +171,24 @@ def _of_children(process: Process) -> tuple[TreeNode, ...]:
 
 def _of_owned(owned: Mapping[Any, Any]) -> tuple[TreeNode, ...]:
     return tuple(
-        [_of_process(one, one.name, None, 0) if isinstance(one, Process) else _of_meta(one) for one in owned.values()]
+        [
+            _of_process(one, one.name, None, 0) if isinstance(one, Process) else _of_meta(one)
+            for one in owned.values()
+        ]
     )
 
 
 def _of_child(child: ChildInfo) -> TreeNode:
     return TreeNode(
-        None, child.name, child.behaviour, None, child.phase, child.restarts, child.waiting, None, child.starts_in
+        None,
+        child.name,
+        child.behaviour,
+        None,
+        child.phase,
+        child.restarts,
+        child.waiting,
+        None,
+        child.starts_in,
     )
 
 

@@ -1,4 +1,6 @@
-"""The test kit: probes, settling, virtual time, faults, races, behaviours alone, recorded input, leak checks."""
+"""The test kit: probes, settling, virtual time, faults, races, behaviours alone, recorded input,
+leak checks.
+"""
 
 from .._core.vocabulary.public_names import show_under
 from .alone import Alone, Ask

@@ -15,7 +15,17 @@ from .._core.vocabulary.messages import NO_REPLY, Published, Request
 from .._core.vocabulary.options import check_name, check_number
 from .._core.vocabulary.reasons import Crashed, Reason, Shutdown, as_reason
 from ..state_machine.machine import StateMachine
-from .recording_verbs import NODE, Armed, Called, Lonely, Notes, Publication, Sent, Spawned, StartedTask
+from .recording_verbs import (
+    NODE,
+    Armed,
+    Called,
+    Lonely,
+    Notes,
+    Publication,
+    Sent,
+    Spawned,
+    StartedTask,
+)
 
 __all__ = ["Alone", "Ask"]
 
@@ -50,7 +60,9 @@ class Ask:
         """
         __tracebackhide__ = True
         if not self.caller.settled:
-            raise AssertionError(f"{self.caller.request!r} was deferred (NO_REPLY) and is not answered yet")
+            raise AssertionError(
+                f"{self.caller.request!r} was deferred (NO_REPLY) and is not answered yet"
+            )
         if self.caller.error is not None:
             raise self.caller.error
         return self.caller.value
@@ -59,11 +71,12 @@ class Ask:
 class Alone(Generic[B]):
     """One instance of a behaviour, whose verbs note what they were asked for instead of doing it.
 
-    ``Alone(Counter, 5)`` takes what ``spawn`` takes. Each callback is awaited by the test itself, so an exception in it is an
-    exception in the test. ``init`` runs before the first of them. Messages that it sends to itself are noted like all others.
+    ``Alone(Counter, 5)`` takes what ``spawn`` takes. Each callback is awaited by the test itself,
+    so an exception in it is an exception in the test. ``init`` runs before the first of them.
+    Messages that it sends to itself are noted like all others.
 
-    Supervisors are not for this: what they do is done to processes. Nor are state machines, whose postponed messages wait in the
-    mailbox of a process.
+    Supervisors are not for this: what they do is done to processes. Nor are state machines, whose
+    postponed messages wait in the mailbox of a process.
     """
 
     def __init__(
@@ -76,9 +89,15 @@ class Alone(Generic[B]):
         cls = behaviour_of(behaviour)
         if getattr(cls, "is_supervisor", False) or issubclass(cls, StateMachine):
             raise BadInputError(
-                "Alone(behaviour)", cls, "a behaviour that is no supervisor and no state machine; test those on a node"
+                "Alone(behaviour)",
+                cls,
+                "a behaviour that is no supervisor and no state machine; test those on a node",
             )
-        namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "service": _service}
+        namespace = {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "service": _service,
+        }
         kind: Any = type(cls)
         made: Any = kind(cls.__name__, (cls, Lonely), namespace)
         if isinstance(behaviour, partial):
@@ -95,7 +114,7 @@ class Alone(Generic[B]):
     def __repr__(self) -> str:
         return f"<Alone {type(self.behaviour).__qualname__}>"
 
-    # -- what it has done --------------------------------------------------------------------------------------------
+    # -- what it has done --------------------------------------------------------------------------
 
     @property
     def pid(self) -> PID:
@@ -177,10 +196,11 @@ class Alone(Generic[B]):
         """The reason it has stopped with, by itself or by an exception; None while it goes on."""
         return self._notes.stopped
 
-    # -- what is done to it ------------------------------------------------------------------------------------------
+    # -- what is done to it ------------------------------------------------------------------------
 
     def answer(self, what: Any, value: object) -> None:
-        """Have its calls answered whose request is of a type, accepted by a function or equal to a value: with ``value``.
+        """Have its calls answered whose request is of a type, accepted by a function or equal to a
+        value: with ``value``.
 
         An exception is raised by the call. The first that fits counts.
         """
@@ -235,7 +255,9 @@ class Alone(Generic[B]):
         return dict(await self._run("handle_inspect", *items))
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass: its timers fire, in order. What they send to itself it handles; what they send to others is noted."""
+        """Let time pass: its timers fire, in order. What they send to itself it handles; what they
+        send to others is noted.
+        """
         check_number("seconds", seconds, least=0.0)
         notes = self._notes
         end = notes.now + seconds
@@ -251,7 +273,9 @@ class Alone(Generic[B]):
         notes.now = end
 
     async def terminate(self, reason: object = Shutdown()) -> None:
-        """End it: ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else with this one."""
+        """End it: ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else with
+        this one.
+        """
         await self.init()
         notes = self._notes
         notes.stopped = notes.stopped or as_reason(reason)
@@ -260,7 +284,9 @@ class Alone(Generic[B]):
 
     async def _run(self, callback: str, *args: Any) -> Any:
         if self._notes.stopped is not None:
-            raise NotAllowedError(f"it has stopped ({self._notes.stopped}), and nothing reaches it any more")
+            raise NotAllowedError(
+                f"it has stopped ({self._notes.stopped}), and nothing reaches it any more"
+            )
         await self.init()
         return await self._callback(callback, *args)
 
@@ -281,5 +307,6 @@ def _note_fired(fired: list[Sent], timer: Timer) -> None:
 
 def _service(_self: object, name: str) -> NoReturn:
     raise NotAllowedError(
-        f"a behaviour alone has no service {name!r}; test this with a node, or let it be given the address it sends to"
+        f"a behaviour alone has no service {name!r}; test this with a node, or let it be given "
+        "the address it sends to"
     )

@@ -16,27 +16,32 @@ from .threads import Look, look, stirring
 __all__ = ["VirtualClock"]
 
 _INSTANT: Final = 0.0001001
-"""Real seconds to wait if nobody else could do anything. Not zero: who waits for all tasks to be blocked comes first."""
+"""Real seconds to wait if nobody else could do anything. Not zero: who waits for all tasks to be
+blocked comes first.
+"""
 _LONGEST: Final = 0.05
 """Real seconds between two looks when there is no deadline to jump to."""
 _ODD: Final = 1.0001
-"""Makes the pause one that nobody else chooses. trio wakes all who wait for the same quiet together; they must not find the clock
-at work when they go on."""
+"""Makes the pause one that nobody else chooses. trio wakes all who wait for the same quiet
+together; they must not find the clock at work when they go on.
+"""
 _FAR: Final = 1e9
 
 
 class VirtualClock(trio.abc.Clock):
-    """A clock for ``trio.run(…, clock=VirtualClock())``: it stands still while anybody works, and then jumps to the next deadline.
+    """A clock for ``trio.run(…, clock=VirtualClock())``: it stands still while anybody works, and
+    then jumps to the next deadline.
 
-    As trio's ``MockClock`` with ``autojump_threshold`` it makes sleeps and timeouts take no time. Unlike it, it does not jump while
-    a reader thread, a worker thread, any other thread or a child program has something to do, nor while something that a thread
-    has handed over waits for the loop.
+    As trio's ``MockClock`` with ``autojump_threshold`` it makes sleeps and timeouts take no time.
+    Unlike it, it does not jump while a reader thread, a worker thread, any other thread or a child
+    program has something to do, nor while something that a thread has handed over waits for the
+    loop.
 
     Args:
-        cushion: for how many real seconds all must be quiet before it jumps, if there are other threads, child programs, or tasks
-            that wait for I/O. Without them it jumps at once.
-        patience: for how many real seconds it waits for a worker thread that sleeps inside what it was given to do. Such a one
-            may be waiting for this very clock.
+        cushion: for how many real seconds all must be quiet before it jumps, if there are other
+            threads, child programs, or tasks that wait for I/O. Without them it jumps at once.
+        patience: for how many real seconds it waits for a worker thread that sleeps inside what it
+            was given to do. Such a one may be waiting for this very clock.
     """
 
     def __init__(self, *, cushion: float = 0.002, patience: float = 5.0) -> None:
@@ -64,7 +69,9 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Called by trio: how long to wait for a deadline in real time, if time does not jump meanwhile."""
+        """Called by trio: how long to wait for a deadline in real time, if time does not jump
+        meanwhile.
+        """
         return 0.0 if deadline <= self._now else _FAR
 
     def jump(self, seconds: float) -> None:
@@ -74,7 +81,9 @@ class VirtualClock(trio.abc.Clock):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the clock from jumping by itself for a while: for what happens outside of this program."""
+        """Keep the clock from jumping by itself for a while: for what happens outside of this
+        program.
+        """
         self._holds += 1
         if self._released is None:
             self._released = trio.Event()
@@ -98,7 +107,11 @@ class VirtualClock(trio.abc.Clock):
             quick = before.alone and not _tasks_wait_for_io()
             await wait_all_tasks_blocked(_INSTANT if quick and pause <= self._cushion else pause)
             after = look()
-            if self._released is not None or stirring(before, after) or (quick and _tasks_wait_for_io()):
+            if (
+                self._released is not None
+                or stirring(before, after)
+                or (quick and _tasks_wait_for_io())
+            ):
                 continue
             if self._must_wait_for(after):
                 continue
@@ -127,7 +140,8 @@ class VirtualClock(trio.abc.Clock):
 def _tasks_wait_for_io() -> bool:
     statistics: Any = trio.lowlevel.current_statistics().io_statistics
     try:
-        # One task always waits: the one through which threads wake the loop. Those of our nodes do nothing else.
+        # One task always waits: the one through which threads wake the loop. Those of our nodes do
+        # nothing else.
         return bool(statistics.tasks_waiting_read + statistics.tasks_waiting_write > 1 + bells())
     except AttributeError:  # another kind of system, which does not tell
         return True

@@ -37,8 +37,14 @@ class ExpectedCrash:
         return len(self.crashes) >= (1 if self._count is None else self._count)
 
     def __str__(self) -> str:
-        number = "any number of crashes" if self._count is None else f"{self._count} crash" + "es" * (self._count > 1)
-        return f"{number} with {self._error.__qualname__}" + (f" matching {self._match!r}" if self._match else "")
+        number = (
+            "any number of crashes"
+            if self._count is None
+            else f"{self._count} crash" + "es" * (self._count > 1)
+        )
+        return f"{number} with {self._error.__qualname__}" + (
+            f" matching {self._match!r}" if self._match else ""
+        )
 
     def claims(self, crashed: Ended) -> bool:
         """Take a crash as expected, if it is of the right kind and not one too many."""
@@ -92,7 +98,8 @@ async def expect_crash(
     count: int | None = 1,
     timeout: float = 1.0,
 ) -> AsyncIterator[ExpectedCrash]:
-    """Expect that a process or meta-process crashes inside the block, and wait for it at the end of the block.
+    """Expect that a process or meta-process crashes inside the block, and wait for it at the end of
+    the block.
 
     Args:
         node: where.

@@ -43,8 +43,9 @@ def crashing(
 
     Args:
         behaviour: the class to make fail.
-        on: at which: the n-th, several numbers, or a function that knows the message. The count goes on through restarts, so that a
-            child that crashes at its third message crashes once, not over and over.
+        on: at which: the n-th, several numbers, or a function that knows the message. The count
+            goes on through restarts, so that a child that crashes at its third message crashes
+            once, not over and over.
         error: what it raises.
         callbacks: which callbacks count; also ``init``, ``terminate`` and so on.
     """
@@ -52,14 +53,19 @@ def crashing(
 
     def hook(_: Any, name: str, args: tuple[Any, ...]) -> object:
         if plan.strikes(message_of(name, args)):
-            raise Fault(f"{behaviour.__qualname__} was told to crash in {name}") if error is None else error
+            raise (
+                Fault(f"{behaviour.__qualname__} was told to crash in {name}")
+                if error is None
+                else error
+            )
         return GO_ON
 
     return subclass(behaviour, callbacks, before(hook))
 
 
 def dropping(behaviour: type[B], *, on: When = 1, callbacks: Collection[str] = MESSAGES) -> type[B]:
-    """A subclass that loses certain messages, as a bad line would. A call that is lost is never answered.
+    """A subclass that loses certain messages, as a bad line would. A call that is lost is never
+    answered.
 
     Args:
         behaviour: the class to make lose them.
@@ -85,8 +91,9 @@ def delaying(
 ) -> type[B]:
     """A subclass that waits before it handles certain messages, by default all of them.
 
-    It waits by the clock of the loop, so that virtual time works. A plain callback of an actor becomes an ``async`` one for that:
-    it could not wait without holding up the loop. A plain callback of a meta-process stays one, and its thread sleeps in real time.
+    It waits by the clock of the loop, so that virtual time works. A plain callback of an actor
+    becomes an ``async`` one for that: it could not wait without holding up the loop. A plain
+    callback of a meta-process stays one, and its thread sleeps in real time.
 
     Args:
         behaviour: the class to make slow.
@@ -138,15 +145,18 @@ class _Plan:
 
     def strikes(self, message: Any) -> bool:
         self._seen += 1
-        return self._seen in self._numbers if self._function is None else bool(self._function(message))
+        return (
+            self._seen in self._numbers if self._function is None else bool(self._function(message))
+        )
 
 
 @asynccontextmanager
 async def filled(node: Node, target: Target) -> AsyncIterator[int]:
     """Have a mailbox be full inside the block; gives how many places were taken.
 
-    What is put there is never seen by the process: it is taken back at the end of the block, and skipped if the process works on
-    meanwhile, which makes room again. A process that sleeps stays full: whoever sends to it gets what its overflow rule says.
+    What is put there is never seen by the process: it is taken back at the end of the block, and
+    skipped if the process works on meanwhile, which makes room again. A process that sleeps stays
+    full: whoever sends to it gets what its overflow rule says.
 
     Raises:
         ProcessUnknownError: there is nobody at this address.
@@ -157,7 +167,9 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
         raise ProcessUnknownError(target)
     box = receiver.mailbox
     if not box.limit:
-        raise BadInputError("filled(target)", target, "a process with a bound: `spawn(…, mailbox_size=10)`")
+        raise BadInputError(
+            "filled(target)", target, "a process with a bound: `spawn(…, mailbox_size=10)`"
+        )
     # A process that was just spawned takes its first step now, and would not go to sleep later.
     for _ in range(2):
         await trio.lowlevel.checkpoint()
@@ -188,7 +200,8 @@ class _Nothing:
 class Deaf(MetaProcess):
     """A meta-process whose reader ignores the stop, as a library that cannot be interrupted would.
 
-    The node reports its thread and leaves it behind. The thread ends when the test says :meth:`release`; until then it is a leak.
+    The node reports its thread and leaves it behind. The thread ends when the test says
+    :meth:`release`; until then it is a leak.
     """
 
     kind = "deaf"

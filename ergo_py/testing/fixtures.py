@@ -1,4 +1,6 @@
-"""A node for one test, with everything checked when it is down. What the pytest plugin's fixture gives."""
+"""A node for one test, with everything checked when it is down. What the pytest plugin's fixture
+gives.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +18,8 @@ from .leaks import LeakError, take_inventory
 __all__ = ["checked_node"]
 
 _DEFAULTS: Final[dict[str, Any]] = {"watchdog": None, "stop_timeout": 5.0}
-"""A test that stops at a breakpoint is no blocked loop, and the watchdog does not see virtual time."""
+"""A test that stops at a breakpoint is no blocked loop, and the watchdog does not see virtual time.
+"""
 
 
 @asynccontextmanager
@@ -27,24 +30,27 @@ async def checked_node(
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
     **options: Any,
 ) -> AsyncIterator[Node]:
-    """A node for a test. When the block has ended well and the node is down, nothing may be left and nothing may have crashed.
+    """A node for a test. When the block has ended well and the node is down, nothing may be left
+    and nothing may have crashed.
 
     Args:
         name: the node's name.
-        grace: how many real seconds threads, descriptors and programs may take to go, once the node is down.
-        expect_crash: exceptions with which processes are going to crash, each at least once. For one crash at one place use the
-            context manager of that name.
+        grace: how many real seconds threads, descriptors and programs may take to go, once the node
+            is down.
+        expect_crash: exceptions with which processes are going to crash, each at least once. For
+            one crash at one place use the context manager of that name.
         options: those of ``open_node``.
 
     Raises:
-        LeakError: processes or meta-processes had to be killed or left behind, threads, descriptors or child programs are left, or
-            a process crashed and nobody had expected it.
+        LeakError: processes or meta-processes had to be killed or left behind, threads, descriptors
+            or child programs are left, or a process crashed and nobody had expected it.
         NotAllowedError: this is not trio.
     """
     __tracebackhide__ = True
     if not trio.lowlevel.in_trio_task():
         raise NotAllowedError(
-            "a node lives in trio, and this is another event loop; with anyio's plugin, let the `anyio_backend` fixture be 'trio'"
+            "a node lives in trio, and this is another event loop; with anyio's plugin, let the "
+            "`anyio_backend` fixture be 'trio'"
         )
     check_number("grace", grace, least=0.0)
     expected = [ExpectedCrash(error, None, None) for error in _errors(expect_crash)]
@@ -62,7 +68,9 @@ async def checked_node(
         raise LeakError(lines)
 
 
-def _errors(given: type[BaseException] | Sequence[type[BaseException]]) -> Sequence[type[BaseException]]:
+def _errors(
+    given: type[BaseException] | Sequence[type[BaseException]],
+) -> Sequence[type[BaseException]]:
     errors = (given,) if isinstance(given, type) else tuple(given)
     for error in errors:
         if not (isinstance(error, type) and issubclass(error, BaseException)):
@@ -73,7 +81,13 @@ def _errors(given: type[BaseException] | Sequence[type[BaseException]]) -> Seque
 def _left_on(node: Node) -> list[str]:
     report, router = node.exit_report, node._router
     lines = [f"process {one} had to be killed" for one in (report.killed if report else ())]
-    lines += [f"{one} did not even end when it was killed" for one in (report.abandoned if report else ())]
+    lines += [
+        f"{one} did not even end when it was killed" for one in (report.abandoned if report else ())
+    ]
     lines += [f"process {one!r} is left" for one in router.processes.values()]
-    lines += [f"meta-process {one!r} is left" for one in router.registry.aliases.values() if isinstance(one, Meta)]
+    lines += [
+        f"meta-process {one!r} is left"
+        for one in router.registry.aliases.values()
+        if isinstance(one, Meta)
+    ]
     return lines

@@ -67,7 +67,8 @@ class Inventory:
         """The same, after giving what is about to go up to ``grace`` real seconds."""
         deadline = time.perf_counter() + grace
         while (lines := self._collected()) and time.perf_counter() < deadline:
-            # Threads go by real time, whatever clock the loop has; and nobody else needs the loop any more.
+            # Threads go by real time, whatever clock the loop has; and nobody else needs the loop
+            # any more.
             time.sleep(_PAUSE)  # noqa: ASYNC251
             await trio.lowlevel.checkpoint()
         return lines
@@ -82,7 +83,8 @@ class Inventory:
     def _collected(self) -> list[str]:
         lines = self.left()
         if lines:
-            # What nobody holds is closed when it is collected, and only looked at here if there is something.
+            # What nobody holds is closed when it is collected, and only looked at here if there is
+            # something.
             gc.collect()
             lines = self.left()
         return lines
@@ -95,9 +97,11 @@ def take_inventory() -> Inventory:
 
 @contextmanager
 def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
-    """Fail if the block leaves threads, descriptors (sockets, pipes, files) or child programs behind.
+    """Fail if the block leaves threads, descriptors (sockets, pipes, files) or child programs
+    behind.
 
-    For code without a node, or with a node that the block opens and closes itself: what is around a ``trio.run`` sees everything.
+    For code without a node, or with a node that the block opens and closes itself: what is around a
+    ``trio.run`` sees everything.
 
     Args:
         grace: how many real seconds they may take to go.
@@ -115,7 +119,9 @@ def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
 
 
 def _descriptors() -> frozenset[tuple[int, str]]:
-    """The open descriptors, each with what it leads to, so that a number that is used again is not taken for the same."""
+    """The open descriptors, each with what it leads to, so that a number that is used again is not
+    taken for the same.
+    """
     found = set()
     for number in _open_numbers():
         try:
@@ -131,7 +137,9 @@ def _descriptors() -> frozenset[tuple[int, str]]:
 
 
 def _open_numbers() -> Iterable[int]:
-    """The numbers of all open descriptors; where the system has no list of them, all that there could be."""
+    """The numbers of all open descriptors; where the system has no list of them, all that there
+    could be.
+    """
     try:
         return map(int, os.listdir("/dev/fd"))
     except OSError:

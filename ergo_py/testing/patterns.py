@@ -7,7 +7,9 @@ __all__ = ["assign", "describe", "matches"]
 
 
 def matches(what: Any, message: object) -> bool:
-    """Say whether a message is what was meant: of that type, accepted by that function, or equal to that value."""
+    """Say whether a message is what was meant: of that type, accepted by that function, or equal to
+    that value.
+    """
     if isinstance(what, type | UnionType):
         return isinstance(message, what)
     if callable(what):
@@ -27,8 +29,8 @@ def describe(what: Any) -> str:
 def assign(whats: list[Any], messages: list[Any]) -> list[int] | None:
     """Find for each of ``whats`` a message of its own, as an index; None if that cannot be done.
 
-    The first that fits is not always the right one: a type may take the message that an equal value needs. So one that finds all
-    its messages taken asks the taker to look for another.
+    The first that fits is not always the right one: a type may take the message that an equal value
+    needs. So one that finds all its messages taken asks the taker to look for another.
     """
     taken: dict[int, int] = {}
 

@@ -1,4 +1,6 @@
-"""Probes: processes that a test holds in its hand, to see what others send and to answer what they ask."""
+"""Probes: processes that a test holds in its hand, to see what others send and to answer what they
+ask.
+"""
 
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -41,8 +43,9 @@ class Received:
 class Probe:
     """A process that keeps what it is sent, as a test sees it.
 
-    Messages, calls and events are kept in one order. ``expect`` and its like read them, each one once; ``messages`` and ``senders``
-    always have all. A probe traps exits, so that the end of something it is linked to is a message like any other.
+    Messages, calls and events are kept in one order. ``expect`` and its like read them, each one
+    once; ``messages`` and ``senders`` always have all. A probe traps exits, so that the end of
+    something it is linked to is a message like any other.
     """
 
     def __init__(self, node: Node, pid: PID, process: "_ProbeProcess") -> None:
@@ -55,13 +58,16 @@ class Probe:
         """All that came, in order."""
 
     @classmethod
-    async def start(cls, node: Node, *, answer: Answer | None = None, **options: Unpack[SpawnKeywords]) -> "Probe":
+    async def start(
+        cls, node: Node, *, answer: Answer | None = None, **options: Unpack[SpawnKeywords]
+    ) -> "Probe":
         """Start a probe on a node.
 
         Args:
             node: where it lives.
-            answer: called with the request of each call; what it returns is the answer, and ``raise Reject(error)`` refuses.
-                Without it, calls wait until the test says :meth:`reply` or :meth:`reject`.
+            answer: called with the request of each call; what it returns is the answer, and ``raise
+                Reject(error)`` refuses. Without it, calls wait until the test says :meth:`reply` or
+                :meth:`reject`.
             options: those of ``spawn``, such as ``name``.
         """
         made: list[_ProbeProcess] = []
@@ -101,10 +107,12 @@ class Probe:
             NotAllowedError: nothing was read yet.
         """
         if not self._read:
-            raise NotAllowedError("nothing was read yet, so nobody has sent it; `await probe.expect(...)` first")
+            raise NotAllowedError(
+                "nothing was read yet, so nobody has sent it; `await probe.expect(...)` first"
+            )
         return self.received[self._read - 1].sender
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     @overload
     async def expect(self, what: type[T], timeout: float = 1.0) -> T: ...
@@ -115,7 +123,8 @@ class Probe:
     @overload
     async def expect(self, what: T, timeout: float = 1.0) -> T: ...
     async def expect(self, what: Any, timeout: float = 1.0) -> Any:
-        """Read the next message, which must be of a type, accepted by a function, or equal to a value; wait for it if need be.
+        """Read the next message, which must be of a type, accepted by a function, or equal to a
+        value; wait for it if need be.
 
         Raises:
             AssertionError: another one came, or none in time.
@@ -149,7 +158,8 @@ class Probe:
                 return message
 
     async def expect_none(self, seconds: float = 0.1, what: Any = object) -> None:
-        """Wait, and see that nothing comes, or nothing of that kind. What is there unread counts, too.
+        """Wait, and see that nothing comes, or nothing of that kind. What is there unread counts,
+        too.
 
         Raises:
             AssertionError: something came.
@@ -167,7 +177,8 @@ class Probe:
         assert scope.cancelled_caught
 
     async def expect_in_order(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
-        """Read as many messages as are given here; each must be what stands at its place. The time is for all together.
+        """Read as many messages as are given here; each must be what stands at its place. The time
+        is for all together.
 
         Raises:
             AssertionError: another one came, or too few in time.
@@ -185,7 +196,8 @@ class Probe:
         return found
 
     async def expect_all(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
-        """Read as many messages as are given here, which may come in any order. Returned in the order of what was given.
+        """Read as many messages as are given here, which may come in any order. Returned in the
+        order of what was given.
 
         Raises:
             AssertionError: they do not fit one another, or too few came in time.
@@ -194,7 +206,9 @@ class Probe:
         check_number("timeout", timeout, least=0.0)
         deadline = trio.current_time() + timeout
         sought = "in any order " + ", ".join(map(describe, whats))
-        messages = [await self._next(sought, deadline - trio.current_time(), timeout) for _ in whats]
+        messages = [
+            await self._next(sought, deadline - trio.current_time(), timeout) for _ in whats
+        ]
         places = assign(list(whats), messages)
         if places is None:
             self._fail(f"expected {sought}, but {', '.join(map(repr, messages))} came")
@@ -225,9 +239,11 @@ class Probe:
             mark = "read" if number < self._read else "unread"
             kind = "" if one.caller is None else " (a call)"
             lines.append(f"  {mark:>6}  {one.message!r} from {one.sender}{kind}")
-        raise AssertionError("\n".join(lines if self.received else [*lines, "  it has received nothing at all"]))
+        raise AssertionError(
+            "\n".join(lines if self.received else [*lines, "  it has received nothing at all"])
+        )
 
-    # -- answering ---------------------------------------------------------------------------------------------------
+    # -- answering ---------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> list[Caller]:
@@ -236,7 +252,8 @@ class Probe:
         return list(self._process.open_calls)
 
     def reply(self, value: object, caller: Caller | None = None) -> bool:
-        """Answer the call that has waited longest, or a certain one. False if nobody waits for it any more.
+        """Answer the call that has waited longest, or a certain one. False if nobody waits for it
+        any more.
 
         Raises:
             AssertionError: no call is open.
@@ -264,7 +281,7 @@ class Probe:
             self._fail("there is no call to answer")
         return calls.popleft()
 
-    # -- acting ------------------------------------------------------------------------------------------------------
+    # -- acting ------------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         """Send a message as the probe, so that answers come to it."""
@@ -281,7 +298,9 @@ class Probe:
         return await kernel.calls.call(None, self.pid, to, request, timeout, Priority.NORMAL)
 
     async def do(self, action: Callable[[Actor], T | Coroutine[Any, Any, T]]) -> T:
-        """Have the probe do something inside a callback: ``await probe.do(lambda me: me.create_alias())``."""
+        """Have the probe do something inside a callback: ``await probe.do(lambda me:
+        me.create_alias())``.
+        """
         result: T = await self._node.call(self.pid, _Do(action))
         return result
 
@@ -326,7 +345,8 @@ class _ProbeProcess(Actor):
     def handle_event(self, event: Any) -> None:
         self._note(Received(event, event.event))
 
-    # Async only for what the test wants done; nothing else waits here, so messages keep their order.
+    # Async only for what the test wants done; nothing else waits here, so messages keep their
+    # order.
     async def handle_call(self, request: Any, caller: Caller) -> object:
         if isinstance(request, _Do):
             result = request.action(self)

@@ -1,4 +1,6 @@
-"""The verbs of a behaviour that has no node: each notes what was asked for, and nothing else happens."""
+"""The verbs of a behaviour that has no node: each notes what was asked for, and nothing else
+happens.
+"""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -14,7 +16,12 @@ from .._core.verbs.behaviour import Behaviour, behaviour_of, check_task
 from .._core.verbs.common import check_caller, check_error, check_priority, check_timeout
 from .._core.verbs.meta_process import MetaProcess, check_meta_behaviour
 from .._core.vocabulary.envelopes import Priority
-from .._core.vocabulary.errors import NameUnknownError, NotAllowedError, RelationExistsError, RelationUnknownError
+from .._core.vocabulary.errors import (
+    NameUnknownError,
+    NotAllowedError,
+    RelationExistsError,
+    RelationUnknownError,
+)
 from .._core.vocabulary.ids import PID, Alias, EventName, Ref, Target
 from .._core.vocabulary.messages import NO_REPLY
 from .._core.vocabulary.options import (
@@ -67,7 +74,9 @@ class Spawned:
 
 @dataclass(slots=True)
 class StartedTask:
-    """A background task that ``start_task`` was asked for. It does not run; a test may await ``function(*args)`` itself."""
+    """A background task that ``start_task`` was asked for. It does not run; a test may await
+    ``function(*args)`` itself.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -140,7 +149,9 @@ class Notes:
         self.parent = PID(NODE, 0, 0)
         self.pid = PID(NODE, 0, self.number())
         self.log = structlog.wrap_logger(
-            object(), processors=[self._keep], wrapper_class=structlog.make_filtering_bound_logger(0)
+            object(),
+            processors=[self._keep],
+            wrapper_class=structlog.make_filtering_bound_logger(0),
         ).bind()
 
     def number(self) -> int:
@@ -154,7 +165,9 @@ class Notes:
     def relate(self, kind: str, relations: list[Any], target: object) -> None:
         """Note a relation."""
         if target == self.pid:
-            raise NotAllowedError(f"a process cannot {kind} itself; its own end is told to terminate(reason)")
+            raise NotAllowedError(
+                f"a process cannot {kind} itself; its own end is told to terminate(reason)"
+            )
         if target in relations:
             raise RelationExistsError(kind, target)
         relations.append(target)
@@ -165,7 +178,9 @@ class Notes:
             raise RelationUnknownError(kind, target)
         relations.remove(target)
 
-    def arm(self, delay: float, period: float, to: object, message: object, priority: Priority | None) -> Timer:
+    def arm(
+        self, delay: float, period: float, to: object, message: object, priority: Priority | None
+    ) -> Timer:
         """Note a timer."""
         chosen = self.priority if priority is None else check_priority(priority)
         timer = Timer(self.table, SimpleNamespace(timers=None), to, message, chosen, period)
@@ -175,7 +190,9 @@ class Notes:
 
 
 class Lonely(Behaviour):
-    """Comes, in the order of bases, just before ``Behaviour``: what a class has overridden itself is still called first."""
+    """Comes, in the order of bases, just before ``Behaviour``: what a class has overridden itself
+    is still called first.
+    """
 
     # What stands for the process while __init__ runs, and says so.
     _notes: Notes = cast(Notes, Behaviour._process)
@@ -195,7 +212,8 @@ class Lonely(Behaviour):
     @property
     def node(self) -> NoReturn:
         raise NotAllowedError(
-            "a behaviour alone has no node; test this with a node, or give it what it asks the node for"
+            "a behaviour alone has no node; test this with a node, or give it what it asks the "
+            "node for"
         )
 
     @property
@@ -222,35 +240,56 @@ class Lonely(Behaviour):
     def send_priority(self, value: Priority) -> None:
         self._notes.priority = check_priority(value)
 
-    # -- messages and calls ------------------------------------------------------------------------------------------
+    # -- messages and calls ------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         notes = self._notes
-        notes.sent.append(Sent(to, message, notes.priority if priority is None else check_priority(priority)))
+        notes.sent.append(
+            Sent(to, message, notes.priority if priority is None else check_priority(priority))
+        )
         return True
 
     async def send_wait(
-        self, to: Target, message: object, *, priority: Priority | None = None, timeout: float | None = None
+        self,
+        to: Target,
+        message: object,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
     ) -> bool:
         check_timeout(timeout)
         return self.send(to, message, priority=priority)
 
-    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+    def send_after(
+        self, delay: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
         check_number("delay", delay, least=0.0)
         return self._notes.arm(delay, 0.0, to, message, priority)
 
-    def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+    def send_every(
+        self, period: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
         check_number("period", period, least=1e-6)
         return self._notes.arm(period, period, to, message, priority)
 
     def forward(
-        self, to: Target, message: object, origin: PID | Alias | Caller, *, priority: Priority | None = None
+        self,
+        to: Target,
+        message: object,
+        origin: PID | Alias | Caller,
+        *,
+        priority: Priority | None = None,
     ) -> Any:
         self.send(to, message, priority=priority)
         return NO_REPLY if isinstance(origin, Caller) else True
 
     def call(
-        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority | None = None
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
     ) -> Coroutine[Any, Any, Any]:
         check_timeout(timeout)
         return self._call(to, request)
@@ -265,7 +304,8 @@ class Lonely(Behaviour):
                 return answer
         known = ", ".join(describe(what) for what, _ in notes.answers) or "none"
         raise AssertionError(
-            f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. Known: {known}"
+            f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. "
+            f"Known: {known}"
         )
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
@@ -274,7 +314,9 @@ class Lonely(Behaviour):
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         waiting.close()
-        raise NotAllowedError("a behaviour alone cannot wait for anything real; test this with a node")
+        raise NotAllowedError(
+            "a behaviour alone cannot wait for anything real; test this with a node"
+        )
 
     def reply(self, caller: Caller, value: object) -> bool:
         return check_caller(caller).settle(value, None)
@@ -282,9 +324,11 @@ class Lonely(Behaviour):
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
         return check_caller(caller).settle(None, check_error(error))
 
-    # -- children and ends -------------------------------------------------------------------------------------------
+    # -- children and ends -------------------------------------------------------------------------
 
-    async def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+    async def spawn(
+        self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID:
         behaviour_of(behaviour)
         read_options(options)
         pid = PID(NODE, 0, self._notes.number())
@@ -298,7 +342,9 @@ class Lonely(Behaviour):
         self._notes.spawned.append(Spawned(behaviour, (), dict(options), alias))
         return alias
 
-    def start_task(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> Any:
+    def start_task(
+        self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
+    ) -> Any:
         check_task(function)
         task = StartedTask(function, args, name)
         self._notes.tasks.append(task)
@@ -315,7 +361,7 @@ class Lonely(Behaviour):
         self._notes.killed.append(to)
         return True
 
-    # -- names, relations, events ------------------------------------------------------------------------------------
+    # -- names, relations, events ------------------------------------------------------------------
 
     def register(self, name: str) -> None:
         check_name(name)
@@ -350,7 +396,9 @@ class Lonely(Behaviour):
     def demonitor(self, target: object) -> None:
         self._notes.unrelate("monitor", self._notes.monitors, target)
 
-    def register_event(self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False) -> Ref:
+    def register_event(
+        self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False
+    ) -> Ref:
         check_number("buffer", buffer, least=0, whole=True)
         self._notes.events.append(check_name(name))
         return Ref(NODE, 0, self._notes.number())

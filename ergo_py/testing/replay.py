@@ -1,4 +1,6 @@
-"""Recorded input: note what a meta-process sends, and have it sent again without the socket, the program or the file."""
+"""Recorded input: note what a meta-process sends, and have it sent again without the socket, the
+program or the file.
+"""
 
 import dataclasses
 import pickle
@@ -23,7 +25,8 @@ __all__ = ["ME", "Recording", "Replay", "Tape", "recording"]
 B = TypeVar("B", bound=Behaviour)
 
 ME: Final = Alias("me", 0, 0)
-"""Stands, in recorded messages, for the meta-process itself: ``Replay`` puts its own alias there."""
+"""Stands, in recorded messages, for the meta-process itself: ``Replay`` puts its own alias there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,17 @@ class Recording:
 
     @staticmethod
     def load(path: str | Path) -> "Recording":
-        """Read it from a file that :meth:`save` has written. Only from one you trust: it is a pickle, which may run code.
+        """Read it from a file that :meth:`save` has written. Only from one you trust: it is a
+        pickle, which may run code.
 
         Raises:
             BadInputError: there is something else in the file.
         """
         loaded = pickle.loads(Path(path).read_bytes())
         if not isinstance(loaded, Recording):
-            raise BadInputError("Recording.load(path)", path, "a file that Recording.save has written")
+            raise BadInputError(
+                "Recording.load(path)", path, "a file that Recording.save has written"
+            )
         return loaded
 
 
@@ -71,7 +77,9 @@ class Tape:
         """
         track = self._tracks.get(alias)
         if track is None:
-            raise BadInputError("tape.of(alias)", alias, f"one of those that were heard: {self.aliases}")
+            raise BadInputError(
+                "tape.of(alias)", alias, f"one of those that were heard: {self.aliases}"
+            )
         moments = [track[0][0], *(moment for moment, _ in track)]
         gaps = tuple(later - earlier for earlier, later in pairwise(moments))
         return Recording(tuple(with_alias(message, alias, ME) for _, message in track), gaps)
@@ -82,7 +90,8 @@ class Tape:
 
 
 def recording(behaviour: type[B], tape: Tape) -> type[B]:
-    """A subclass that notes on a tape what meta-processes send to it, and otherwise is the original.
+    """A subclass that notes on a tape what meta-processes send to it, and otherwise is the
+    original.
 
     Spawn it in place of the original while the real thing is there, and save ``tape.of(alias)``.
     """
@@ -97,14 +106,19 @@ def recording(behaviour: type[B], tape: Tape) -> type[B]:
 
 
 class Replay(MetaProcess):
-    """Sends recorded messages to its owner, in place of a socket, a program or a file, and keeps what it is sent.
+    """Sends recorded messages to its owner, in place of a socket, a program or a file, and keeps
+    what it is sent.
 
     Args:
-        messages: what to send: a :class:`Recording`, or messages, in which ``ME`` stands for this meta-process.
-        gap: seconds before each message, by the clock of the loop; for a recording None means as it was.
+        messages: what to send: a :class:`Recording`, or messages, in which ``ME`` stands for this
+            meta-process.
+        gap: seconds before each message, by the clock of the loop; for a recording None means as it
+            was.
         receiver: who gets them; by default the owner.
-        answer: called with the request of each call to it. Without it, calls are answered with None.
-        then: what to do after the last message: ``stay``, as a connection does that is open, or ``end``.
+        answer: called with the request of each call to it. Without it, calls are answered with
+            None.
+        then: what to do after the last message: ``stay``, as a connection does that is open, or
+            ``end``.
     """
 
     kind = "replay"
@@ -160,14 +174,18 @@ class Replay(MetaProcess):
 
 
 def with_alias(message: Any, old: Alias, new: Alias) -> Any:
-    """A message with another alias where the old one was: itself, in a field of a dataclass, or in a tuple or list."""
+    """A message with another alias where the old one was: itself, in a field of a dataclass, or in
+    a tuple or list.
+    """
     if message == old and isinstance(message, Alias):
         return new
     if dataclasses.is_dataclass(message) and not isinstance(message, type):
         changes = {
             field.name: changed
             for field in dataclasses.fields(message)
-            if field.init and (changed := with_alias(value := getattr(message, field.name), old, new)) is not value
+            if field.init
+            and (changed := with_alias(value := getattr(message, field.name), old, new))
+            is not value
         }
         return dataclasses.replace(message, **changes) if changes else message
     if isinstance(message, tuple | list) and type(message) in (tuple, list):

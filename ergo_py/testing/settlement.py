@@ -32,22 +32,30 @@ class UnsettledError(ErgoError, AssertionError):
         self.timeout = timeout
         self.busy = tuple(busy)
         """One line for each that was busy."""
-        super().__init__(f"not settled within {timeout:g} s:" + "".join(f"\n  {line}" for line in busy))
+        super().__init__(
+            f"not settled within {timeout:g} s:" + "".join(f"\n  {line}" for line in busy)
+        )
 
 
 async def settle(
-    node: Node, *, timeout: float = 5.0, except_for: Collection[Target] = (), ignore: Collection[str] = ()
+    node: Node,
+    *,
+    timeout: float = 5.0,
+    except_for: Collection[Target] = (),
+    ignore: Collection[str] = (),
 ) -> None:
-    """Wait until every mailbox is empty and every process asleep, nothing waits in the bridge, and all threads are quiet.
+    """Wait until every mailbox is empty and every process asleep, nothing waits in the bridge, and
+    all threads are quiet.
 
-    Timers that have not fired are no work, nor is what waits for a process that was suspended. Virtual time does not jump while
-    this waits. What comes from outside cannot be known: bytes that are still inside the operating system or the network, or what a
-    reader is about to be sent.
+    Timers that have not fired are no work, nor is what waits for a process that was suspended.
+    Virtual time does not jump while this waits. What comes from outside cannot be known: bytes that
+    are still inside the operating system or the network, or what a reader is about to be sent.
 
     Args:
         node: the node that is to settle.
         timeout: real seconds, whatever clock the test has.
-        except_for: processes and meta-processes that may be busy, such as one that waits for an answer the test is going to give.
+        except_for: processes and meta-processes that may be busy, such as one that waits for an
+            answer the test is going to give.
         ignore: names of threads that may be busy, since they have nothing to do with it.
 
     Raises:
@@ -63,7 +71,10 @@ async def settle(
             with _at_latest(deadline) as scope:
                 await wait_all_tasks_blocked(_PAUSE)
             after = look(ignore)
-            stirred = [*stirring(before, after), *(f"worker thread {name}" for name in after.working.values())]
+            stirred = [
+                *stirring(before, after),
+                *(f"worker thread {name}" for name in after.working.values()),
+            ]
             left = busy(node, except_for=except_for)
             if scope.cancelled_caught and not left:
                 left.append("tasks that are no process of this node never rest")
@@ -75,7 +86,9 @@ async def settle(
 
 
 def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
-    """Who has something to do on a node at this moment, one line for each; what threads do is not seen."""
+    """Who has something to do on a node at this moment, one line for each; what threads do is not
+    seen.
+    """
     router = node._router
     excepted = [router.resolve(target) for target in except_for]
     lines: list[str] = []
@@ -112,9 +125,11 @@ def _busy_meta(meta: Meta) -> Iterator[str]:
 
 
 class _Alarm(Instrument):
-    """Cancels a scope when a real time has come, whatever clock the run has. trio asks it once for each pass of its loop.
+    """Cancels a scope when a real time has come, whatever clock the run has. trio asks it once for
+    each pass of its loop.
 
-    A loop that is just about to have its pause is given the time for it: only then is it known whether anybody was busy.
+    A loop that is just about to have its pause is given the time for it: only then is it known
+    whether anybody was busy.
     """
 
     def __init__(self, scope: trio.CancelScope, deadline: float) -> None:

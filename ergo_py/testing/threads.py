@@ -1,9 +1,12 @@
-"""What the other threads of this program, and its child programs, are doing: at work, or asleep in the operating system.
+"""What the other threads of this program, and its child programs, are doing: at work, or asleep in
+the operating system.
 
-Two looks with a short real pause between them tell the one from the other. On Linux a thread is taken as quiet if it sleeps at both
-looks and has used no processor time between them, to the nanosecond; one that was woken and has not had its turn yet is not asleep.
-Elsewhere, and where /proc is not mounted, it is quiet if it stands at the same instruction at both looks. What no look can see:
-bytes that are on their way inside the operating system or the network, and what another machine is about to send.
+Two looks with a short real pause between them tell the one from the other. On Linux a thread is
+taken as quiet if it sleeps at both looks and has used no processor time between them, to the
+nanosecond; one that was woken and has not had its turn yet is not asleep. Elsewhere, and where
+/proc is not mounted, it is quiet if it stands at the same instruction at both looks. What no look
+can see: bytes that are on their way inside the operating system or the network, and what another
+machine is about to send.
 """
 
 import os
@@ -36,8 +39,9 @@ class _Seen:
     """Differs between two looks if it has done anything."""
     awake: bool
     serves: bool = False
-    """It does nothing of its own accord: an idle worker of trio's, a helper that is no thread of Python's, or a program that has
-    ended."""
+    """It does nothing of its own accord: an idle worker of trio's, a helper that is no thread of
+    Python's, or a program that has ended.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,22 @@ class Look:
 
     seen: dict[object, _Seen]
     working: dict[int, str]
-    """Worker threads that have something to do, asleep or not, by their number: trio's, and those that run callbacks."""
+    """Worker threads that have something to do, asleep or not, by their number: trio's, and those
+    that run callbacks.
+    """
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody who could do something of their own accord but the thread that looks."""
+        """Whether there is nobody who could do something of their own accord but the thread that
+        looks.
+        """
         return not self.working and all(one.serves for one in self.seen.values())
 
 
 def look(ignore: Collection[str] = ()) -> Look:
-    """Look at all threads but this one, and at the child programs. Threads whose names are in ``ignore`` are left out."""
+    """Look at all threads but this one, and at the child programs. Threads whose names are in
+    ``ignore`` are left out.
+    """
     seen: dict[object, _Seen] = {}
     working: dict[int, str] = {}
     for thread in other_threads():
@@ -74,10 +84,14 @@ def look(ignore: Collection[str] = ()) -> Look:
     for task in _tasks():
         if task not in known:
             cpu, state = _cpu(~task << 3 | 6), _state(f"{_TASKS}/{task}/stat")
-            seen["task", task] = _Seen(f"thread {task}, not one of Python's", cpu, state not in _ASLEEP, serves=True)
+            seen["task", task] = _Seen(
+                f"thread {task}, not one of Python's", cpu, state not in _ASLEEP, serves=True
+            )
     for pid, name in children().items():
         state, cpu = _state(f"/proc/{pid}/stat"), _cpu(~pid << 3 | 2)
-        seen[pid] = _Seen(f"program {name} ({pid})", cpu, state not in _ASLEEP, serves=state in _ENDED)
+        seen[pid] = _Seen(
+            f"program {name} ({pid})", cpu, state not in _ASLEEP, serves=state in _ENDED
+        )
     return Look(seen, working)
 
 
@@ -89,7 +103,9 @@ def stirring(before: Look, after: Look) -> list[str]:
         if one.awake or key not in before.seen or before.seen[key].mark != one.mark
     ]
     # One that has ended may have said something with its last breath.
-    return busy + [one.name for key, one in before.seen.items() if key not in after.seen and not one.serves]
+    return busy + [
+        one.name for key, one in before.seen.items() if key not in after.seen and not one.serves
+    ]
 
 
 def other_threads() -> list[threading.Thread]:
@@ -104,7 +120,9 @@ def is_idle_worker(thread: threading.Thread) -> bool:
 
 
 def children() -> dict[int, str]:
-    """The living child programs of this one: their numbers and what they run. Empty where the system does not tell."""
+    """The living child programs of this one: their numbers and what they run. Empty where the
+    system does not tell.
+    """
     pids: list[int] = []
     told = False
     for task in _tasks():
@@ -114,11 +132,17 @@ def children() -> dict[int, str]:
             told = True
         except OSError:  # the thread has just ended, or this kernel has no such file
             pass
-    return {pid: name for pid in (pids if told else _children_by_parent()) if (name := _program(pid)) is not None}
+    return {
+        pid: name
+        for pid in (pids if told else _children_by_parent())
+        if (name := _program(pid)) is not None
+    }
 
 
 def _tasks() -> list[int]:
-    """The threads of this program, as the operating system numbers them, those included of which Python does not know."""
+    """The threads of this program, as the operating system numbers them, those included of which
+    Python does not know.
+    """
     try:
         return [int(task) for task in os.listdir(_TASKS)]
     except OSError:
@@ -155,18 +179,23 @@ def _pulse(thread: threading.Thread) -> tuple[object, bool]:
     cpu = _cpu(~number << 3 | 6) if number else None
     if cpu is not None and (fields := _stat(f"{_TASKS}/{number}/stat")):
         return cpu, fields[0] not in _ASLEEP
-    # No processor clock, or no /proc: then the clock alone does not tell a thread that waits for its turn from one that sleeps.
+    # No processor clock, or no /proc: then the clock alone does not tell a thread that waits for
+    # its turn from one that sleeps.
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return None, False
-    # Only there does the interpreter take the turn from a thread that would go on, except after a call, which tells nothing.
+    # Only there does the interpreter take the turn from a thread that would go on, except after a
+    # call, which tells nothing.
     stands_at = opname[frame.f_code.co_code[frame.f_lasti]]
-    return (cpu, id(frame), frame.f_lasti), stands_at.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME"))
+    return (cpu, id(frame), frame.f_lasti), stands_at.startswith(
+        ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+    )
 
 
 def _cpu(clock: int) -> int | None:
-    # Linux makes the number of a thread's or program's processor clock from its id, as clock_getcpuclockid(3) does. Asked for one
-    # that has ended it answers with an error; time.pthread_getcpuclockid would crash.
+    # Linux makes the number of a thread's or program's processor clock from its id, as
+    # clock_getcpuclockid(3) does. Asked for one that has ended it answers with an error;
+    # time.pthread_getcpuclockid would crash.
     if sys.platform != "linux":
         return None
     try:
@@ -191,7 +220,8 @@ def _stat(path: str) -> list[str]:
 def _idle_worker(thread: threading.Thread) -> bool | None:
     """Whether a worker thread of trio's has nothing to do; None if it is none of trio's.
 
-    trio takes a worker out of its set of idle ones before it gives it something to do, and puts it back before it tells the result.
+    trio takes a worker out of its set of idle ones before it gives it something to do, and puts it
+    back before it tells the result.
     """
     worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
     cache: Any = getattr(worker, "_thread_cache", None)

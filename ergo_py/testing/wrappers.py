@@ -15,7 +15,9 @@ __all__ = ["GO_ON", "Around", "Hook", "before", "message_of", "subclass"]
 B = TypeVar("B", bound=Behaviour | MetaProcess)
 
 Hook = Callable[[Any, str, tuple[Any, ...]], object]
-"""Called with the instance, the name of the callback and its arguments: ``GO_ON``, or what to return in its place."""
+"""Called with the instance, the name of the callback and its arguments: ``GO_ON``, or what to
+return in its place.
+"""
 Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 GO_ON: Final = object()
@@ -23,21 +25,29 @@ GO_ON: Final = object()
 
 
 def subclass(behaviour: type[B], callbacks: Collection[str], around: Around) -> type[B]:
-    """A subclass with the same name, whose ``callbacks`` are what ``around`` makes of the original ones.
+    """A subclass with the same name, whose ``callbacks`` are what ``around`` makes of the original
+    ones.
 
     Raises:
         BehaviourError: it is no class of behaviours or meta-processes.
         BadInputError: it has no such callback.
     """
     if not (isinstance(behaviour, type) and issubclass(behaviour, Behaviour | MetaProcess)):
-        raise BehaviourError("behaviour", behaviour, "a subclass of Actor or of MetaProcess, not an instance")
+        raise BehaviourError(
+            "behaviour", behaviour, "a subclass of Actor or of MetaProcess, not an instance"
+        )
     known = META_CALLBACKS if issubclass(behaviour, MetaProcess) else CALLBACKS
-    namespace: dict[str, Any] = {"__module__": behaviour.__module__, "__qualname__": behaviour.__qualname__}
+    namespace: dict[str, Any] = {
+        "__module__": behaviour.__module__,
+        "__qualname__": behaviour.__qualname__,
+    }
     namespace["__doc__"] = behaviour.__doc__
     for name in callbacks:
         original = getattr(behaviour, name, None) if name in known else None
         if original is None:
-            raise BadInputError("callbacks", name, f"callbacks of {behaviour.__qualname__}: {', '.join(known)}")
+            raise BadInputError(
+                "callbacks", name, f"callbacks of {behaviour.__qualname__}: {', '.join(known)}"
+            )
         namespace[name] = _not_default(around(name, original))
     kind: Any = type(behaviour)
     made: type[B] = kind(behaviour.__name__, (behaviour,), namespace)
@@ -68,11 +78,14 @@ def before(hook: Hook) -> Around:
 
 
 def message_of(name: str, args: tuple[Any, ...]) -> Any:
-    """What a callback is about: the message, the request, the event, the reason; None for ``init`` and its like."""
+    """What a callback is about: the message, the request, the event, the reason; None for ``init``
+    and its like.
+    """
     return args[1] if name.endswith(("_name", "_alias")) else args[0] if args else None
 
 
 def _not_default(function: Callable[..., Any]) -> Callable[..., Any]:
-    # The mark of a do-nothing callback was copied with everything else; the kernel would not call this one.
+    # The mark of a do-nothing callback was copied with everything else; the kernel would not call
+    # this one.
     function.__dict__.pop("__is_default__", None)
     return function

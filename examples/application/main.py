@@ -2,7 +2,17 @@ from typing import Any
 
 import trio
 
-from ergo_py import Actor, Application, ApplicationStartError, BadInputError, ChildSpec, Needs, Node, Reason, open_node
+from ergo_py import (
+    Actor,
+    Application,
+    ApplicationStartError,
+    BadInputError,
+    ChildSpec,
+    Needs,
+    Node,
+    Reason,
+    open_node,
+)
 
 
 class Database(Actor):
@@ -35,7 +45,9 @@ class Web(Application):
 
 storage = Application("storage", [ChildSpec("db", Database)])
 web = Web("web", [ChildSpec("pages", Pages)], depends_on=["storage"], env={"audience": "world"})
-mail = Application("mail", [ChildSpec("queue", Actor), ChildSpec("printer", Broken)], depends_on=["web"])
+mail = Application(
+    "mail", [ChildSpec("queue", Actor), ChildSpec("printer", Broken)], depends_on=["web"]
+)
 
 
 def show(node: Node) -> None:
@@ -58,7 +70,9 @@ async def main() -> None:
         try:
             await node.start_applications("mail")
         except ApplicationStartError as error:
-            print(f"{error.application} did not start, and these were stopped again: {error.undone}")
+            print(
+                f"{error.application} did not start, and these were stopped again: {error.undone}"
+            )
         show(node)
 
 

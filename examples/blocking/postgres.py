@@ -1,4 +1,5 @@
-"""PostgreSQL's LISTEN and NOTIFY: a connection that waits in a thread, and one that asks, both behind an actor.
+"""PostgreSQL's LISTEN and NOTIFY: a connection that waits in a thread, and one that asks, both
+behind an actor.
 
 Usage: postgres.py CONNECTION-STRING
 """
@@ -22,13 +23,18 @@ class Notified:
     payload: str
 
 
-def listening(conninfo: str, channel: str) -> tuple[Callable[[], list[Notified]], Callable[[], None]]:
+def listening(
+    conninfo: str, channel: str
+) -> tuple[Callable[[], list[Notified]], Callable[[], None]]:
     """What waits for notifications, for half a second at a time, and what closes its connection."""
     connection = psycopg.connect(conninfo, autocommit=True)
     connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
     def poll() -> list[Notified]:
-        return [Notified(found.channel, found.payload) for found in connection.notifies(timeout=0.5, stop_after=1)]
+        return [
+            Notified(found.channel, found.payload)
+            for found in connection.notifies(timeout=0.5, stop_after=1)
+        ]
 
     return poll, connection.close
 
@@ -44,11 +50,14 @@ class Board(Actor):
         await self.spawn_meta(Poller(poll, each=True, close=close))
         self.database = await self.spawn_meta(
             BlockingCalls(
-                factory=lambda: psycopg.connect(self.conninfo, autocommit=True), interrupt=psycopg.Connection.cancel
+                factory=lambda: psycopg.connect(self.conninfo, autocommit=True),
+                interrupt=psycopg.Connection.cancel,
             )
         )
         for text in ("first", "second"):
-            await self.call(self.database, Invoke("execute", "select pg_notify('news', %s)", [text]))
+            await self.call(
+                self.database, Invoke("execute", "select pg_notify('news', %s)", [text])
+            )
 
     def handle_message(self, message: object, sender: Any) -> None:
         match message:

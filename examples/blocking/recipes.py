@@ -1,4 +1,6 @@
-"""Poll loops for libraries that are not imported here: what they need of a serial port and of a Kafka consumer is written down."""
+"""Poll loops for libraries that are not imported here: what they need of a serial port and of a
+Kafka consumer is written down.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,7 +22,9 @@ class SerialLine:
 
 
 def serial_lines(port: SerialPort) -> Poller:
-    """Each line of a serial port becomes a message. It blocks for as long as it likes: ``cancel_read`` ends it."""
+    """Each line of a serial port becomes a message. It blocks for as long as it likes:
+    ``cancel_read`` ends it.
+    """
 
     def poll() -> SerialLine | None:
         data = port.readline()
@@ -46,17 +50,22 @@ class KafkaRecord:
 
 
 def kafka_records(consumer: KafkaConsumer) -> Poller:
-    """Each record becomes a message. A receiver that is behind holds the polling up, and with it the consumer."""
+    """Each record becomes a message. A receiver that is behind holds the polling up, and with it
+    the consumer.
+    """
 
     def poll() -> KafkaRecord | None:
-        # It comes back twice a second, so that the stop does not wait for long: nothing else would wake it.
+        # It comes back twice a second, so that the stop does not wait for long: nothing else would
+        # wake it.
         found = consumer.poll(0.5)
         if found is None:
             return None
         if found.error() is not None:
             # The poller ends with this, and whoever supervises its owner decides.
             raise ConnectionError(str(found.error()))
-        return KafkaRecord(found.topic(), found.partition(), found.offset(), found.key(), found.value())
+        return KafkaRecord(
+            found.topic(), found.partition(), found.offset(), found.key(), found.value()
+        )
 
     # Leaving the group in the end, in the thread that polled, lets the others take over at once.
     return Poller(poll, close=consumer.close)

@@ -24,7 +24,9 @@ def add(database: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> None:
 
 def cheapest(database: sqlite3.Connection) -> tuple[str, int]:
     # A cursor must not leave its thread, so what is returned is what it found.
-    row: tuple[str, int] = database.execute("select name, price from fruit order by price").fetchone()
+    row: tuple[str, int] = database.execute(
+        "select name, price from fruit order by price"
+    ).fetchone()
     return row
 
 
@@ -34,7 +36,9 @@ def rows(database: sqlite3.Connection) -> list[tuple[str, int]]:
 
 class Shop(Actor):
     async def init(self) -> None:
-        self.database = await self.spawn_meta(BlockingCalls(factory=connect, interrupt=sqlite3.Connection.interrupt))
+        self.database = await self.spawn_meta(
+            BlockingCalls(factory=connect, interrupt=sqlite3.Connection.interrupt)
+        )
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         match request:

@@ -1,7 +1,7 @@
 """The demonstration: a chat over TCP and a collector of metrics over UDP on one node, supervised.
 
-It first plays a short session by itself, and then serves until Ctrl-C. Without a terminal, or with ``DEMO_SECONDS`` set, it ends by
-itself.
+It first plays a short session by itself, and then serves until Ctrl-C. Without a terminal, or with
+``DEMO_SECONDS`` set, it ends by itself.
 """
 
 import io
@@ -35,7 +35,7 @@ SERVES = ON_TERMINAL or SECONDS is not None
 ERGO = os.path.relpath(os.path.join(os.path.dirname(sys.executable), "ergo"))
 
 
-# -- telling the story -------------------------------------------------------------------------------------------------
+# -- telling the story -----------------------------------------------------------------------------
 
 # A tree is drawn with letters that not every locale has.
 if isinstance(sys.stdout, io.TextIOWrapper):
@@ -43,7 +43,11 @@ if isinstance(sys.stdout, io.TextIOWrapper):
 
 
 def styled(code: str, text: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+    return (
+        f"\x1b[{code}m{text}\x1b[0m"
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        else text
+    )
 
 
 def headline(text: str) -> None:
@@ -64,7 +68,7 @@ async def pause(seconds: float = 1.5) -> None:
     await trio.sleep(seconds if ON_TERMINAL else 0.0)
 
 
-# -- guests ------------------------------------------------------------------------------------------------------------
+# -- guests ----------------------------------------------------------------------------------------
 
 
 class Guest:
@@ -121,7 +125,7 @@ def endpoint(text: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
-# -- the session -------------------------------------------------------------------------------------------------------
+# -- the session -----------------------------------------------------------------------------------
 
 
 async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
@@ -141,7 +145,13 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
     await pause()
     with trio.socket.socket(type=trio.socket.SOCK_DGRAM) as sock:
         await sock.connect(metrics)
-        for line in ("visits:1|c", "visits:1|c", "heat:21.5|g", "answer:3.2|ms", "no metric at all"):
+        for line in (
+            "visits:1|c",
+            "visits:1|c",
+            "heat:21.5|g",
+            "answer:3.2|ms",
+            "no metric at all",
+        ):
             show("udp >", line)
             await sock.send(line.encode())
     await arrival(node, "rubbish", "1")
@@ -155,7 +165,9 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
     await pause()
 
     headline("4  Looking into a live connection: await node.inspect_meta(alias)")
-    alias = next(alias for alias in node.metas() if node.meta_info(alias).behaviour == "TCPConnection")
+    alias = next(
+        alias for alias in node.metas() if node.meta_info(alias).behaviour == "TCPConnection"
+    )
     tell(f"Ann's connection is {alias}; its reader is the thread {node.meta_info(alias).thread}.")
     await pause()
     facts = await node.inspect_meta(alias)
@@ -170,7 +182,10 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
     await ann.hear("you are in")
     await bob.hear("you are in")
     took = perf_counter() - began
-    tell(f"The room was {before} and is {node.whereis('room')} now. All are back in it after {took * 1000:.1f} ms.")
+    tell(
+        f"The room was {before} and is {node.whereis('room')} now. All are back in it after "
+        f"{took * 1000:.1f} ms."
+    )
     await ann.say("are you still there?")
     await bob.hear("still there?")
     await ann.hear("still there?")
@@ -186,16 +201,23 @@ async def arrival(node: Node, what: str, value: str) -> None:
             await trio.sleep(0.01)
 
 
-# -- and then ----------------------------------------------------------------------------------------------------------
+# -- and then --------------------------------------------------------------------------------------
 
 
 async def main(node: Node) -> None:
     opened.append(node)
-    tell(f"{styled('1', 'ergo_py')}: actors that never block, over I/O that does. This is the node {node.name}.")
-    await node.supervise(
-        [ChildSpec("chat", Chat, 7777, True), ChildSpec("metrics", Collector, 8125, True)], name="root"
+    tell(
+        f"{styled('1', 'ergo_py')}: actors that never block, over I/O that does. This is the node "
+        f"{node.name}."
     )
-    chat, metrics = endpoint(await node.call("door", "where?")), endpoint(await node.call("metrics", "where?"))
+    await node.supervise(
+        [ChildSpec("chat", Chat, 7777, True), ChildSpec("metrics", Collector, 8125, True)],
+        name="root",
+    )
+    chat, metrics = (
+        endpoint(await node.call("door", "where?")),
+        endpoint(await node.call("metrics", "where?")),
+    )
     ann, bob = Guest("ann", chat), Guest("bob", chat)
     try:
         await play(node, ann, bob, metrics)
@@ -233,7 +255,11 @@ def invite(chat: Endpoint, metrics: Endpoint) -> None:
         ("    await node.inspect_meta(node.metas()[-1])", "to look into the latest connection"),
     ):
         show("", f"{styled('1', f'{command:<50}')}{purpose}")
-    tell("Ctrl-C stops everything in order." if SECONDS is None else f"It ends by itself after {SECONDS:g} seconds.")
+    tell(
+        "Ctrl-C stops everything in order."
+        if SECONDS is None
+        else f"It ends by itself after {SECONDS:g} seconds."
+    )
 
 
 opened: list[Node] = []

@@ -75,7 +75,11 @@ async def main() -> None:
             for pid in slow:
                 nursery.start_soon(ask, pid)
         print(sorted(names))
-        print("the loop went on" if await node.call(ticker, "how often") > 10 else "the loop was blocked")
+        print(
+            "the loop went on"
+            if await node.call(ticker, "how often") > 10
+            else "the loop was blocked"
+        )
 
 
 if __name__ == "__main__":

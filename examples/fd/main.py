@@ -1,4 +1,6 @@
-"""A library that brings a descriptor of its own: it is asked for events when there are some, and no thread waits for it."""
+"""A library that brings a descriptor of its own: it is asked for events when there are some, and no
+thread waits for it.
+"""
 
 import socket
 from typing import Any
@@ -10,7 +12,9 @@ from ergo_py.meta import Descriptors, FdReadable, UnwatchFd, WatchFd
 
 
 class Library:
-    """Stands for a driver written in C: a descriptor to wait for, and a function that says what came."""
+    """Stands for a driver written in C: a descriptor to wait for, and a function that says what
+    came.
+    """
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair()
@@ -44,7 +48,8 @@ class Driver(Actor):
                 event = self.library.next_event()
                 print("event", event)
                 if event == "c":
-                    # Answered when nobody waits for the descriptor any more: only then may it be closed.
+                    # Answered when nobody waits for the descriptor any more: only then may it be
+                    # closed.
                     await self.call(self.watcher, UnwatchFd(self.library))
                     self.done.set()
 

@@ -7,7 +7,15 @@ from typing import Any
 import trio
 
 from ergo_py import Actor, open_node
-from ergo_py.meta import FileLine, FileReader, FileReopen, FileRotated, FileSync, FileWrite, FileWriter
+from ergo_py.meta import (
+    FileLine,
+    FileReader,
+    FileReopen,
+    FileRotated,
+    FileSync,
+    FileWrite,
+    FileWriter,
+)
 
 
 class Reader(Actor):

@@ -1,7 +1,8 @@
 """The gateway as a program.
 
-python -m examples.gateway                            play a story: devices send while parts of the gateway die
-python -m examples.gateway serve FILE [TCP UDP]       serve at these ports, 7780 and 7781, until Ctrl-C
+python -m examples.gateway                            play a story: devices send while parts of the
+gateway die python -m examples.gateway serve FILE [TCP UDP]       serve at these ports, 7780 and
+7781, until Ctrl-C
 """
 
 import os
@@ -25,9 +26,13 @@ __all__ = ["start", "where"]
 COUNT = 1000
 
 
-async def start(node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> SupervisorHandle:
+async def start(
+    node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0
+) -> SupervisorHandle:
     """Start a gateway that is started again as a whole if its own supervisor gives up."""
-    await node.supervise([ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root", intensity=20)
+    await node.supervise(
+        [ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root", intensity=20
+    )
     return node.supervisor("gateway")
 
 
@@ -36,7 +41,7 @@ async def where(node: Node, intake: str) -> Endpoint:
     return await node.service(intake).call(Where(), timeout=None, retry=True)
 
 
-# -- the story ---------------------------------------------------------------------------------------------------------
+# -- the story -------------------------------------------------------------------------------------
 
 
 async def play(node: Node) -> None:
@@ -49,8 +54,13 @@ async def play(node: Node) -> None:
             nursery.start_soon(device.deliver)
             nursery.start_soon(mishaps, node, device)
         await settled(node)
-        print(f"sent: {COUNT} datagrams, and {COUNT} readings over TCP on {device.connections} connections")
-        print("restarts:", ", ".join(f"{child.name} {child.restarts}" for child in gateway.children()))
+        print(
+            f"sent: {COUNT} datagrams, and {COUNT} readings over TCP on {device.connections} "
+            "connections"
+        )
+        print(
+            "restarts:", ", ".join(f"{child.name} {child.restarts}" for child in gateway.children())
+        )
         rows, wrong = check(path)
         print(f"stored: {rows} readings, {wrong} of them wrong")
 
@@ -85,7 +95,7 @@ def check(path: Path) -> tuple[int, int]:
     return len(rows), sum(value != value_of(source, number) for source, number, value in rows)
 
 
-# -- in earnest --------------------------------------------------------------------------------------------------------
+# -- in earnest ------------------------------------------------------------------------------------
 
 
 async def serve(node: Node) -> None:

@@ -1,7 +1,9 @@
-"""The decoder: a program of its own. It reads frames from its input and prints what is in them, a line of JSON for each.
+"""The decoder: a program of its own. It reads frames from its input and prints what is in them, a
+line of JSON for each.
 
-A frame is a source, a number, a quantity and a value, and a checksum of all that. A line is a list of the four, or ``null`` for
-a frame that is none. On the wire to this program each frame has its length in front, in two bytes.
+A frame is a source, a number, a quantity and a value, and a checksum of all that. A line is a list
+of the four, or ``null`` for a frame that is none. On the wire to this program each frame has its
+length in front, in two bytes.
 
 It knows nothing of actors, and could be written in any language.
 """

@@ -1,11 +1,14 @@
-"""A telemetry gateway: readings come in over UDP and TCP, a program decodes them, and SQLite keeps them.
+"""A telemetry gateway: readings come in over UDP and TCP, a program decodes them, and SQLite keeps
+them.
 
-    udp ─┐                                     frames come in, are collected while the last ones are under way, ...
+    udp ─┐                                     frames come in, are collected while the last ones are
+    under way, ...
          ├─> decoder ─> (a program)            ... decoded, ...
     tcp ─┘─> store ───> (a thread, SQLite)     ... stored, and only then acknowledged
 
-Every part may fail alone. The supervisor starts it again; whoever waited for its answer asks its successor. That may store a
-reading twice, so the database knows each by its source and number, and keeps one.
+Every part may fail alone. The supervisor starts it again; whoever waited for its answer asks its
+successor. That may store a reading twice, so the database knows each by its source and number, and
+keeps one.
 """
 
 import json
@@ -49,7 +52,17 @@ from ergo_py.meta import (
     UDPServer,
 )
 
-__all__ = ["Decode", "Decoder", "Gateway", "Reading", "Save", "Store", "TCPIntake", "UDPIntake", "Where"]
+__all__ = [
+    "Decode",
+    "Decoder",
+    "Gateway",
+    "Reading",
+    "Save",
+    "Store",
+    "TCPIntake",
+    "UDPIntake",
+    "Where",
+]
 
 Reading = tuple[int, int, str, float]
 """Source, number, quantity, value."""
@@ -77,27 +90,34 @@ class Where(Request[Endpoint]):
     """Ask an intake where it listens."""
 
 
-# -- what is behind ----------------------------------------------------------------------------------------------------
+# -- what is behind --------------------------------------------------------------------------------
 
 
 def connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path)
     database.execute("pragma journal_mode = wal")
     database.execute(
-        "create table if not exists reading (source integer, number integer, quantity text not null, value real not null,"
+        "create table if not exists reading (source integer, number integer, quantity text not "
+        "null, value real not null,"
         " primary key (source, number)) without rowid"
     )
     return database
 
 
 def insert(database: sqlite3.Connection, readings: Sequence[Reading]) -> int:
-    """All of them or none. One that is there already was stored before somebody died, and is not stored again."""
+    """All of them or none. One that is there already was stored before somebody died, and is not
+    stored again.
+    """
     with database:
-        return database.executemany("insert or ignore into reading values (?, ?, ?, ?)", readings).rowcount
+        return database.executemany(
+            "insert or ignore into reading values (?, ?, ?, ?)", readings
+        ).rowcount
 
 
 class Part(Actor):
-    """A process that is nothing without the meta-process it owns: it ends with it, and both are started anew."""
+    """A process that is nothing without the meta-process it owns: it ends with it, and both are
+    started anew.
+    """
 
     needed: Alias
 
@@ -115,15 +135,19 @@ class Store(Part):
         self.stored = 0
 
     async def init(self) -> None:
-        calls = BlockingCalls(factory=partial(connect, self.path), interrupt=sqlite3.Connection.interrupt)
+        calls = BlockingCalls(
+            factory=partial(connect, self.path), interrupt=sqlite3.Connection.interrupt
+        )
         self.needed = await self.spawn_meta(calls, stop_timeout=self.patience)
 
     async def handle_call(self, request: object, caller: Caller) -> None:
         match request:
             case Save(readings):
-                # A disk that is full, or that does not answer, is an exception here. It ends this process, and whoever asked
-                # asks the next one, after a pause.
-                self.stored += await self.call(self.needed, Apply(insert, readings), timeout=self.patience)
+                # A disk that is full, or that does not answer, is an exception here. It ends this
+                # process, and whoever asked asks the next one, after a pause.
+                self.stored += await self.call(
+                    self.needed, Apply(insert, readings), timeout=self.patience
+                )
             case _:
                 raise Reject(LookupError(f"the store cannot do {request!r}"))
 
@@ -180,11 +204,13 @@ class Decoder(Part):
         return {"program": str(self.program), "waiting": str(len(self.asked))}
 
 
-# -- what is in front --------------------------------------------------------------------------------------------------
+# -- what is in front ------------------------------------------------------------------------------
 
 
 class Flush:
-    """What an intake tells itself with the first of some frames: by the time it is read, all that wait have been collected."""
+    """What an intake tells itself with the first of some frames: by the time it is read, all that
+    wait have been collected.
+    """
 
 
 LONG = 300.0
@@ -205,7 +231,8 @@ class Batch(Actor):
     async def flush(self) -> "Done":
         """Wait for long, whatever dies meanwhile. Both questions may be asked twice, so they are.
 
-        With a time limit, since the end of its connection cancels a call of a session that has none.
+        With a time limit, since the end of its connection cancels a call of a session that has
+        none.
         """
         frames, self.frames = self.frames, []
         if not frames:
@@ -243,7 +270,11 @@ class Intake(Part):
         raise Reject(LookupError(f"an intake cannot do {request!r}"))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {"listens at": str(self.local), "stored": str(self.stored), "damaged": str(self.damaged)}
+        return {
+            "listens at": str(self.local),
+            "stored": str(self.stored),
+            "damaged": str(self.damaged),
+        }
 
 
 class UDPIntake(Intake, Batch):
@@ -254,7 +285,8 @@ class UDPIntake(Intake, Batch):
         Batch.__init__(self)
 
     async def init(self) -> None:
-        # What comes while the store is away waits here; what is more than that, in the operating system, as long as there is room.
+        # What comes while the store is away waits here; what is more than that, in the operating
+        # system, as long as there is room.
         server = UDPServer("127.0.0.1", self.port, reader="task", receive_buffer=1 << 20)
         self.needed = await self.spawn_meta(server, backlog=20_000)
         self.local = server.local
@@ -271,7 +303,9 @@ class TCPIntake(Intake):
     """Takes connections, and has a session for each."""
 
     async def init(self) -> None:
-        server = TCPServer("127.0.0.1", self.port, receiver=Session, framing=FRAMES, max_connections=1000)
+        server = TCPServer(
+            "127.0.0.1", self.port, receiver=Session, framing=FRAMES, max_connections=1000
+        )
         self.needed = await self.spawn_meta(server)
         self.local = server.local
 
@@ -282,7 +316,9 @@ class TCPIntake(Intake):
 
 
 class Session(Batch):
-    """Speaks for one client: it acknowledges frames by saying how many of this connection have been dealt with."""
+    """Speaks for one client: it acknowledges frames by saying how many of this connection have been
+    dealt with.
+    """
 
     connection: Alias
     acknowledged = 0
@@ -294,7 +330,8 @@ class Session(Batch):
             case TCPData(_, frame):
                 self.collect(frame)
             case Flush() | TCPDisconnected():
-                # After a disconnect nothing more is read, so that what came before it is dealt with at once.
+                # After a disconnect nothing more is read, so that what came before it is dealt with
+                # at once.
                 done = await self.flush()
                 self.send(self.parent, done)
                 self.acknowledged += done.stored + done.damaged
@@ -305,13 +342,15 @@ class Session(Batch):
         return {"acknowledged": str(self.acknowledged), "collected": str(len(self.frames))}
 
 
-# -- the whole ---------------------------------------------------------------------------------------------------------
+# -- the whole -------------------------------------------------------------------------------------
 
 DECODER = (sys.executable, "-I", str(Path(__file__).with_name("decode.py")))
 
 
 class Gateway(Supervisor):
-    """Starts what is behind before what is in front; each comes back alone, sooner at first and then every second."""
+    """Starts what is behind before what is in front; each comes back alone, sooner at first and
+    then every second.
+    """
 
     def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
         again = Backoff(0.05, 1.0, jitter=0.2)
@@ -323,7 +362,8 @@ class Gateway(Supervisor):
                     ChildSpec("udp", UDPIntake, udp, backoff=again),
                     ChildSpec("tcp", TCPIntake, tcp, backoff=again),
                 ],
-                # All four failing once a second is trouble from outside, which passes. More than that does not.
+                # All four failing once a second is trouble from outside, which passes. More than
+                # that does not.
                 intensity=60,
                 period=10.0,
             )

@@ -1,4 +1,5 @@
-"""Devices that send to the gateway: some fire and forget, others keep what was not acknowledged and send it again.
+"""Devices that send to the gateway: some fire and forget, others keep what was not acknowledged and
+send it again.
 
 python -m examples.gateway.load --tcp 7780 --udp 7781 --devices 4 --readings 5000
 """
@@ -44,7 +45,9 @@ async def fire(find: Find, source: int, count: int, *, first: int = 0, pause: fl
 
 
 class Device:
-    """Delivers its readings over TCP: whatever happens to the gateway, it comes back until the last is acknowledged."""
+    """Delivers its readings over TCP: whatever happens to the gateway, it comes back until the last
+    is acknowledged.
+    """
 
     def __init__(self, find: Find, source: int, count: int, *, pause: float = 0.0) -> None:
         self.find, self.source, self.count, self.pause = find, source, count, pause
@@ -120,12 +123,20 @@ async def main(tcp: int, udp: int, devices: int, readings: int) -> None:
             nursery.start_soon(partial(fire, udp_at, 1000 + source, readings, pause=0.005))
             nursery.start_soon(Device(tcp_at, source, readings).deliver)
     seconds = perf_counter() - began
-    print(f"{devices * readings} datagrams sent, {devices * readings} readings acknowledged, in {seconds:.1f} s")
+    print(
+        f"{devices * readings} datagrams sent, {devices * readings} readings acknowledged, in "
+        f"{seconds:.1f} s"
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Send readings to a gateway.")
-    for option, default in (("--tcp", 7780), ("--udp", 7781), ("--devices", 4), ("--readings", 5000)):
+    for option, default in (
+        ("--tcp", 7780),
+        ("--udp", 7781),
+        ("--devices", 4),
+        ("--readings", 5000),
+    ):
         parser.add_argument(option, type=int, default=default)
     chosen = parser.parse_args()
     trio.run(main, chosen.tcp, chosen.udp, chosen.devices, chosen.readings)

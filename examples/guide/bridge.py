@@ -6,11 +6,13 @@ import trio
 
 from ergo_py import Actor, Alias, Caller, Counter, Down, MetaProcess, Reason, Reject, open_node
 
-# -- what is given: a driver that knows nothing of actors, and blocks ---------------------------------------------------
+# -- what is given: a driver that knows nothing of actors, and blocks ------------------------------
 
 
 class Scanner:
-    """A barcode scanner. ``read`` blocks until something is scanned; ``cancel`` ends a ``read`` from another thread."""
+    """A barcode scanner. ``read`` blocks until something is scanned; ``cancel`` ends a ``read``
+    from another thread.
+    """
 
     def __init__(self) -> None:
         self.codes: SimpleQueue[str | None] = SimpleQueue()
@@ -29,7 +31,7 @@ class Scanner:
         print("scanner: closed")
 
 
-# -- the bridge ---------------------------------------------------------------------------------------------------------
+# -- the bridge ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,21 @@ class ScannerBridge(MetaProcess):
         self.scanned = Counter()  # written by the reader, read by handle_inspect
 
     def init(self) -> None:
-        scanner = self.connect()  # what raises here is an InitError of spawn_meta, and nothing is left
-        self.scanner = self.opened(scanner, unblock=scanner.cancel)  # woken when it is to stop, closed in the end
+        scanner = (
+            self.connect()
+        )  # what raises here is an InitError of spawn_meta, and nothing is left
+        self.scanner = self.opened(
+            scanner, unblock=scanner.cancel
+        )  # woken when it is to stop, closed in the end
 
     def start(self) -> None:  # plain: in a thread of its own, which may block
         while (code := self.scanner.read()) is not None:
             self.scanned.add()
             self.send(self.parent, Scanned(self.id, code))
 
-    def handle_call(self, request: object, caller: Caller) -> object:  # plain: in a worker thread, beside the reader
+    def handle_call(
+        self, request: object, caller: Caller
+    ) -> object:  # plain: in a worker thread, beside the reader
         match request:
             case Light(on):
                 self.scanner.set_light(on)
@@ -73,7 +81,7 @@ class ScannerBridge(MetaProcess):
         print("bridge:", reason)
 
 
-# -- its owner ----------------------------------------------------------------------------------------------------------
+# -- its owner -------------------------------------------------------------------------------------
 
 
 class Till(Actor):

@@ -5,13 +5,15 @@ import trio
 from ergo_py import Actor, open_node
 from ergo_py.meta import Decoder, Framing, FramingError, TCPFrames, TCPSend, TCPServer
 
-# -- the framing: requests of Redis, such as *2\r\n$3\r\nGET\r\n$1\r\na\r\n, as lists of their words ----------------------
+# -- the framing: requests of Redis, such as *2\r\n$3\r\nGET\r\n$1\r\na\r\n, as lists of their words
 
 MAX_LINE, MAX_WORDS, MAX_WORD, MAX_COMMAND = 64 * 1024, 1024, 512 * 1024, 1024 * 1024
 
 
 class RespDecoder(Decoder):
-    """Each frame is a command, the list of its words: an array of bulk strings, or a line as a person types it."""
+    """Each frame is a command, the list of its words: an array of bulk strings, or a line as a
+    person types it.
+    """
 
     def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
         used = 0
@@ -27,7 +29,9 @@ class RespDecoder(Decoder):
                     if at > used + MAX_COMMAND:
                         raise FramingError("too long a command")
                     if at > len(stream):
-                        self.wanted = at - used  # cut() is not called again before as many bytes are there
+                        self.wanted = (
+                            at - used
+                        )  # cut() is not called again before as many bytes are there
                         return used
                     if stream[at - 2 : at] != b"\r\n":
                         raise FramingError("a word is longer than its length")
@@ -63,7 +67,7 @@ class Resp(Framing):
         return b"$%d\r\n%b\r\n" % (len(frame), frame)
 
 
-# -- the session: one for each connection --------------------------------------------------------------------------------
+# -- the session: one for each connection ----------------------------------------------------------
 
 
 class Session(Actor):
@@ -84,7 +88,7 @@ class Door(Actor):
         await self.spawn_meta(self.server)
 
 
-# -- a peer --------------------------------------------------------------------------------------------------------------
+# -- a peer ----------------------------------------------------------------------------------------
 
 
 async def main() -> None:
@@ -92,7 +96,9 @@ async def main() -> None:
         server = TCPServer(receiver=Session, framing=Resp(), batch=True)
         await node.spawn(Door, server)
         async with await trio.open_tcp_stream(*server.local) as stream:
-            await stream.send_all(b"*1\r\n$4\r\nPING\r\n*3\r\n$4\r\nECHO\r\n$3\r\ntwo\r\n$5\r\nwords\r\n")
+            await stream.send_all(
+                b"*1\r\n$4\r\nPING\r\n*3\r\n$4\r\nECHO\r\n$3\r\ntwo\r\n$5\r\nwords\r\n"
+            )
             answer = b""
             while not answer.endswith(b"two words\r\n"):
                 answer += await stream.receive_some()

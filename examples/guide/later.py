@@ -26,7 +26,9 @@ class Taken:
 
 
 class Queue(Actor):
-    """Gives each item to one session. An item that a session has not taken when it ends goes to the next one."""
+    """Gives each item to one session. An item that a session has not taken when it ends goes to the
+    next one.
+    """
 
     def __init__(self) -> None:
         self.items: deque[bytes] = deque()
@@ -70,7 +72,8 @@ class Session(Actor):
             case TCPData(_, b"pop"):
                 self.send("queue", Pop())
             case Popped(item):
-                # False if the connection has just ended: then this session ends, too, and the queue has the item back.
+                # False if the connection has just ended: then this session ends, too, and the queue
+                # has the item back.
                 if self.send(self.connection, TCPSend(item + b"\n")):
                     self.send("queue", Taken())
 

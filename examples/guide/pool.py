@@ -17,7 +17,9 @@ class Resizer(Actor):
 
 async def main() -> None:
     async with open_node("demo@localhost") as node:
-        await node.spawn(Pool, PoolSpec(Resizer, size=8, routing=LEAST_LOADED, mailbox_size=100), name="resizers")
+        await node.spawn(
+            Pool, PoolSpec(Resizer, size=8, routing=LEAST_LOADED, mailbox_size=100), name="resizers"
+        )
         print(await node.call("resizers", Resize("a.png")))
 
 

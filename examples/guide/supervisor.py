@@ -29,7 +29,9 @@ class Parser(Actor):
         return int(request)
 
 
-parser = ChildSpec("parser", Parser, decide=lambda error: RESUME if isinstance(error, ValueError) else RESTART)
+parser = ChildSpec(
+    "parser", Parser, decide=lambda error: RESUME if isinstance(error, ValueError) else RESTART
+)
 
 
 class Root(Supervisor):
@@ -40,7 +42,11 @@ class Root(Supervisor):
         return SupervisorSpec(
             [
                 ChildSpec("db", Database, self.url, backoff=Backoff(0.05, 5.0)),
-                ChildSpec("web", Supervisor, [ChildSpec("listener", Listener), ChildSpec("sessions", Sessions)]),
+                ChildSpec(
+                    "web",
+                    Supervisor,
+                    [ChildSpec("listener", Listener), ChildSpec("sessions", Sessions)],
+                ),
                 parser,
             ],
             strategy=REST_FOR_ONE,

@@ -13,7 +13,9 @@ class Digest(Request[str]):
 
 
 class Hasher(Actor):
-    """Its plain callbacks run in one of two threads; `hashlib` lets go of the interpreter meanwhile."""
+    """Its plain callbacks run in one of two threads; `hashlib` lets go of the interpreter
+    meanwhile.
+    """
 
     def handle_call(self, request: Digest, caller: object) -> str:
         return hashlib.sha256(request.data).hexdigest()[:8]

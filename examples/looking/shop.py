@@ -1,4 +1,5 @@
-"""A shop to look into: a stock that breaks if it is asked for what it never had, and a door for customers who come over TCP.
+"""A shop to look into: a stock that breaks if it is asked for what it never had, and a door for
+customers who come over TCP.
 
 ergo shell examples/looking/shop.py
 ergo run --control look,act,attach examples/looking/shop.py

@@ -1,4 +1,5 @@
-"""Four things that go wrong, to practise on: one waits, one is slow, one has died, and messages vanish.
+"""Four things that go wrong, to practise on: one waits, one is slow, one has died, and messages
+vanish.
 
 ergo run --control look,act examples/looking/trouble.py
 """

@@ -23,11 +23,15 @@ class Commands(MetaProcess):
         while self.pause(3600):  # there is nothing to read: it only waits for its end
             pass
 
-    def handle_call(self, request: object, caller: Caller) -> str:  # a plain def: a worker thread, which may block
+    def handle_call(
+        self, request: object, caller: Caller
+    ) -> str:  # a plain def: a worker thread, which may block
         match request:
             case Run(argv):
                 try:
-                    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=10).stdout
+                    return subprocess.run(
+                        argv, capture_output=True, text=True, check=True, timeout=10
+                    ).stdout
                 except (OSError, subprocess.SubprocessError) as error:
                     raise Reject(error) from None  # the caller's problem; this one lives on
         raise Reject(LookupError(f"no answer to {request!r}"))

@@ -1,4 +1,6 @@
-"""Full duplex: the reader reads and the handler writes, on the same connection and at the same time."""
+"""Full duplex: the reader reads and the handler writes, on the same connection and at the same
+time.
+"""
 
 import socket
 from dataclasses import dataclass
@@ -50,7 +52,8 @@ class Owner(Actor):
 
     async def init(self) -> None:
         self.connection = await self.spawn_meta(Connection(self.sock))
-        # More than the peer takes before it has sent as much: with one thread for both ways, this would stand still.
+        # More than the peer takes before it has sent as much: with one thread for both ways, this
+        # would stand still.
         self.send(self.connection, Write(b"x" * 4_000_000))
         self.received = 0
 

@@ -22,7 +22,9 @@ class Lines(MetaProcess):
         self.file = file
         self.count = Counter()
 
-    def start(self) -> None:  # a plain def: a thread of its own, which may block for as long as it likes
+    def start(
+        self,
+    ) -> None:  # a plain def: a thread of its own, which may block for as long as it likes
         with self.opened(self.file) as file:  # registered, so that stopping can wake the thread
             for line in file:
                 self.count.add()
@@ -57,7 +59,8 @@ async def main() -> None:
         async with open_node("events@localhost") as node:
             await node.spawn(Owner, os.fdopen(read), enough)
             await enough.wait()
-    # The pipe was still open: leaving the block has woken the thread out of its read, and closed the reading end.
+    # The pipe was still open: leaving the block has woken the thread out of its read, and closed
+    # the reading end.
 
 
 trio.run(main)

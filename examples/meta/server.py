@@ -1,6 +1,8 @@
-"""A server that accepts and spawns: one reader accepts, and each connection is a meta-process of its own.
+"""A server that accepts and spawns: one reader accepts, and each connection is a meta-process of
+its own.
 
-For real servers there is `ergo_py.meta.TCPServer`, which also bounds, times and encrypts; this shows the pattern.
+For real servers there is `ergo_py.meta.TCPServer`, which also bounds, times and encrypts; this
+shows the pattern.
 """
 
 import socket
@@ -47,7 +49,9 @@ class Server(MetaProcess):
         while True:
             sock, _ = self.listener.accept()
             try:
-                self.spawn(Connection(sock))  # blocks this thread until the connection is there, or refused
+                self.spawn(
+                    Connection(sock)
+                )  # blocks this thread until the connection is there, or refused
             except SpawnError as error:
                 sock.close()
                 self.log.error("no connection", error=str(error))

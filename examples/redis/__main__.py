@@ -1,4 +1,5 @@
-"""A server that speaks the protocol of Redis: strings, counters, expiry, lists with BLPOP, publish and subscribe.
+"""A server that speaks the protocol of Redis: strings, counters, expiry, lists with BLPOP, publish
+and subscribe.
 
     python -m examples.redis [PORT] [thread|task]
 
@@ -28,7 +29,9 @@ def event_of(channel: bytes) -> str:
 
 
 class Session(Actor):
-    """Serves one connection: the store executes commands, the session does those that wait or listen."""
+    """Serves one connection: the store executes commands, the session does those that wait or
+    listen.
+    """
 
     def __init__(self) -> None:
         self.listening: dict[bytes, None] = {}
@@ -52,7 +55,9 @@ class Session(Actor):
         self.send(self.connection, TCPSend(reply))
 
     async def serve(self, commands: Sequence[Command]) -> None:
-        """Execute the commands of one read in order; as many as the store knows go to it in one call."""
+        """Execute the commands of one read in order; as many as the store knows go to it in one
+        call.
+        """
         while commands:
             replies = [] if self.listening else await self.store.call(Execute(commands))
             if replies:
@@ -68,7 +73,9 @@ class Session(Actor):
             case b"SUBSCRIBE", [_, *_]:
                 return b"".join([await self.listen(channel) for channel in words])
             case b"UNSUBSCRIBE", _:
-                return b"".join([self.leave(channel) for channel in words or self.listening.copy() or (None,)])
+                return b"".join(
+                    [self.leave(channel) for channel in words or self.listening.copy() or (None,)]
+                )
             case b"PING", [] | [_]:
                 if self.listening:
                     return array([bulk(b"pong"), bulk(words[0] if words else b"")])
@@ -77,7 +84,9 @@ class Session(Actor):
                 self.stop()
                 return OK
             case _ if self.listening:
-                return error("ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while the connection listens")
+                return error(
+                    "ERR only (UN)SUBSCRIBE, PING and QUIT are allowed while the connection listens"
+                )
             case b"BLPOP", [_, *_, limit]:
                 return await self.pop(words[:-1], limit)
             case b"PUBLISH", [channel, payload]:
@@ -87,7 +96,9 @@ class Session(Actor):
                     return integer(0)
             case b"INFO", _:
                 facts = await self.node.inspect("store")
-                return bulk("\r\n".join(f"{name}:{value}" for name, value in facts.items()).encode())
+                return bulk(
+                    "\r\n".join(f"{name}:{value}" for name, value in facts.items()).encode()
+                )
             case b"ECHO", [text]:
                 return bulk(text)
             case ((b"SELECT" | b"CLIENT"), _):
@@ -116,7 +127,8 @@ class Session(Actor):
                 raise ValueError(seconds)
         except ValueError:
             return error("ERR timeout is not a float or out of range")
-        # A client that closes its side while it waits has left. After other commands it may still read their replies.
+        # A client that closes its side while it waits has left. After other commands it may still
+        # read their replies.
         self.send(self.connection, TCPSet(linger=0.0))
         try:
             popped = await self.store.call(Pop(keys, seconds), timeout=None)

@@ -1,4 +1,6 @@
-"""The data of the server, and the commands that work on it: plain functions, no process and no waiting."""
+"""The data of the server, and the commands that work on it: plain functions, no process and no
+waiting.
+"""
 
 import heapq
 import time
@@ -36,7 +38,9 @@ class Database:
         """Lists that got elements since the store last looked."""
 
     def execute(self, commands: Sequence[Command]) -> list[bytes]:
-        """Execute commands in order, up to the first that is not known here; return a reply for each."""
+        """Execute commands in order, up to the first that is not known here; return a reply for
+        each.
+        """
         replies: list[bytes] = []
         for name, *words in commands:
             if (known := COMMANDS.get(name.upper())) is None:
@@ -44,13 +48,16 @@ class Database:
             function, least, most = known
             try:
                 if not least <= len(words) <= most:
-                    raise CommandError(f"ERR wrong number of arguments for '{name.decode(errors='replace')}' command")
+                    raise CommandError(
+                        f"ERR wrong number of arguments for '{name.decode(errors='replace')}' "
+                        "command"
+                    )
                 replies.append(function(self, *words))
             except CommandError as refusal:
                 replies.append(error(str(refusal)))
         return replies
 
-    # -- keys ----------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     def find(self, key: bytes, kind: type[object] = object) -> Any:
         """The value of a key, which has to be of that kind; or None."""
@@ -88,7 +95,7 @@ class Database:
             table.clear()
         return OK
 
-    # -- strings -------------------------------------------------------------------------------------------------------
+    # -- strings -----------------------------------------------------------------------------------
 
     def set(self, key: bytes, value: bytes, *options: bytes) -> bytes:
         seconds, words = None, [option.upper() for option in options]
@@ -116,7 +123,7 @@ class Database:
         self.values[key] = b"%d" % total
         return integer(total)
 
-    # -- lists ---------------------------------------------------------------------------------------------------------
+    # -- lists -------------------------------------------------------------------------------------
 
     def elements(self, key: bytes) -> deque[bytes]:
         return self.find(key, deque) or deque()
@@ -147,8 +154,18 @@ COMMANDS: dict[bytes, tuple[Callable[..., bytes], int, int]] = {
     b"SET": (Database.set, 2, ANY),
     b"INCR": (Database.increase, 1, 1),
     b"INCRBY": (Database.increase, 2, 2),
-    b"DEL": (lambda data, *keys: integer(sum(data.find(key) is not None and data.remove(key) for key in keys)), 1, ANY),
-    b"EXISTS": (lambda data, *keys: integer(sum(data.find(key) is not None for key in keys)), 1, ANY),
+    b"DEL": (
+        lambda data, *keys: integer(
+            sum(data.find(key) is not None and data.remove(key) for key in keys)
+        ),
+        1,
+        ANY,
+    ),
+    b"EXISTS": (
+        lambda data, *keys: integer(sum(data.find(key) is not None for key in keys)),
+        1,
+        ANY,
+    ),
     b"EXPIRE": (lambda data, key, amount: data.expire(key, number(amount)), 2, 2),
     b"PEXPIRE": (lambda data, key, amount: data.expire(key, number(amount) / 1000), 2, 2),
     b"TTL": (Database.ttl, 1, 1),

@@ -1,4 +1,6 @@
-"""How replies are written in RESP, the protocol of Redis. ``examples/guide/framing.py`` cuts the commands out of the stream."""
+"""How replies are written in RESP, the protocol of Redis. ``examples/guide/framing.py`` cuts the
+commands out of the stream.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,6 @@
-"""The processes behind the sessions: the store, which owns the data, and the channels of publish and subscribe."""
+"""The processes behind the sessions: the store, which owns the data, and the channels of publish
+and subscribe.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,14 +16,18 @@ __all__ = ["Channels", "Execute", "Pop", "Store"]
 
 @dataclass
 class Execute(Request[list[bytes]]):
-    """Execute commands in order, up to the first that the store does not know. The answer: their replies."""
+    """Execute commands in order, up to the first that the store does not know. The answer: their
+    replies.
+    """
 
     commands: Sequence[Command]
 
 
 @dataclass
 class Pop(Request[tuple[bytes, bytes] | None]):
-    """Take the first element of the first list that has one, or wait. The answer: key and element, or None after the time."""
+    """Take the first element of the first list that has one, or wait. The answer: key and element,
+    or None after the time.
+    """
 
     keys: list[bytes]
     seconds: float
@@ -37,7 +43,9 @@ class Sweep:
 
 
 class Store(Actor):
-    """Executes commands. The database is an argument, so it survives when a supervisor restarts the store."""
+    """Executes commands. The database is an argument, so it survives when a supervisor restarts the
+    store.
+    """
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -94,7 +102,8 @@ class Store(Actor):
         """Hand new elements to the sessions that wait for them, first come, first served."""
         database = self.database
         for key in database.pushed:
-            # A later command of the same batch may have removed the list, or set a string in its place.
+            # A later command of the same batch may have removed the list, or set a string in its
+            # place.
             while (queue := self.queues.get(key)) and isinstance(database.find(key), deque):
                 caller, value = self.dismiss(next(iter(queue))), database.take(key, left=True)
                 if value is not None and not self.reply(caller, (key, value)):
@@ -114,7 +123,9 @@ class Store(Actor):
 
 
 class Channels(Actor):
-    """Owns an event for each channel. When it fails, its events end, and every session that listens is told."""
+    """Owns an event for each channel. When it fails, its events end, and every session that listens
+    is told.
+    """
 
     def __init__(self) -> None:
         self.events: set[str] = set()

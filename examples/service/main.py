@@ -1,4 +1,6 @@
-"""A ledger that is killed again and again while clients keep calling it, and not a single entry is lost or made twice."""
+"""A ledger that is killed again and again while clients keep calling it, and not a single entry is
+lost or made twice.
+"""
 
 from dataclasses import dataclass
 
@@ -34,7 +36,9 @@ class Read(Request[dict[str, int]]):
 
 
 class Store(Actor):
-    """Keeps the entries. It stands before the ledger in the tree, so the ledger's end does not touch it."""
+    """Keeps the entries. It stands before the ledger in the tree, so the ledger's end does not
+    touch it.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, int] = {}
@@ -55,7 +59,9 @@ class Ledger(Actor):
 
 
 async def client(ledger: Service, number: int) -> None:
-    """Calls on, whatever happens to the ledger. Nothing in here knows about restarts but the word ``retry``."""
+    """Calls on, whatever happens to the ledger. Nothing in here knows about restarts but the word
+    ``retry``.
+    """
     for count in range(DEPOSITS):
         await ledger.call(Deposit(f"{number}/{count}", amount=1), timeout=30, retry=True)
 
@@ -89,7 +95,10 @@ async def main() -> None:
 
         entries = await node.service("store").call(Read())
         restarts = {child.name: child.restarts for child in bank.children()}
-        print(f"{CLIENTS * DEPOSITS} deposits made, {len(entries)} in the store, {sum(entries.values())} in all")
+        print(
+            f"{CLIENTS * DEPOSITS} deposits made, {len(entries)} in the store, "
+            f"{sum(entries.values())} in all"
+        )
         print(f"the ledger was killed {KILLS} times and started again {restarts['ledger']} times")
 
 

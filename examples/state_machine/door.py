@@ -16,7 +16,9 @@ class Push:
 
 
 class Door(StateMachine):
-    """A door with a code: the right one opens it for a moment, and whoever pushed before goes through then."""
+    """A door with a code: the right one opens it for a moment, and whoever pushed before goes
+    through then.
+    """
 
     def __init__(self, digits: str) -> None:
         self.digits = digits

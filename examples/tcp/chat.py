@@ -1,4 +1,5 @@
-"""A chat: an actor for each connection, and one room, which is supervised and may crash without anybody losing the line.
+"""A chat: an actor for each connection, and one room, which is supervised and may crash without
+anybody losing the line.
 
     python examples/tcp/chat.py [PORT]
 
@@ -30,7 +31,7 @@ from ergo_py.meta import Delimiter, TCPConnected, TCPData, TCPSend, TCPServer, W
 __all__ = ["Chat", "Door", "Room", "Session"]
 
 
-# -- what is said to the room, and by it -------------------------------------------------------------------------------
+# -- what is said to the room, and by it -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,10 @@ class Session(Actor):
         elif text.startswith("/inspect"):
             await self.look_into(text.removeprefix("/inspect").strip())
         elif text.startswith("/") and text != "/crash":
-            self.show("* there are /tree, /inspect [name], /crash and /quit; everything else is said to the room")
+            self.show(
+                "* there are /tree, /inspect [name], /crash and /quit; everything else is said to "
+                "the room"
+            )
         else:
             self.service("room").send(Say(text))
 
@@ -142,14 +146,18 @@ class Session(Actor):
             self.name = ""
             return
         self.monitor("room")
-        self.show(f"* you are in, with {', '.join(others) or 'nobody else'}; /help says what you can do")
+        self.show(
+            f"* you are in, with {', '.join(others) or 'nobody else'}; /help says what you can do"
+        )
 
     def show(self, text: str) -> None:
         self.send(self.connection, TCPSend(text.encode() + b"\n"))
 
 
 class Door(Actor):
-    """Owns the server, which makes a session for each connection. A peer that does not read is shown the door."""
+    """Owns the server, which makes a session for each connection. A peer that does not read is
+    shown the door.
+    """
 
     def __init__(self, port: int, fallback: bool = False) -> None:
         self.port = port

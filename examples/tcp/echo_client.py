@@ -37,7 +37,9 @@ class Client(Actor):
 
 async def main(node: Node) -> None:
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 7777
-    client = await node.spawn(Client, port, sys.argv[2:] or ["hello", "is there anybody?", "goodbye"])
+    client = await node.spawn(
+        Client, port, sys.argv[2:] or ["hello", "is there anybody?", "goodbye"]
+    )
     await node.wait_ended(client)
 
 

@@ -1,4 +1,6 @@
-"""Tests of the thermostat, one for each part of the test kit. `trio_mode = true` in pyproject.toml makes async functions tests."""
+"""Tests of the thermostat, one for each part of the test kit. `trio_mode = true` in pyproject.toml
+makes async functions tests.
+"""
 
 import os
 
@@ -45,7 +47,9 @@ async def test_commands_follow_the_readings(node: Node) -> None:
     await heater.expect_in_order(Heat(True), Heat(False), Heat(True))
 
 
-async def test_a_silent_sensor_turns_the_heater_off(node: Node, virtual_clock: VirtualClock) -> None:
+async def test_a_silent_sensor_turns_the_heater_off(
+    node: Node, virtual_clock: VirtualClock
+) -> None:
     heater = await Probe.start(node)
     await node.spawn(Thermostat, None, heater.pid, 20.0, 3600.0)
 
@@ -77,7 +81,9 @@ async def test_nonsense_crashes_it(node: Node) -> None:
 
 
 @pytest.mark.ergo_node(expect_crash=OSError)
-async def test_a_thermostat_that_fails_is_started_again(node: Node, virtual_clock: VirtualClock) -> None:
+async def test_a_thermostat_that_fails_is_started_again(
+    node: Node, virtual_clock: VirtualClock
+) -> None:
     flaky = crashing(Thermostat, on=2, error=OSError("unplugged"))
     await node.supervise([ChildSpec("thermostat", flaky, None, "heater")])
     thermostat = node.service("thermostat")
@@ -92,7 +98,9 @@ async def test_a_thermostat_that_fails_is_started_again(node: Node, virtual_cloc
 
 
 async def test_it_can_be_slow(node: Node, virtual_clock: VirtualClock) -> None:
-    thermostat = await node.spawn(delaying(Thermostat, 10.0, callbacks=["handle_call"]), None, "heater")
+    thermostat = await node.spawn(
+        delaying(Thermostat, 10.0, callbacks=["handle_call"]), None, "heater"
+    )
     node.send(thermostat, Reading(15.0))
 
     mean = await node.call(thermostat, Mean(), timeout=11)
@@ -101,7 +109,9 @@ async def test_it_can_be_slow(node: Node, virtual_clock: VirtualClock) -> None:
     assert virtual_clock.current_time() == 10
 
 
-async def test_recorded_readings_take_the_place_of_a_sensor(node: Node, virtual_clock: VirtualClock) -> None:
+async def test_recorded_readings_take_the_place_of_a_sensor(
+    node: Node, virtual_clock: VirtualClock
+) -> None:
     heater = await Probe.start(node)
     sensor = Replay([Reading(15.0), Reading(25.0)], gap=30.0)
 

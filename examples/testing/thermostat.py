@@ -1,4 +1,6 @@
-"""A thermostat: readings come from a sensor, commands go to a heater, and a sensor that falls silent turns the heater off."""
+"""A thermostat: readings come from a sensor, commands go to a heater, and a sensor that falls
+silent turns the heater off.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +29,13 @@ class Mean(Request[float]):
 
 
 class Thermostat(Actor):
-    """What it listens to and whom it commands are given to it, so that a test can give something else."""
+    """What it listens to and whom it commands are given to it, so that a test can give something
+    else.
+    """
 
-    def __init__(self, sensor: MetaProcess | None, heater: Any, wanted: float = 20.0, patience: float = 60.0) -> None:
+    def __init__(
+        self, sensor: MetaProcess | None, heater: Any, wanted: float = 20.0, patience: float = 60.0
+    ) -> None:
         self.sensor = sensor
         self.heater = heater
         self.wanted = wanted

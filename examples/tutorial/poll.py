@@ -3,7 +3,18 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Node, Reject, Request, TargetDownError, run
+from ergo_py import (
+    PID,
+    Actor,
+    Alias,
+    Caller,
+    ChildSpec,
+    Node,
+    Reject,
+    Request,
+    TargetDownError,
+    run,
+)
 from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
 
 
@@ -69,7 +80,10 @@ class Metrics(Actor):
                 self.publish("metrics", dict(self.counts))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        return {**{command: str(count) for command, count in self.counts.items()}, "slowest": f"{self.slowest:.6f} s"}
+        return {
+            **{command: str(count) for command, count in self.counts.items()},
+            "slowest": f"{self.slowest:.6f} s",
+        }
 
 
 class Session(Actor):
@@ -81,7 +95,9 @@ class Session(Actor):
                 words = line.decode(errors="replace").split()
                 begin = trio.current_time()
                 answer = await self.obey(words)
-                self.service("metrics").send(Obeyed(words[0] if words else "", trio.current_time() - begin))
+                self.service("metrics").send(
+                    Obeyed(words[0] if words else "", trio.current_time() - begin)
+                )
                 self.send(connection, TCPSend(answer.encode() + b"\n"))
 
     async def obey(self, words: list[str]) -> str:
@@ -101,7 +117,9 @@ class Door(Actor):
     """Owns the server, which makes a session for each connection."""
 
     def __init__(self, port: int) -> None:
-        self.server = TCPServer("127.0.0.1", port, receiver=Session, framing=Delimiter(b"\n", max_frame=200))
+        self.server = TCPServer(
+            "127.0.0.1", port, receiver=Session, framing=Delimiter(b"\n", max_frame=200)
+        )
 
     async def init(self) -> None:
         await self.spawn_meta(self.server)

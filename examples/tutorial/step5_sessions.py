@@ -3,7 +3,18 @@ from dataclasses import dataclass
 
 import trio
 
-from ergo_py import PID, Actor, Alias, Caller, ChildSpec, Node, Reject, Request, TargetDownError, run
+from ergo_py import (
+    PID,
+    Actor,
+    Alias,
+    Caller,
+    ChildSpec,
+    Node,
+    Reject,
+    Request,
+    TargetDownError,
+    run,
+)
 from ergo_py.meta import Delimiter, TCPData, TCPSend, TCPServer
 
 
@@ -63,7 +74,9 @@ class Door(Actor):
     """Owns the server, which makes a session for each connection."""
 
     def __init__(self, port: int) -> None:
-        self.server = TCPServer("127.0.0.1", port, receiver=Session, framing=Delimiter(b"\n", max_frame=200))
+        self.server = TCPServer(
+            "127.0.0.1", port, receiver=Session, framing=Delimiter(b"\n", max_frame=200)
+        )
 
     async def init(self) -> None:
         await self.spawn_meta(self.server)

@@ -1,4 +1,5 @@
-"""A client for the echo server. Datagrams get lost, so it asks again; and says so when nobody listens.
+"""A client for the echo server. Datagrams get lost, so it asks again; and says so when nobody
+listens.
 
 python examples/udp/echo_client.py [PORT [WORD ...]]
 """

@@ -1,4 +1,5 @@
-"""A small collector of metrics, in the manner of statsd: counters, gauges and timings, one to a line.
+"""A small collector of metrics, in the manner of statsd: counters, gauges and timings, one to a
+line.
 
     python examples/udp/statsd.py [PORT]
 
@@ -48,7 +49,10 @@ class Metrics:
         return {
             **{name: f"{value:g}" for name, value in sorted(self.counters.items())},
             **{name: f"{value:g} now" for name, value in sorted(self.gauges.items())},
-            **{name: f"{median(all_):g} ms, median of {len(all_)}" for name, all_ in sorted(self.timings.items())},
+            **{
+                name: f"{median(all_):g} ms, median of {len(all_)}"
+                for name, all_ in sorted(self.timings.items())
+            },
         }
 
 
@@ -75,8 +79,11 @@ class Collector(Actor):
             await self.open(0)
 
     async def open(self, port: int) -> None:
-        # Floods are what such a socket is for: a buffer to ride them out, and a task that reads in batches.
-        server = UDPServer("127.0.0.1", port, reader="task", max_datagram=1500, receive_buffer=1 << 20)
+        # Floods are what such a socket is for: a buffer to ride them out, and a task that reads in
+        # batches.
+        server = UDPServer(
+            "127.0.0.1", port, reader="task", max_datagram=1500, receive_buffer=1 << 20
+        )
         await self.spawn_meta(server)
         self.local = str(server.local)
 

@@ -1,4 +1,6 @@
-"""Logger processes: they hear everything but themselves, after everything else, and are never buried in it."""
+"""Logger processes: they hear everything but themselves, after everything else, and are never
+buried in it.
+"""
 
 import gc
 import threading
@@ -91,7 +93,16 @@ async def test_records_come_after_everything_else() -> None:
         await wait_all_tasks_blocked()
 
     assert depth == 2
-    assert heard == ["MAX 1", "MAX 2", "HIGH 1", "HIGH 2", "NORMAL 1", "NORMAL 2", "record 1", "record 2"]
+    assert heard == [
+        "MAX 1",
+        "MAX 2",
+        "HIGH 1",
+        "HIGH 2",
+        "NORMAL 1",
+        "NORMAL 2",
+        "record 1",
+        "record 2",
+    ]
 
 
 async def test_messages_that_come_while_records_are_handled_overtake_the_rest() -> None:
@@ -252,7 +263,9 @@ async def test_what_threads_say_reaches_a_logger_in_the_order_of_each() -> None:
             thread.join(60)
 
     for name in "ab":
-        assert [one for one in heard if one.startswith(name)] == [f"{name} {number}" for number in range(100)]
+        assert [one for one in heard if one.startswith(name)] == [
+            f"{name} {number}" for number in range(100)
+        ]
 
 
 async def test_a_logger_that_was_removed_hears_nothing_more() -> None:
@@ -312,7 +325,7 @@ async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
     assert heard == ["work handed over by a thread failed"]
 
 
-# -- what concerns the whole node --------------------------------------------------------------------------------------------
+# -- what concerns the whole node ------------------------------------------------------------------
 
 
 async def test_a_watcher_that_is_gone_is_told_nothing() -> None:
@@ -343,7 +356,10 @@ async def test_what_a_thread_sent_too_much_is_no_failure_of_the_bridge() -> None
 async def test_the_first_supervisor_that_gives_up_is_the_one_that_is_named() -> None:
     with pytest.raises(EscalationError) as caught:
         async with running_node() as node:
-            processes = [node._router.processes[await node.spawn(Puppet, name=name)] for name in ("first", "second")]
+            processes = [
+                node._router.processes[await node.spawn(Puppet, name=name)]
+                for name in ("first", "second")
+            ]
             for process in processes:
                 node._kernel.stop_because(process, Killed())
             await trio.sleep_forever()
@@ -360,7 +376,9 @@ async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on(
 
 
 @pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
-async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(dispatcher: Dispatcher) -> None:
+async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(
+    dispatcher: Dispatcher,
+) -> None:
     async def live_and_die(node: Node) -> weakref.ref[type]:
         class Made(Puppet):
             pass

@@ -11,7 +11,17 @@ import pytest
 import structlog
 import trio
 
-from ergo_py import PID, Actor, Alias, Caller, MetaProcess, NodeInfo, Reason, TargetDownError, open_node
+from ergo_py import (
+    PID,
+    Actor,
+    Alias,
+    Caller,
+    MetaProcess,
+    NodeInfo,
+    Reason,
+    TargetDownError,
+    open_node,
+)
 from ergo_py._core.log import Log, Output
 from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.messages import LogRecord
@@ -60,16 +70,25 @@ class ColourTerminal(Terminal):
         return True
 
 
-# -- outputs ---------------------------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
-def test_the_console_gets_one_line_that_a_person_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_gets_one_line_that_a_person_can_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     make("console").logger(ME, name="db").warning("queue is long", depth=5)
 
     line = capsys.readouterr().err
     assert line.endswith("\n")
     assert line.count("\n") == 1
-    for part in ("[warning", "queue is long", f"pid='{ME}'", "node=demo@localhost", "name=db", "depth=5"):
+    for part in (
+        "[warning",
+        "queue is long",
+        f"pid='{ME}'",
+        "node=demo@localhost",
+        "name=db",
+        "depth=5",
+    ):
         assert part in line
     assert "\x1b[" not in line
 
@@ -94,7 +113,9 @@ def test_the_console_has_colours_on_a_terminal_only(
     assert ("\x1b[" in terminal.text) is coloured
 
 
-def test_lines_go_to_whatever_standard_error_is_when_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_go_to_whatever_standard_error_is_when_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     logger = make("console").logger(ME)
     later = Terminal()
 
@@ -134,7 +155,10 @@ def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptu
     (record,) = caplog.records
     assert record.name == "ergo_py"
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == f"queue is long pid='{ME}' node='demo@localhost' depth=5\n  Traceback …"
+    assert (
+        record.getMessage()
+        == f"queue is long pid='{ME}' node='demo@localhost' depth=5\n  Traceback …"
+    )
     assert record.__dict__["ergo"] == {
         "pid": str(ME),
         "node": "demo@localhost",
@@ -143,7 +167,9 @@ def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptu
     }
 
 
-def test_a_text_with_percent_signs_reaches_the_stdlib_unharmed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_text_with_percent_signs_reaches_the_stdlib_unharmed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
 
     make("stdlib").logger(ME).info("100% of %s")
@@ -151,7 +177,9 @@ def test_a_text_with_percent_signs_reaches_the_stdlib_unharmed(caplog: pytest.Lo
     assert caplog.records[0].getMessage().startswith("100% of %s pid=")
 
 
-def test_structlog_gets_the_line_as_an_event_of_the_host(host_structlog: list[dict[str, Any]]) -> None:
+def test_structlog_gets_the_line_as_an_event_of_the_host(
+    host_structlog: list[dict[str, Any]],
+) -> None:
     make("structlog").logger(ME).error("failed", depth=5)
 
     assert host_structlog == [
@@ -159,7 +187,9 @@ def test_structlog_gets_the_line_as_an_event_of_the_host(host_structlog: list[di
     ]
 
 
-def test_none_gets_nothing(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_none_gets_nothing(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
 
     make("none").logger(ME).critical("failed")
@@ -191,7 +221,9 @@ def test_auto_is_the_stdlib_if_the_host_has_set_that_up(
 
 
 def test_auto_is_structlog_if_the_host_has_set_that_up_even_beside_the_stdlib(
-    host_structlog: list[dict[str, Any]], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    host_structlog: list[dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
@@ -204,7 +236,9 @@ def test_auto_is_structlog_if_the_host_has_set_that_up_even_beside_the_stdlib(
 
 @pytest.mark.parametrize("output", ["syslog", "", None, 5])
 def test_an_unknown_output_is_refused_with_the_known_ones(output: Any) -> None:
-    with pytest.raises(BadInputError, match="one of auto, console, json, stdlib, structlog, none") as caught:
+    with pytest.raises(
+        BadInputError, match="one of auto, console, json, stdlib, structlog, none"
+    ) as caught:
         make(output)
 
     assert caught.value.given is output
@@ -216,7 +250,7 @@ def test_an_unknown_level_is_refused_with_the_known_ones(level: Any) -> None:
         make(level=level)
 
 
-# -- the host's configuration ----------------------------------------------------------------------------------------
+# -- the host's configuration ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("output", ["auto", "console", "json", "stdlib", "structlog", "none"])
@@ -226,7 +260,14 @@ def test_nobodys_global_configuration_is_touched(output: Output) -> None:
         root, ours = logging.getLogger(), logging.getLogger("ergo_py")
         return (
             (structlog.is_configured(), structlog.get_config()),
-            (root.level, list(root.handlers), ours.level, list(ours.handlers), ours.propagate, ours.disabled),
+            (
+                root.level,
+                list(root.handlers),
+                ours.level,
+                list(ours.handlers),
+                ours.propagate,
+                ours.disabled,
+            ),
         )
 
     before = state()
@@ -239,7 +280,9 @@ def test_nobodys_global_configuration_is_touched(output: Output) -> None:
 
 @pytest.mark.parametrize("output", ["console", "json", "stdlib", "none"])
 @pytest.mark.usefixtures("capsys")
-def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(output: Output) -> None:
+def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(
+    output: Output,
+) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("somebody used the host's configuration")
 
@@ -250,11 +293,13 @@ def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(o
         structlog.reset_defaults()
 
 
-# -- levels ----------------------------------------------------------------------------------------------------------
+# -- levels ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_line_is_written_if_it_weighs_enough(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_written_if_it_weighs_enough(
+    level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = make("json", level)
     logger = log.logger(ME)
 
@@ -267,7 +312,9 @@ def test_a_line_is_written_if_it_weighs_enough(level: str, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_process_may_have_a_level_of_its_own(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_may_have_a_level_of_its_own(
+    level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = make("json", "warning")
     ours, theirs = log.logger(ME, level), log.logger(ME)
 
@@ -279,10 +326,14 @@ def test_a_process_may_have_a_level_of_its_own(level: str, capsys: pytest.Captur
     assert [line["level"] for line in lines if line["event"] == "ours"] == [
         method for method in METHODS if LEVELS[method] >= LEVELS[level]
     ]
-    assert [line["level"] for line in lines if line["event"] == "theirs"] == ["warning", "error", "critical"]
+    assert [line["level"] for line in lines if line["event"] == "theirs"] == [
+        "warning",
+        "error",
+        "critical",
+    ]
 
 
-# -- lines -----------------------------------------------------------------------------------------------------------
+# -- lines -----------------------------------------------------------------------------------------
 
 
 def test_the_other_names_of_the_levels_mean_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,7 +367,9 @@ def test_an_exception_in_flight_is_written_as_text_by_every_output(
     assert "exc_info" not in written
 
 
-def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     records: list[LogRecord] = []
     log = Log("demo@localhost", "debug", "json", records.append)
     log.watched = True
@@ -329,7 +382,9 @@ def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(capsys: pyt
     assert (records[0].source, records[0].level) == (ME, "info")
 
 
-def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     logger = make("json").logger(ME)
     bound = logger.bind(request=7)
 
@@ -341,7 +396,7 @@ def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(caps
     assert "request" not in without
 
 
-# -- logger processes ------------------------------------------------------------------------------------------------
+# -- logger processes ------------------------------------------------------------------------------
 
 
 def test_a_record_is_offered_while_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,11 +412,18 @@ def test_a_record_is_offered_while_somebody_listens(capsys: pytest.CaptureFixtur
     logger.info("too late")
 
     (record,) = records
-    assert (record.level, record.event, record.node, record.source) == ("warning", "heard", "demo@localhost", ME)
+    assert (record.level, record.event, record.node, record.source) == (
+        "warning",
+        "heard",
+        "demo@localhost",
+        ME,
+    )
     assert record.fields == {"node": "demo@localhost", "name": "db", "depth": 5}
 
 
-def test_what_a_listener_does_with_a_record_does_not_change_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_listener_does_with_a_record_does_not_change_the_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def spoil(record: LogRecord) -> None:
         assert isinstance(record.fields, dict)
         record.fields.clear()
@@ -374,7 +436,7 @@ def test_what_a_listener_does_with_a_record_does_not_change_the_line(capsys: pyt
     assert json.loads(capsys.readouterr().err)["depth"] == 5
 
 
-# -- outputs that fail -----------------------------------------------------------------------------------------------
+# -- outputs that fail -----------------------------------------------------------------------------
 
 
 class Failing(Terminal):
@@ -604,7 +666,9 @@ def test_a_value_that_cannot_be_shown_is_replaced_by_a_remark(
     assert "a log output raised" not in written
 
 
-@pytest.mark.parametrize("value", [{(1, 2): 3}, "itself"], ids=["keys that are no text", "a value in itself"])
+@pytest.mark.parametrize(
+    "value", [{(1, 2): 3}, "itself"], ids=["keys that are no text", "a value in itself"]
+)
 def test_json_shows_what_json_does_not_know(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     if value == "itself":
         value = []
@@ -616,9 +680,12 @@ def test_json_shows_what_json_does_not_know(value: Any, capsys: pytest.CaptureFi
     assert (line["event"], line["value"]) == ("hello", repr(value))
 
 
-def test_an_exception_that_cannot_be_formatted_does_not_raise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exception_that_cannot_be_formatted_does_not_raise(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Strange(Exception):
-        # From Python 3.13 on, traceback copes with notes that raise; no version copes with this attribute.
+        # From Python 3.13 on, traceback copes with notes that raise; no version copes with this
+        # attribute.
         @property
         def __suppress_context__(self) -> bool:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
             raise OSError("no context")
@@ -630,7 +697,7 @@ def test_an_exception_that_cannot_be_formatted_does_not_raise(capsys: pytest.Cap
     assert line["exc_info"] == "OSError('no context')"
 
 
-# -- text from elsewhere ---------------------------------------------------------------------------------------------
+# -- text from elsewhere ---------------------------------------------------------------------------
 
 FORGED = "no\n12:00:00 [error    ] forged\x1b[2J\x9b\u2028end"
 
@@ -647,7 +714,9 @@ def test_no_text_passes_for_a_line_of_the_console_or_moves_the_cursor(
         terminal = stream()
         patch.setattr(sys, "stderr", terminal)
         logger = make("console").logger(ME)
-        logger.error(FORGED, exception=FORGED, stack=FORGED, text=FORGED, bare="\x1b[2J", other=Strange())
+        logger.error(
+            FORGED, exception=FORGED, stack=FORGED, text=FORGED, bare="\x1b[2J", other=Strange()
+        )
 
     first, *below = terminal.text.removesuffix("\n").split("\n")
     assert all(line.startswith("  ") for line in below)
@@ -680,7 +749,7 @@ def test_the_console_does_not_warn_about_a_traceback_that_it_is_given_as_text(
     assert log.lost == 0
 
 
-# -- secrets ---------------------------------------------------------------------------------------------------------
+# -- secrets ---------------------------------------------------------------------------------------
 
 
 class Secret:
@@ -718,7 +787,9 @@ class Speaking(MetaProcess):
         return request(self)
 
 
-async def test_processes_and_meta_processes_may_have_levels_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_processes_and_meta_processes_may_have_levels_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def speak(me: Any) -> None:
         for method in METHODS:
             getattr(me.log, method)(method)
@@ -729,18 +800,24 @@ async def test_processes_and_meta_processes_may_have_levels_of_their_own(capsys:
     with trio.fail_after(10):
         async with open_node(watchdog=None, log_output="json", log_level="error") as node:
             owner = await node.spawn(Puppet)
-            speakers: list[PID | Alias] = [await node.spawn(Puppet, log_level=level) for level in levels]
+            speakers: list[PID | Alias] = [
+                await node.spawn(Puppet, log_level=level) for level in levels
+            ]
             for level in levels:
                 meta = partial(Puppet.spawn_meta, behaviour=Speaking(), log_level=level)
                 speakers.append(await node.call(owner, lambda me, spawn=meta: spawn(me)))
             for speaker in speakers:
                 await node.call(speaker, speak)
-                said.append([json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()])
+                said.append(
+                    [json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()]
+                )
 
     assert said == 2 * [["error", "critical"], METHODS, ["critical"], []]
 
 
-async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def speak(me: Puppet) -> None:
         me.log.warning("anonymous")
         me.register("clerk")
@@ -757,7 +834,9 @@ async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(capsy
 
 
 @pytest.mark.parametrize("output", ["console", "json"])
-async def test_no_line_holds_the_content_of_a_message(output: Output, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_no_line_holds_the_content_of_a_message(
+    output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
     with trio.fail_after(10):
         async with open_node(watchdog=None, log_output=output, log_level="debug") as node:
             deaf, clumsy, other = [await node.spawn(cls) for cls in (Deaf, Clumsy, Clumsy)]
@@ -771,7 +850,13 @@ async def test_no_line_holds_the_content_of_a_message(output: Output, capsys: py
             await node.wait_ended(clumsy)
 
     written = capsys.readouterr().err
-    for event in ("unhandled message", "process crashed", "handle_inspect raised", "terminate raised", "node down"):
+    for event in (
+        "unhandled message",
+        "process crashed",
+        "handle_inspect raised",
+        "terminate raised",
+        "node down",
+    ):
         assert event in written
     assert "Secret" in written
     assert "swordfish" not in written

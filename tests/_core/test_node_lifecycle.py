@@ -1,4 +1,6 @@
-"""A node comes up, and goes down: in order, in bounded time, whatever its processes do and however the body ends."""
+"""A node comes up, and goes down: in order, in bounded time, whatever its processes do and however
+the body ends.
+"""
 
 import asyncio
 import os
@@ -42,12 +44,23 @@ from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.process import Process
 from ergo_py.testing.threads import children
-from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, open_descriptors, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    Shielded,
+    Stubborn,
+    Witness,
+    open_descriptors,
+    running_node,
+)
 
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for those who always move."""
+    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for
+    those who always move.
+    """
     return MockClock(rate=20.0)
 
 
@@ -59,7 +72,7 @@ class SlowEnd(Witness):
         self.ends.append((self.label, reason))
 
 
-# -- N1: up and down -----------------------------------------------------------------------------------------------------
+# -- N1: up and down -------------------------------------------------------------------------------
 
 
 async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_started_first(
@@ -91,7 +104,9 @@ async def test_a_node_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
-async def test_what_the_body_raises_comes_out_as_it_is_after_everything_has_stopped(autojump_clock: MockClock) -> None:
+async def test_what_the_body_raises_comes_out_as_it_is_after_everything_has_stopped(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     error = Failed("in the body")
 
@@ -120,7 +135,9 @@ async def test_a_node_cancelled_from_outside_stops_in_order_and_hands_the_cancel
     assert trio.current_time() == 3
 
 
-async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(autojump_clock: MockClock) -> None:
+async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(
+    autojump_clock: MockClock,
+) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
 
     with trio.CancelScope() as scope:
@@ -220,7 +237,9 @@ async def test_a_context_is_entered_once(autojump_clock: MockClock) -> None:
         await context.__aenter__()
 
 
-async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(autojump_clock: MockClock) -> None:
+async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(
+    autojump_clock: MockClock,
+) -> None:
     context = open_node(log_output="none", watchdog=None)
     outcomes: list[str] = []
 
@@ -239,7 +258,9 @@ async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(autojump
     assert sorted(outcomes) == ["entered", "refused"]
 
 
-async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(autojump_clock: MockClock) -> None:
+async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(
+    autojump_clock: MockClock,
+) -> None:
     # Which task is first is left to chance in each turn of the scheduler.
     for _ in range(20):
         async with running_node() as node:
@@ -248,11 +269,13 @@ async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(autojump
         assert node.exit_report is not None
 
 
-# -- whatever the processes do -------------------------------------------------------------------------------------------
+# -- whatever the processes do ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("behaviour", [Stubborn, Shielded])
-async def test_a_node_comes_down_although_a_process_will_not_end(fast_clock: MockClock, behaviour: type[Actor]) -> None:
+async def test_a_node_comes_down_although_a_process_will_not_end(
+    fast_clock: MockClock, behaviour: type[Actor]
+) -> None:
     ends: list[Any] = []
     async with running_node(limit=600, stop_timeout=0.5) as node:
         await node.spawn(Witness, ends, "first", name="first")
@@ -267,7 +290,9 @@ async def test_a_node_comes_down_although_a_process_will_not_end(fast_clock: Moc
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
-async def test_a_node_comes_down_within_its_stop_timeout_and_a_grace(autojump_clock: MockClock) -> None:
+async def test_a_node_comes_down_within_its_stop_timeout_and_a_grace(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(stop_timeout=3) as node:
         for _ in range(10):
             pid = await node.spawn(Shielded, shutdown=100, terminate_timeout=100)
@@ -302,7 +327,9 @@ async def test_a_node_comes_down_although_a_process_waits_for_a_thread() -> None
 
 
 def three(behaviour: type[Actor] = Shielded, **options: Any) -> SupervisorSpec:
-    return SupervisorSpec([ChildSpec(f"stuck-{number}", behaviour, **options) for number in range(3)])
+    return SupervisorSpec(
+        [ChildSpec(f"stuck-{number}", behaviour, **options) for number in range(3)]
+    )
 
 
 class Parent(Actor):
@@ -321,10 +348,15 @@ TREES: dict[str, tuple[Any, ...]] = {
     "children that may take for ever": (Supervisor, three(shutdown=INFINITE)),
     "children with more time than the node": (Supervisor, three(shutdown=100)),
     "children that are killed at once": (Supervisor, three(shutdown=0)),
-    "a supervisor of a supervisor": (Supervisor, SupervisorSpec([ChildSpec("one", Supervisor, three())])),
+    "a supervisor of a supervisor": (
+        Supervisor,
+        SupervisorSpec([ChildSpec("one", Supervisor, three())]),
+    ),
     "three supervisors deep": (
         Supervisor,
-        SupervisorSpec([ChildSpec("one", Supervisor, SupervisorSpec([ChildSpec("two", Supervisor, three())]))]),
+        SupervisorSpec(
+            [ChildSpec("one", Supervisor, SupervisorSpec([ChildSpec("two", Supervisor, three())]))]
+        ),
     ),
     "a plain parent": (Parent, (Shielded,), (Shielded,), (Shielded,)),
     "a plain parent of a supervisor": (Parent, (Supervisor, three())),
@@ -336,7 +368,9 @@ TREES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("stop_timeout", [0.0, 1.0, 5.5, 30.0], ids=lambda seconds: f"{seconds:g} s")
+@pytest.mark.parametrize(
+    "stop_timeout", [0.0, 1.0, 5.5, 30.0], ids=lambda seconds: f"{seconds:g} s"
+)
 @pytest.mark.parametrize("tree", TREES)
 async def test_stuck_processes_at_any_depth_keep_neither_the_node_nor_the_run(
     autojump_clock: MockClock, tree: str, stop_timeout: float
@@ -355,7 +389,8 @@ async def test_stuck_processes_at_any_depth_keep_neither_the_node_nor_the_run(
         await wait_all_tasks_blocked()
     await wait_all_tasks_blocked()
 
-    # Nothing is left that ``trio.run`` would wait for; and the report names those that were stuck, and them only.
+    # Nothing is left that ``trio.run`` would wait for; and the report names those that were stuck,
+    # and them only.
     assert trio.lowlevel.current_statistics().tasks_living <= before
     report = node.exit_report
     assert report is not None
@@ -393,11 +428,18 @@ def end_programs(programs: set[int]) -> None:
         os.waitpid(program, 0)
 
 
-STUCK = [in_a_nursery_with_a_stubborn_task, in_a_program_that_runs_on, in_a_thread, in_a_nursery_with_a_thread]
+STUCK = [
+    in_a_nursery_with_a_stubborn_task,
+    in_a_program_that_runs_on,
+    in_a_thread,
+    in_a_nursery_with_a_thread,
+]
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_run(stuck: Any) -> None:
+async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_run(
+    stuck: Any,
+) -> None:
     HELD.clear()
     before = trio.lowlevel.current_statistics().tasks_living
     programs = children().keys()
@@ -421,11 +463,15 @@ async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_ru
         end_programs(children().keys() - programs)
 
 
-async def test_the_report_names_those_that_were_killed_and_not_their_parent(autojump_clock: MockClock) -> None:
+async def test_the_report_names_those_that_were_killed_and_not_their_parent(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node(stop_timeout=100) as node:
         door = await node.spawn(Witness, ends, "door", name="door", shutdown=5)
-        sessions = [await node.call(door, lambda me: me.spawn(Witness, ends, shutdown=10)) for _ in range(3)]
+        sessions = [
+            await node.call(door, lambda me: me.spawn(Witness, ends, shutdown=10)) for _ in range(3)
+        ]
         for session in sessions:
             node.send(session, lambda me: trio.Event().wait())
         await wait_all_tasks_blocked()
@@ -438,7 +484,9 @@ async def test_the_report_names_those_that_were_killed_and_not_their_parent(auto
     assert ends == [*[Killed()] * 3, "door"]
 
 
-async def test_supervisors_that_are_killed_while_they_stop_abandon_nobody(autojump_clock: MockClock) -> None:
+async def test_supervisors_that_are_killed_while_they_stop_abandon_nobody(
+    autojump_clock: MockClock,
+) -> None:
     class Waits(Actor):
         async def terminate(self, reason: Reason) -> None:
             await trio.sleep_forever()
@@ -474,7 +522,9 @@ async def test_a_last_callback_that_a_kill_cuts_off_is_not_said_to_have_taken_it
     assert "by a kill" not in by_limit
 
 
-async def test_a_node_comes_down_although_a_terminate_never_returns(autojump_clock: MockClock) -> None:
+async def test_a_node_comes_down_although_a_terminate_never_returns(
+    autojump_clock: MockClock,
+) -> None:
     class Endless(Actor):
         async def terminate(self, reason: Reason) -> None:
             await trio.sleep_forever()
@@ -486,7 +536,9 @@ async def test_a_node_comes_down_although_a_terminate_never_returns(autojump_clo
     assert trio.current_time() == 3
 
 
-async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends(autojump_clock: MockClock) -> None:
+async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends(
+    autojump_clock: MockClock,
+) -> None:
     class Hydra(Puppet):
         async def init(self) -> None:
             await self.spawn(Puppet)
@@ -505,7 +557,9 @@ async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends
     assert node.processes() == []
 
 
-async def test_a_node_comes_down_although_its_processes_talk_without_end(autojump_clock: MockClock) -> None:
+async def test_a_node_comes_down_although_its_processes_talk_without_end(
+    autojump_clock: MockClock,
+) -> None:
     class Talker(Actor):
         def handle_message(self, message: Any, sender: PID) -> None:
             self.send(sender, message)
@@ -570,7 +624,7 @@ async def test_an_init_that_cannot_be_ended_is_left_behind_and_its_spawner_is_to
     assert [one.name for one in node.exit_report.abandoned] == ["deaf"]
 
 
-# -- N4: the report ------------------------------------------------------------------------------------------------------
+# -- N4: the report --------------------------------------------------------------------------------
 
 
 async def test_the_exit_report_says_what_stopped_what_was_killed_and_what_was_left(
@@ -603,7 +657,9 @@ async def test_no_process_stands_in_the_exit_report_twice(autojump_clock: MockCl
     async with running_node(stop_timeout=2) as node:
         parent = await node.spawn(Puppet, name="parent", shutdown=100)
         for name, shutdown in (("last", 100), ("left", 0), ("right", 0)):
-            child = await node.call(parent, lambda me, n=name, s=shutdown: me.spawn(Puppet, name=n, shutdown=s))
+            child = await node.call(
+                parent, lambda me, n=name, s=shutdown: me.spawn(Puppet, name=n, shutdown=s)
+            )
             node.send(child, lambda me: trio.Event().wait())
         node.send(parent, lambda me: trio.Event().wait())
         await wait_all_tasks_blocked()
@@ -632,7 +688,7 @@ async def test_the_exit_report_is_about_the_end_and_not_about_what_was_killed_be
     assert report.killed == ()
 
 
-# -- what is meant for the whole program ---------------------------------------------------------------------------------
+# -- what is meant for the whole program -----------------------------------------------------------
 
 
 class Fatal(Actor):
@@ -679,7 +735,9 @@ class AsyncFatal(Fatal):
         self.check("terminate")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=["KeyboardInterrupt", "SystemExit"])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3)], ids=["KeyboardInterrupt", "SystemExit"]
+)
 @pytest.mark.parametrize(
     "behaviour, where",
     [
@@ -730,7 +788,9 @@ async def test_an_interrupt_in_init_reaches_whoever_spawns(autojump_clock: MockC
         assert node.whereis("interrupted") is None
 
 
-async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autojump_clock: MockClock) -> None:
+async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
 
     def interrupt(me: Puppet) -> None:
@@ -746,7 +806,7 @@ async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(autoj
     assert [str(reason) for reason in ends] == ["shutdown", "crashed: KeyboardInterrupt"]
 
 
-# -- bad input -----------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -810,7 +870,9 @@ async def test_an_option_that_does_not_exist_is_refused() -> None:
         open_node(max_proceses=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-async def test_the_reason_of_those_who_had_to_be_killed_is_killed(autojump_clock: MockClock) -> None:
+async def test_the_reason_of_those_who_had_to_be_killed_is_killed(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Witness, ends, shutdown=1)
@@ -840,7 +902,9 @@ async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPat
     assert caught.group_contains(Failed, match="no kernel")
 
 
-async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened: list[Node] = []
     broken = trio.Event()
 
@@ -931,7 +995,9 @@ async def test_an_error_in_leaving_a_process_behind_ends_the_node_with_that_erro
     assert node.processes() == []
 
 
-async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_left_behind(autojump_clock: MockClock) -> None:
+async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_left_behind(
+    autojump_clock: MockClock,
+) -> None:
     class Waits(Actor):
         async def terminate(self, reason: Reason) -> None:
             await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
@@ -1012,7 +1078,9 @@ async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
         node.send("anybody", 1)
 
 
-async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened: list[Node] = []
     original = Watchdog.stop
 
@@ -1030,7 +1098,9 @@ async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(monkeypatc
     assert node.exit_report is not None
 
 
-async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     descriptors = open_descriptors()
     before = trio.lowlevel.current_statistics().tasks_living
 
@@ -1048,7 +1118,9 @@ async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(monkey
     assert open_descriptors() <= descriptors
 
 
-@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, asyncio.CancelledError], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "error", [GeneratorExit, SystemExit, asyncio.CancelledError], ids=lambda one: one.__name__
+)
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
 async def test_a_last_callback_that_raises_anything_keeps_nobody_from_being_stopped(
     autojump_clock: MockClock, error: type[BaseException], asynchronous: bool

@@ -48,7 +48,9 @@ def test_an_unknown_dependency_is_refused_with_what_there_is() -> None:
 
 @pytest.mark.parametrize("ring", [["a"], ["a", "b"], ["a", "b", "c"]])
 def test_a_ring_of_dependencies_is_refused_and_named(ring: list[str]) -> None:
-    given = [app(name, following) for name, following in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    given = [
+        app(name, following) for name, following in zip(ring, [*ring[1:], ring[0]], strict=True)
+    ]
 
     with pytest.raises(BadInputError, match=" -> ".join([*ring, ring[0]])):
         start_order([app("z"), *given])
@@ -75,11 +77,16 @@ def test_two_processes_of_one_name_are_refused_wherever_they_are(other: Applicat
 def test_a_name_that_a_child_keeps_to_its_supervisor_may_be_used_again() -> None:
     private = app("web", children=[ChildSpec("db", Recorder, register=False)])
 
-    assert names(start_order([app("store", children=[ChildSpec("db", Recorder)]), private])) == ["store", "web"]
+    assert names(start_order([app("store", children=[ChildSpec("db", Recorder)]), private])) == [
+        "store",
+        "web",
+    ]
 
 
 def test_a_service_that_nobody_provides_is_refused() -> None:
-    with pytest.raises(BadInputError, match=r"a service that client of web needs: got 'db'.*: cache, client"):
+    with pytest.raises(
+        BadInputError, match=r"a service that client of web needs: got 'db'.*: cache, client"
+    ):
         start_order(
             [
                 app("web", "store", children=[ChildSpec("client", Client)]),
@@ -91,7 +98,10 @@ def test_a_service_that_nobody_provides_is_refused() -> None:
 def test_a_service_of_an_application_that_is_not_depended_on_is_refused() -> None:
     with pytest.raises(BadInputError, match="depends_on"):
         start_order(
-            [app("web", children=[ChildSpec("client", Client)]), app("store", children=[ChildSpec("db", Recorder)])]
+            [
+                app("web", children=[ChildSpec("client", Client)]),
+                app("store", children=[ChildSpec("db", Recorder)]),
+            ]
         )
 
 
@@ -114,14 +124,20 @@ template = SupervisorSpec([ChildSpec.template("client", Client)], SIMPLE_ONE_FOR
         [app("web", children=[client, db])],
         [app("web", children=[client, private_db])],
         [app("web", "store", children=[client]), app("store", children=[db])],
-        [app("web", "middle", children=[client]), app("middle", "store"), app("store", children=[db])],
+        [
+            app("web", "middle", children=[client]),
+            app("middle", "store"),
+            app("store", children=[db]),
+        ],
         [app("web", children=[private_db, ChildSpec("inner", Supervisor, [client])])],
         [app("web", children=[client, ChildSpec("inner", Supervisor, [db])])],
         [app("web", "store", children=[client]), app("store", provides=["db"])],
         [app("web", children=[db, ChildSpec("inner", Supervisor, template)])],
     ],
 )
-def test_a_service_may_come_from_a_sibling_from_above_or_from_what_is_depended_on(fits: list[Application]) -> None:
+def test_a_service_may_come_from_a_sibling_from_above_or_from_what_is_depended_on(
+    fits: list[Application],
+) -> None:
     assert len(start_order(fits)) == len(fits)
 
 
@@ -132,7 +148,15 @@ def test_a_service_may_come_from_a_sibling_from_above_or_from_what_is_depended_o
         [app("web", children=[client, ChildSpec("inner", Supervisor, [private_db])])],
         [app("web", children=[ChildSpec("inner", Supervisor, template)])],
         [app("web", children=[ChildSpec("pool", Pool, PoolSpec(Client))])],
-        [app("web", children=[client, ChildSpec("inner", Supervisor, SupervisorSpec([db], SIMPLE_ONE_FOR_ONE))])],
+        [
+            app(
+                "web",
+                children=[
+                    client,
+                    ChildSpec("inner", Supervisor, SupervisorSpec([db], SIMPLE_ONE_FOR_ONE)),
+                ],
+            )
+        ],
     ],
 )
 def test_a_service_out_of_reach_is_not_provided(lacks: list[Application]) -> None:
@@ -164,7 +188,9 @@ def test_what_a_supervisor_decides_at_run_time_is_not_looked_into() -> None:
         (lambda: Needs(""), "a str that is not empty"),
     ],
 )
-def test_a_value_that_cannot_be_right_is_refused_with_what_is_allowed(wrong: Any, hint: str) -> None:
+def test_a_value_that_cannot_be_right_is_refused_with_what_is_allowed(
+    wrong: Any, hint: str
+) -> None:
     with pytest.raises(BadInputError, match=hint):
         wrong()
 

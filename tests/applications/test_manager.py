@@ -67,14 +67,21 @@ class Talking(Application):
 
 
 def one(log: Log, name: str, *depends_on: str, fails: str = "", **options: Any) -> Talking:
-    return Talking(log, name, [ChildSpec(f"{name}-1", Child, log, name)], depends_on=depends_on, fails=fails, **options)
+    return Talking(
+        log,
+        name,
+        [ChildSpec(f"{name}-1", Child, log, name)],
+        depends_on=depends_on,
+        fails=fails,
+        **options,
+    )
 
 
 def phases(node: Node) -> dict[str, Phase]:
     return {info.name: info.phase for info in node.applications()}
 
 
-# -- start and stop ------------------------------------------------------------------------------------------------------
+# -- start and stop --------------------------------------------------------------------------------
 
 
 async def test_applications_start_after_what_they_depend_on_and_stop_in_the_reverse_order(
@@ -91,21 +98,39 @@ async def test_applications_start_after_what_they_depend_on_and_stop_in_the_reve
         assert phases(node) == {"db": COMPLETED, "web": COMPLETED}
         assert node.processes() == []
     assert log == [
-        *["before start db", "+db", "after start db", "before start web", "+web", "after start web"],
+        *[
+            "before start db",
+            "+db",
+            "after start db",
+            "before start web",
+            "+web",
+            "after start web",
+        ],
         *["before stop web", "-web", "after stop web", "before stop db", "-db", "after stop db"],
     ]
 
 
-async def test_the_end_of_the_node_stops_applications_in_order_with_their_callbacks(autojump_clock: MockClock) -> None:
+async def test_the_end_of_the_node_stops_applications_in_order_with_their_callbacks(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         await node.start_applications(one(log, "web", "db"), one(log, "db"))
         log.clear()
 
-    assert log == ["before stop web", "-web", "after stop web", "before stop db", "-db", "after stop db"]
+    assert log == [
+        "before stop web",
+        "-web",
+        "after stop web",
+        "before stop db",
+        "-db",
+        "after stop db",
+    ]
 
 
-async def test_one_is_started_with_what_it_depends_on_and_nothing_else(autojump_clock: MockClock) -> None:
+async def test_one_is_started_with_what_it_depends_on_and_nothing_else(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         node.load_applications(one(log, "web", "db"), one(log, "db"), one(log, "other"))
@@ -130,7 +155,9 @@ async def test_one_that_has_ended_can_be_started_again(autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("fails", ["before start", "a child", "after start"])
-async def test_a_start_that_fails_in_the_middle_leaves_nothing_running(fails: str, autojump_clock: MockClock) -> None:
+async def test_a_start_that_fails_in_the_middle_leaves_nothing_running(
+    fails: str, autojump_clock: MockClock
+) -> None:
     log: Log = []
     children = [
         ChildSpec("first", Child, log, "first"),
@@ -174,7 +201,9 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(autojump_clock: 
         assert log[-4:] == ["after stop web", "before stop db", "-db", "after stop db"]
 
 
-async def test_what_is_wrong_is_found_before_anything_starts_or_is_loaded(autojump_clock: MockClock) -> None:
+async def test_what_is_wrong_is_found_before_anything_starts_or_is_loaded(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         with pytest.raises(BadInputError):
@@ -187,7 +216,9 @@ async def test_what_is_wrong_is_found_before_anything_starts_or_is_loaded(autoju
         assert (log, node.applications()) == ([], [])
 
 
-async def test_one_that_others_depend_on_is_not_stopped_without_them(autojump_clock: MockClock) -> None:
+async def test_one_that_others_depend_on_is_not_stopped_without_them(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         await node.start_applications(one(log, "web", "db"), one(log, "db"))
@@ -214,7 +245,9 @@ async def test_a_callback_of_an_application_cannot_start_another(autojump_clock:
         assert isinstance(caught.value.__cause__, NotAllowedError)
 
 
-async def test_an_after_stop_that_fails_does_not_hide_why_the_start_failed(autojump_clock: MockClock) -> None:
+async def test_an_after_stop_that_fails_does_not_hide_why_the_start_failed(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         web = Talking(log, "web", [ChildSpec("a", Fragile, log, [False], "a")], fails="after stop")
@@ -225,7 +258,7 @@ async def test_an_after_stop_that_fails_does_not_hide_why_the_start_failed(autoj
         assert isinstance(caught.value.error, InitError)
 
 
-# -- its end -------------------------------------------------------------------------------------------------------------
+# -- its end ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +274,9 @@ async def test_the_mode_says_what_an_end_means_for_the_node(
     mode: RestartPolicy, end: Any, stops: bool, autojump_clock: MockClock
 ) -> None:
     log: Log = []
-    spec = SupervisorSpec([ChildSpec("a", Child, log, "a", restart=TRANSIENT)], ONE_FOR_ONE, intensity=0)
+    spec = SupervisorSpec(
+        [ChildSpec("a", Child, log, "a", restart=TRANSIENT)], ONE_FOR_ONE, intensity=0
+    )
     raised: list[BaseException] = []
     goes_on = False
     try:
@@ -258,7 +293,9 @@ async def test_the_mode_says_what_an_end_means_for_the_node(
     assert bool(raised) is stops
 
 
-async def test_an_application_that_is_asked_to_stop_does_not_stop_the_node(autojump_clock: MockClock) -> None:
+async def test_an_application_that_is_asked_to_stop_does_not_stop_the_node(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         await node.start_applications(one(log, "web", mode=PERMANENT))
@@ -278,10 +315,17 @@ async def test_why_it_ended_is_kept(autojump_clock: MockClock) -> None:
         await trio.sleep(1)
 
         [info] = node.applications()
-        assert (info.phase, str(info.reason), info.pid, info.uptime) == (FAILED, "killed", None, 0.0)
+        assert (info.phase, str(info.reason), info.pid, info.uptime) == (
+            FAILED,
+            "killed",
+            None,
+            0.0,
+        )
 
 
-async def test_one_that_ends_while_it_is_started_has_not_been_started(autojump_clock: MockClock) -> None:
+async def test_one_that_ends_while_it_is_started_has_not_been_started(
+    autojump_clock: MockClock,
+) -> None:
     class Suicidal(Application):
         async def after_start(self, node: Node) -> None:
             node.kill("web")
@@ -294,7 +338,7 @@ async def test_one_that_ends_while_it_is_started_has_not_been_started(autojump_c
         assert phases(node) == {"web": FAILED}
 
 
-# -- what members get ----------------------------------------------------------------------------------------------------
+# -- what members get ------------------------------------------------------------------------------
 
 
 class Member(Actor):
@@ -312,7 +356,9 @@ class Named(Actor):
         return (self.answer, caller.pid)
 
 
-async def test_a_member_is_handed_the_service_of_what_its_application_depends_on(autojump_clock: MockClock) -> None:
+async def test_a_member_is_handed_the_service_of_what_its_application_depends_on(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.start_applications(
             Application("store", [ChildSpec("db", Named, "the store's")]),
@@ -324,7 +370,9 @@ async def test_a_member_is_handed_the_service_of_what_its_application_depends_on
         assert answer == ("the store's", node.whereis("member"))
 
 
-async def test_the_nearest_service_of_a_name_is_the_one_a_member_gets(autojump_clock: MockClock) -> None:
+async def test_the_nearest_service_of_a_name_is_the_one_a_member_gets(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.start_applications(
             Application("store", [ChildSpec("db", Named, "the store's")]),
@@ -345,7 +393,9 @@ async def test_a_service_that_a_member_was_handed_survives_a_restart_of_what_is_
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
-        await node.start_applications(Application("web", [ChildSpec("db", Named, "db"), ChildSpec("member", Member)]))
+        await node.start_applications(
+            Application("web", [ChildSpec("db", Named, "db"), ChildSpec("member", Member)])
+        )
         await node.call("member", "who")
 
         node.kill("db")
@@ -359,12 +409,14 @@ async def test_members_have_the_environment_of_their_application_over_that_of_th
 ) -> None:
     async with running_node(env={"colour": "red"}) as node:
         db = ChildSpec("db", Named, "db")
-        await node.start_applications(Application("web", [db, ChildSpec("member", Member)], env={"colour": "blue"}))
+        await node.start_applications(
+            Application("web", [db, ChildSpec("member", Member)], env={"colour": "blue"})
+        )
 
         assert await node.call("member", "colour") == "blue"
 
 
-# -- looking -------------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 async def test_phases_are_shown_by_the_tree_and_by_inspect(autojump_clock: MockClock) -> None:
@@ -389,7 +441,9 @@ async def test_phases_are_shown_by_the_tree_and_by_inspect(autojump_clock: MockC
         assert told["child db-1"].startswith("running")
 
 
-async def test_an_application_that_takes_its_time_to_stop_is_terminating(autojump_clock: MockClock) -> None:
+async def test_an_application_that_takes_its_time_to_stop_is_terminating(
+    autojump_clock: MockClock,
+) -> None:
     class Slow(Application):
         async def before_stop(self, node: Node, reason: Reason) -> None:
             await trio.sleep(2)

@@ -1,4 +1,6 @@
-"""The node for synchronous code: the same verbs, errors as if called directly, and an end that always comes."""
+"""The node for synchronous code: the same verbs, errors as if called directly, and an end that
+always comes.
+"""
 
 import asyncio
 import signal
@@ -157,7 +159,12 @@ def test_closing_twice_is_closing_once_and_nothing_works_afterwards() -> None:
     assert report is not None
     assert [ended.pid for ended in report.stopped] == [clerk]
     assert node.close() == report
-    for verb in (lambda: node.send(clerk, 1), lambda: node.call(clerk, 1), lambda: node.spawn(Clerk), node.info):
+    for verb in (
+        lambda: node.send(clerk, 1),
+        lambda: node.call(clerk, 1),
+        lambda: node.spawn(Clerk),
+        node.info,
+    ):
         with pytest.raises(NodeStoppedError):
             verb()
 
@@ -217,7 +224,9 @@ def test_a_wait_that_is_under_way_ends_when_the_node_does() -> None:
         thread.join(10)
 
     # The thread may still be in the middle of handing its call over when the node is gone already.
-    assert sorted(map(str, ended)) in ([one, str(Shutdown())] for one in ("TargetDownError", "NodeStoppedError"))
+    assert sorted(map(str, ended)) in (
+        [one, str(Shutdown())] for one in ("TargetDownError", "NodeStoppedError")
+    )
 
 
 @pytest.fixture
@@ -246,8 +255,8 @@ def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: N
 
         def press() -> None:
             assert asked.wait(30)
-            # A signal that came just before the main thread blocked has been noted and does not wake it; as one does that
-            # another thread was interrupted by.
+            # A signal that came just before the main thread blocked has been noted and does not
+            # wake it; as one does that another thread was interrupted by.
             signal.pthread_kill(main if wakes else threading.get_ident(), signal.SIGINT)
 
         presser = threading.Thread(target=press)
@@ -271,7 +280,9 @@ def test_ctrl_c_ends_the_wait_and_not_the_node(verb: str, wakes: bool, ctrl_c: N
             assert node.close() is not None
 
 
-def test_ctrl_c_while_a_node_comes_up_leaves_no_node(ctrl_c: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_node_comes_up_leaves_no_node(
+    ctrl_c: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main, left = threading.get_ident(), threading.Event()
     loops: list[threading.Thread] = []
 
@@ -365,8 +376,16 @@ assert inside.wait(30)
     ],
     ids=["asleep", "waited for by a thread", "waited for by a pool", "blocked"],
 )
-def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes(more: str, out: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", LAST + more], capture_output=True, text=True, timeout=200, check=False)
+def test_an_interpreter_with_a_forgotten_node_exits_and_terminates_its_processes(
+    more: str, out: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LAST + more],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
     assert (done.returncode, sorted(done.stdout.splitlines()), done.stderr) == (0, out, "")
 
@@ -398,7 +417,11 @@ print(statuses, flush=True)
 
 def test_a_forked_copy_neither_waits_for_a_node_that_is_not_there_nor_ends_the_original() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-W", "ignore", "-c", FORKS],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "[7, 8]\n", "")
@@ -424,7 +447,9 @@ def test_a_web_application_may_use_a_node_in_each_of_its_threads() -> None:
     with quiet_node() as node:
         node.spawn(Clerk, name="clerk")
 
-        def application(environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+        def application(
+            environ: dict[str, Any], start_response: Callable[..., object]
+        ) -> list[bytes]:
             node.send("clerk", 1)
             try:
                 body = str(node.call("clerk", environ["PATH_INFO"].strip("/"))).encode()

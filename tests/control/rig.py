@@ -1,4 +1,6 @@
-"""A node with a control socket in a directory of the test's own, and a client that knows nothing but sockets and JSON."""
+"""A node with a control socket in a directory of the test's own, and a client that knows nothing
+but sockets and JSON.
+"""
 
 import json
 import os
@@ -112,7 +114,9 @@ class Wire:
     def ask(self, do: str, **arguments: object) -> Any:
         """The result, or the error."""
         self.number += 1
-        self.say(json.dumps({"v": 1, "id": self.number, "do": do, "with": arguments}).encode() + b"\n")
+        self.say(
+            json.dumps({"v": 1, "id": self.number, "do": do, "with": arguments}).encode() + b"\n"
+        )
         while True:
             said = self.hear()
             assert said is not None, "the connection is closed"
@@ -123,7 +127,12 @@ class Wire:
     def show(self, source: str) -> str:
         """What a prompt shows after this input."""
         self.number += 1
-        self.say(json.dumps({"v": 1, "id": self.number, "do": "eval", "with": {"source": source}}).encode() + b"\n")
+        self.say(
+            json.dumps(
+                {"v": 1, "id": self.number, "do": "eval", "with": {"source": source}}
+            ).encode()
+            + b"\n"
+        )
         text = ""
         while "out" in (said := self.hear()):
             text += said["out"]

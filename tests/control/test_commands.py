@@ -100,10 +100,19 @@ async def test_every_command_that_looks_answers() -> None:
         assert (ps["alive"], ps["found"], ps["blocked"]) == (3, 3, None)
         assert [row["thread"] for row in threads["rows"]] == [f"ergo-waits-{alias}"]
         assert "pipe.recv(1)" in threads["rows"][0]["frames"][-1]
-        assert (info["name"], info["processes"], info["metas"], info["crashed"]) == (node.name, 2, 1, 1)
+        assert (info["name"], info["processes"], info["metas"], info["crashed"]) == (
+            node.name,
+            2,
+            1,
+            1,
+        )
         assert "└─ puppet Puppet" in tree["text"]
         assert tree["tree"]["children"][0]["children"][0]["name"] == "puppet"
-        assert (process["kind"], process["name"], process["phase"]) == ("process", "puppet", "running")
+        assert (process["kind"], process["name"], process["phase"]) == (
+            "process",
+            "puppet",
+            "running",
+        )
         assert (meta["kind"], meta["alias"], meta["behaviour"]) == ("meta", alias, "Reader")
         assert "pipe.recv(1)" in meta["stack"]
         assert told == {"heard": "0", "x": "asked"}
@@ -192,7 +201,10 @@ async def test_acting_does_what_it_says() -> None:
         with trio.fail_after(20):
             while len(node.processes()) > 1:  # noqa: ASYNC110 - they may have ended before anybody could wait for it
                 await trio.sleep(0.01)
-        assert {(one.pid, str(one.reason)) for one in node.crashes()} == {(other, "enough"), (victim, "killed")}
+        assert {(one.pid, str(one.reason)) for one in node.crashes()} == {
+            (other, "enough"),
+            (victim, "killed"),
+        }
 
 
 @pytest.mark.parametrize(
@@ -212,7 +224,12 @@ async def test_acting_does_what_it_says() -> None:
         ("ps", {"limit": 0}, "bad_argument", "from 1"),
         ("ps", {"threads": 1}, "bad_argument", "true or false"),
         ("send", {"to": "recorder"}, "bad_argument", "needs message"),
-        ("send", {"to": "recorder", "message": 1, "priority": "highest"}, "bad_argument", "normal, high, max"),
+        (
+            "send",
+            {"to": "recorder", "message": 1, "priority": "highest"},
+            "bad_argument",
+            "normal, high, max",
+        ),
         ("exit", {"to": "recorder", "reason": 5}, "bad_argument", "reason is text"),
         ("eval", {}, "bad_argument", "source is text"),
         ("complete", {"text": 1}, "bad_argument", "text is text"),
@@ -252,7 +269,9 @@ async def test_a_process_that_is_busy_is_reported_as_slow() -> None:
         node.send(pid, wait)
         await trio.testing.wait_all_tasks_blocked()
 
-        (answer,) = await in_thread(talk, server.path, ("inspect", {"to": pid.number, "timeout": 0.05}))
+        (answer,) = await in_thread(
+            talk, server.path, ("inspect", {"to": pid.number, "timeout": 0.05})
+        )
 
         assert answer["code"] == "timeout"
 
@@ -290,7 +309,9 @@ async def test_a_trace_is_told_callback_by_callback() -> None:
             with Wire(server.path) as wire:
                 wire.hear()
                 asked = {"to": "recorder", "limit": 2, "seconds": 20, **how}
-                wire.say(json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n")
+                wire.say(
+                    json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n"
+                )
                 return [wire.hear() for _ in range(3)]
 
         people = await in_thread(listen)

@@ -19,7 +19,9 @@ class Pair:
         self.peer.setblocking(False)
         self.selector = selectors.DefaultSelector()
         self.written: list[str] = []
-        self.connection = Connection(ours, self.selector, None, lambda _, text: self.written.append(text))
+        self.connection = Connection(
+            ours, self.selector, None, lambda _, text: self.written.append(text)
+        )
 
     def events(self) -> int:
         """What the selector is asked to look for."""

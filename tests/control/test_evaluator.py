@@ -48,7 +48,9 @@ async def test_values_are_shown_and_names_last(autojump_clock: MockClock) -> Non
         assert await screen.type("") == ""
 
 
-async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(autojump_clock: MockClock) -> None:
+async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(
+    autojump_clock: MockClock,
+) -> None:
     async with at_a_prompt() as (node, screen):
         await node.spawn(Puppet, name="puppet")
 
@@ -62,11 +64,19 @@ async def test_await_may_be_used_everywhere(autojump_clock: MockClock) -> None:
 
         assert await screen.type("await node.inspect('puppet')") == "{'heard': '0'}\n"
         assert await screen.type("y = await node.inspect('puppet')\ny['heard']") == "'0'\n"
-        assert await screen.type("for _ in range(2):\n    await trio.sleep(1)\n    print('tick')\n") == "tick\ntick\n"
-        assert await screen.type("[await node.inspect('puppet') for _ in range(1)]") == "[{'heard': '0'}]\n"
+        assert (
+            await screen.type("for _ in range(2):\n    await trio.sleep(1)\n    print('tick')\n")
+            == "tick\ntick\n"
+        )
+        assert (
+            await screen.type("[await node.inspect('puppet') for _ in range(1)]")
+            == "[{'heard': '0'}]\n"
+        )
 
 
-async def test_an_error_is_shown_with_the_line_and_without_our_own_frames(autojump_clock: MockClock) -> None:
+async def test_an_error_is_shown_with_the_line_and_without_our_own_frames(
+    autojump_clock: MockClock,
+) -> None:
     async with at_a_prompt() as (_, screen):
         shown = await screen.type("a = 1\na / 0")
 
@@ -80,10 +90,14 @@ async def test_an_error_is_shown_with_the_line_and_without_our_own_frames(autoju
         assert await screen.type("_error.args") == "()\n"
 
 
-async def test_what_is_printed_comes_at_once_and_can_be_cancelled(autojump_clock: MockClock) -> None:
+async def test_what_is_printed_comes_at_once_and_can_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
     async with at_a_prompt() as (_, screen):
         with trio.move_on_after(5) as scope:
-            await screen.type("print('one', end=''); print('two', 'three', sep='-'); await trio.sleep_forever()")
+            await screen.type(
+                "print('one', end=''); print('two', 'three', sep='-'); await trio.sleep_forever()"
+            )
 
         assert scope.cancelled_caught
         assert screen.text == "onetwo-three\n"
@@ -99,7 +113,8 @@ async def test_what_is_printed_at_the_prompt_comes_to_it_and_what_others_print_s
 
         typed = await screen.type("def f():\n    print('from a function')\nf()")
         others = await screen.type(
-            f"import sys\nawait node.call(pid({pid.number}), chatter)\nsys.stdout.write('by name')\n"
+            f"import sys\nawait node.call(pid({pid.number}), chatter)\nsys.stdout.write('by "
+            "name')\n"
         )
         to_a_file = await screen.type("print('to a file', file=sys.stdout)")
 
@@ -129,9 +144,13 @@ async def test_helpers_are_preloaded(autojump_clock: MockClock) -> None:
         assert await screen.type("Actor") == "<class 'ergo_py.Actor'>\n"
 
 
-async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(autojump_clock: MockClock) -> None:
+async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(
+    autojump_clock: MockClock,
+) -> None:
     async with at_a_prompt() as (_, screen):
-        assert "Ask a process or meta-process to end, politely." in await screen.type("help(node.send_exit)")
+        assert "Ask a process or meta-process to end, politely." in await screen.type(
+            "help(node.send_exit)"
+        )
         assert "help(x) shows" in await screen.type("help()")
         for source in ("input('name? ')", "breakpoint()"):
             assert "it would block the event loop" in await screen.type(source)
@@ -154,7 +173,9 @@ async def test_long_values_are_broken_into_lines(autojump_clock: MockClock) -> N
 
 
 @pytest.mark.parametrize("source", ["node.stop()", "await node.spawn(Actor)"])
-async def test_the_prompt_may_do_whatever_the_program_may(source: str, autojump_clock: MockClock) -> None:
+async def test_the_prompt_may_do_whatever_the_program_may(
+    source: str, autojump_clock: MockClock
+) -> None:
     async with at_a_prompt() as (node, screen):
         await screen.type(source)
 

@@ -1,4 +1,6 @@
-"""What is said over the wire: only what the language allows is understood, and anything can be said of a snapshot."""
+"""What is said over the wire: only what the language allows is understood, and anything can be said
+of a snapshot.
+"""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ergo_py import PID, Alias, Crashed, Killed, Name, Why
-from ergo_py.control.protocol import MAX_ANSWER, ControlError, Question, answer, as_json, read_question, refusal
+from ergo_py.control.protocol import (
+    MAX_ANSWER,
+    ControlError,
+    Question,
+    answer,
+    as_json,
+    read_question,
+    refusal,
+)
 
 
 def verdict(line: bytes) -> str:
@@ -17,7 +27,9 @@ def verdict(line: bytes) -> str:
         question = read_question(line)
     except ControlError as error:
         return error.code
-    return "read" if isinstance(question.do, str) and isinstance(question.arguments, dict) else "wrong"
+    return (
+        "read" if isinstance(question.do, str) and isinstance(question.arguments, dict) else "wrong"
+    )
 
 
 @given(st.binary(max_size=300))
@@ -77,7 +89,10 @@ class Thing:
 def test_snapshots_become_plain_values() -> None:
     pid, alias = PID("a@b", 1, 4), Alias("a@b", 1, 5)
 
-    assert as_json(Thing(pid, (alias, Name("db", "x@y"), Colour.RED))) == {"who": 4, "what": [5, "db", "red"]}
+    assert as_json(Thing(pid, (alias, Name("db", "x@y"), Colour.RED))) == {
+        "who": 4,
+        "what": [5, "db", "red"],
+    }
     assert as_json({Why.FULL: 1, 3: None}) == {"full": 1, "3": None}
     assert as_json(Killed()) == "killed"
     assert as_json(Crashed(ValueError("x"))) == "crashed: ValueError: x"

@@ -66,7 +66,13 @@ def row(**more: object) -> dict[str, object]:
 
 def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
     meta = row(
-        id=12, kind="meta", callback=None, thread="ergo-tcp-12", thread_id=99, backlog=7, frames=["a.py:1 in f: x"]
+        id=12,
+        kind="meta",
+        callback=None,
+        thread="ergo-tcp-12",
+        thread_id=99,
+        backlog=7,
+        frames=["a.py:1 in f: x"],
     )
 
     assert table_text(process_table([row()])).splitlines()[1] == (
@@ -74,7 +80,8 @@ def test_a_row_says_what_a_process_or_meta_process_is_doing() -> None:
     )
     assert "    12   25%" in table_text(process_table([row()], rates=True))
     assert table_text(process_table([meta], threads=True)).splitlines()[1:] == [
-        "12  -     Room       running     3       10     -  1m01s  of 0, thread ergo-tcp-12 (99), 7 behind",
+        "12  -     Room       running     3       10     -  1m01s  of 0, thread ergo-tcp-12 (99), "
+        "7 behind",
         "        a.py:1 in f: x",
     ]
 
@@ -84,9 +91,21 @@ def test_where_there_is_no_room_columns_go_but_the_one_that_decides_the_order_st
 
     assert "TIME↓" in table_text(made)
     assert narrowed(made, 200) == made
-    assert narrowed(made, 70).heads == ("ID", "NAME", "BEHAVIOUR", "STATE", "MAIL", "MSG/S", "LOAD", "TIME", "DOING")
+    assert narrowed(made, 70).heads == (
+        "ID",
+        "NAME",
+        "BEHAVIOUR",
+        "STATE",
+        "MAIL",
+        "MSG/S",
+        "LOAD",
+        "TIME",
+        "DOING",
+    )
     assert narrowed(made, 1).heads == ("ID", "NAME", "MAIL", "MSG/S", "TIME", "DOING")
-    assert table_text(made, 50).splitlines()[1] == " 4  room     3     12  500ms  handle_message(Say)"
+    assert (
+        table_text(made, 50).splitlines()[1] == " 4  room     3     12  500ms  handle_message(Say)"
+    )
 
 
 def test_a_crash_is_told_with_all_that_is_known() -> None:

@@ -38,7 +38,9 @@ async def test_a_process_in_a_long_callback_is_shown_at_work(autojump_clock: Moc
         assert rows[0]["time"] > 0
 
 
-async def test_what_a_process_did_is_compared_with_what_it_had_done(autojump_clock: MockClock) -> None:
+async def test_what_a_process_did_is_compared_with_what_it_had_done(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         before = remember(list_rows(node))

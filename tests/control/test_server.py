@@ -30,7 +30,9 @@ from tests.support import Recorder, running_node
 
 
 def control_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-control")]
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("ergo-control")
+    ]
 
 
 class Blocker(Actor):
@@ -43,7 +45,7 @@ class Blocker(Actor):
         self.enough.wait(20)
 
 
-# -- who may do what ---------------------------------------------------------------------------------------------------------
+# -- who may do what -------------------------------------------------------------------------------
 
 
 async def test_there_is_no_socket_and_no_thread_unless_asked_for(runtime_directory: Path) -> None:
@@ -53,7 +55,9 @@ async def test_there_is_no_socket_and_no_thread_unless_asked_for(runtime_directo
         assert os.listdir(runtime_directory) == []
 
 
-async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away_again(runtime_directory: Path) -> None:
+async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away_again(
+    runtime_directory: Path,
+) -> None:
     async with running_node("demo@localhost", control="look") as node:
         path = node.control_path
         assert path is not None
@@ -63,7 +67,12 @@ async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         with Wire(path) as wire:
             hello = await in_thread(wire.hear)
-        assert hello == {"ergo": 1, "node": "demo@localhost", "os_pid": os.getpid(), "may": ["look"]}
+        assert hello == {
+            "ergo": 1,
+            "node": "demo@localhost",
+            "os_pid": os.getpid(),
+            "may": ["look"],
+        }
 
     assert not path.exists()
     assert control_threads() == []
@@ -73,7 +82,9 @@ async def test_a_node_offers_a_socket_that_is_its_user_s_alone_and_takes_it_away
     "permissions, allowed",
     [("look", {"ps"}), ("act", {"send"}), ("attach", {"eval"}), ("look,attach", {"ps", "eval"})],
 )
-async def test_looking_acting_and_running_code_are_permitted_one_by_one(permissions: str, allowed: set[str]) -> None:
+async def test_looking_acting_and_running_code_are_permitted_one_by_one(
+    permissions: str, allowed: set[str]
+) -> None:
     async with served(permissions) as (node, server):
         await node.spawn(Recorder, name="recorder")
         asked: dict[str, dict[str, Any]] = {
@@ -103,7 +114,11 @@ async def test_no_command_is_done_without_its_permission(permission: str) -> Non
         def try_all() -> dict[str, Any]:
             with Wire(server.path) as wire:
                 wire.hear()
-                return {do: wire.ask(do) for do, command in COMMANDS.items() if command.permission != permission}
+                return {
+                    do: wire.ask(do)
+                    for do, command in COMMANDS.items()
+                    if command.permission != permission
+                }
 
         answers = await in_thread(try_all)
 
@@ -143,7 +158,7 @@ async def test_a_node_that_cannot_have_its_socket_does_not_open(runtime_director
     assert control_threads() == []
 
 
-# -- hostile clients ---------------------------------------------------------------------------------------------------------
+# -- hostile clients -------------------------------------------------------------------------------
 
 GARBAGE = {
     "bytes": bytes(range(256)).replace(b"\n", b"") + b"\n",
@@ -277,10 +292,15 @@ async def test_a_flood_of_requests_is_slowed_down_and_the_loop_and_others_go_on(
             with Wire(server.path) as wire:
                 wire.sock.setblocking(False)
                 while not stop.is_set():
-                    for step in (lambda: wire.sock.send(line * 100), lambda: wire.sock.recv(1 << 20)):
+                    for step in (
+                        lambda: wire.sock.send(line * 100),
+                        lambda: wire.sock.recv(1 << 20),
+                    ):
                         try:
                             got = step()
-                            answered[number] += got.count(b'"ok":true') if isinstance(got, bytes) else 0
+                            answered[number] += (
+                                got.count(b'"ok":true') if isinstance(got, bytes) else 0
+                            )
                         except BlockingIOError:
                             time.sleep(0.001)
 
@@ -332,11 +352,15 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
                 for number in range(100):
                     try:
                         wire.say(
-                            json.dumps({"v": 1, "id": number, "do": "ps", "with": {"limit": 2000}}).encode() + b"\n"
+                            json.dumps(
+                                {"v": 1, "id": number, "do": "ps", "with": {"limit": 2000}}
+                            ).encode()
+                            + b"\n"
                         )
                     except OSError:
                         return True
-                # It takes 2 answers to fill the buffers of the operating system; and then it is given up.
+                # It takes 2 answers to fill the buffers of the operating system; and then it is
+                # given up.
                 deadline = time.monotonic() + 20
                 while time.monotonic() < deadline:
                     try:
@@ -376,8 +400,14 @@ async def test_questions_may_be_asked_before_the_answers_and_are_answered_in_ord
             with Wire(server.path) as wire:
                 wire.hear()
                 for number in range(30):
-                    do, how = (("ps", {}), ("inspect", {"to": "recorder"}), ("info", {"to": "nobody"}))[number % 3]
-                    wire.say(json.dumps({"v": 1, "id": number, "do": do, "with": how}).encode() + b"\n")
+                    do, how = (
+                        ("ps", {}),
+                        ("inspect", {"to": "recorder"}),
+                        ("info", {"to": "nobody"}),
+                    )[number % 3]
+                    wire.say(
+                        json.dumps({"v": 1, "id": number, "do": do, "with": how}).encode() + b"\n"
+                    )
                 return [wire.hear()["id"] for _ in range(30)]
 
         assert await in_thread(ask_ahead) == list(range(30))
@@ -392,7 +422,9 @@ async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
             with Wire(server.path) as wire:
                 wire.hear()
                 asked = {"to": "recorder", "seconds": 3600, "limit": 100_000, "contents": True}
-                wire.say(json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n")
+                wire.say(
+                    json.dumps({"v": 1, "id": 1, "do": "trace", "with": asked}).encode() + b"\n"
+                )
                 # Not a word of it is read, until the node hangs up.
                 deadline = time.monotonic() + 60
                 while time.monotonic() < deadline:
@@ -428,7 +460,9 @@ async def test_what_a_client_asked_is_cancelled_when_it_leaves() -> None:
         def talk() -> None:
             with Wire(server.path) as wire:
                 wire.hear()
-                wire.say(b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "print(1); await node.waits()"}}\n')
+                wire.say(
+                    b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "print(1); await node.waits()"}}\n'
+                )
                 assert wire.hear() == {"id": 1, "out": "1\n"}
 
         await in_thread(talk)
@@ -469,7 +503,11 @@ async def test_a_prompt_that_prints_without_end_is_cut_off_and_harms_nobody() ->
         def talk() -> None:
             with Wire(server.path) as wire:
                 wire.hear()
-                wire.say(b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "' + source.encode() + b'"}}\n')
+                wire.say(
+                    b'{"v": 1, "id": 1, "do": "eval", "with": {"source": "'
+                    + source.encode()
+                    + b'"}}\n'
+                )
                 # Not a word of it is read.
                 deadline = time.monotonic() + 20
                 while time.monotonic() < deadline:
@@ -486,7 +524,7 @@ async def test_a_prompt_that_prints_without_end_is_cut_off_and_harms_nobody() ->
         await assert_serves(server)
 
 
-# -- a blocked loop ----------------------------------------------------------------------------------------------------------
+# -- a blocked loop --------------------------------------------------------------------------------
 
 
 async def test_a_blocked_loop_is_named_with_the_one_who_blocks_it() -> None:
@@ -536,9 +574,12 @@ async def test_the_watchdog_knows_since_when() -> None:
         def talk() -> None:
             try:
                 node.send(pid, "now")
-                # The watchdog has seen it before anybody asks here; a busy machine may have shown it something else before.
+                # The watchdog has seen it before anybody asks here; a busy machine may have shown
+                # it something else before.
                 deadline = time.monotonic() + 20
-                while ((last := node._last_blocked) is None or last.process != pid) and time.monotonic() < deadline:
+                while (
+                    (last := node._last_blocked) is None or last.process != pid
+                ) and time.monotonic() < deadline:
                     time.sleep(0.01)
                 time.sleep(0.5)
                 with Wire(server.path) as wire:
@@ -552,7 +593,7 @@ async def test_the_watchdog_knows_since_when() -> None:
         assert answers[0]["blocked"]["seconds"] > 0.5
 
 
-# -- the end of a program ----------------------------------------------------------------------------------------------------
+# -- the end of a program --------------------------------------------------------------------------
 
 PROGRAM = """
     import os, sys, time
@@ -578,7 +619,9 @@ def test_the_socket_of_a_killed_program_is_recognised_and_removed_although_a_cop
     runtime_directory: Path,
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM)], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None

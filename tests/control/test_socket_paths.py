@@ -26,7 +26,9 @@ def test_the_directory_is_in_the_run_time_directory_or_among_the_temporary_files
         assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
 
-def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(runtime_directory: Path) -> None:
+def test_a_directory_that_others_may_enter_or_that_is_none_is_refused(
+    runtime_directory: Path,
+) -> None:
     place = runtime_directory / "ergo"
 
     place.mkdir()
@@ -53,7 +55,9 @@ def test_a_directory_that_another_user_made_first_is_refused_with_what_to_do(
         bind_socket("x@y")
 
     assert f"belongs to user {mine}, and you are user {mine + 1}" in str(refused.value)
-    assert "set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`" in str(refused.value)
+    assert "set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`" in str(
+        refused.value
+    )
 
 
 def test_a_long_path_to_the_temporary_files_is_no_obstacle(
@@ -72,14 +76,18 @@ def test_a_long_path_to_the_temporary_files_is_no_obstacle(
     listener.close()
 
 
-def test_no_directory_at_all_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_at_all_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere/at/all")
 
     with pytest.raises(ControlSocketError, match="set XDG_RUNTIME_DIR"):
         bind_socket("x@y")
 
 
-def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(runtime_directory: Path) -> None:
+def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(
+    runtime_directory: Path,
+) -> None:
     before = os.umask(0o777)
     try:
         listener, path = bind_socket("x@y")
@@ -91,7 +99,9 @@ def test_a_umask_that_takes_everything_away_takes_nothing_from_the_directory(run
     path.unlink()
 
 
-def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*args: object, **more: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -103,7 +113,9 @@ def test_a_directory_that_may_not_be_written_to_is_one_error_and_not_two(monkeyp
             bind_socket("x@y")
 
 
-@pytest.mark.parametrize("name", ["demo@localhost", "a b/c+d", "täst@höst", "x-12-13@y", "..", "+1"])
+@pytest.mark.parametrize(
+    "name", ["demo@localhost", "a b/c+d", "täst@höst", "x-12-13@y", "..", "+1"]
+)
 def test_any_name_of_a_node_is_found_again(name: str) -> None:
     first, one = bind_socket(name)
     second, two = bind_socket(name)

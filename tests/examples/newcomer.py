@@ -1,4 +1,6 @@
-"""Somebody who has installed ergo_py and follows the tutorial, line by line, and nothing but the tutorial."""
+"""Somebody who has installed ergo_py and follows the tutorial, line by line, and nothing but the
+tutorial.
+"""
 
 import os
 import re
@@ -22,7 +24,9 @@ LIMIT = 200
 
 def masked(text: str) -> str:
     """As the page says, numbers may differ."""
-    return plain(re.sub(r"<(PID|Alias) \d+", r"<\1 N", re.sub(r"(?m)^(\S{10} \S{8} +)\d+ ", r"\1N ", text)))
+    return plain(
+        re.sub(r"<(PID|Alias) \d+", r"<\1 N", re.sub(r"(?m)^(\S{10} \S{8} +)\d+ ", r"\1N ", text))
+    )
 
 
 class Newcomer:
@@ -59,11 +63,17 @@ class Newcomer:
         kind, _, path = block.info.partition(" ")
         match kind, block.mark:
             case "{literalinclude}", _ if path.endswith(".txt"):
-                assert masked(self.printed) == masked((page.parent / path).read_text(encoding="utf-8"))
+                assert masked(self.printed) == masked(
+                    (page.parent / path).read_text(encoding="utf-8")
+                )
             case "{literalinclude}", _:
                 name = Path(path).name
-                assert f":caption: {name}\n" in block.text, f"the page does not say that this is {name}"
-                (self.place / name).write_text((page.parent / path).read_text(encoding="utf-8"), encoding="utf-8")
+                assert f":caption: {name}\n" in block.text, (
+                    f"the page does not say that this is {name}"
+                )
+                (self.place / name).write_text(
+                    (page.parent / path).read_text(encoding="utf-8"), encoding="utf-8"
+                )
             case "sh", "stays":
                 self._stop()
                 self._start(block.text.strip())
@@ -116,7 +126,9 @@ class Newcomer:
         self.port = int(said.rpartition(":")[2])
 
     def _talk(self, transcript: str) -> None:
-        """Type each other line, and see the one after it, or the end of the connection if there is none. Else it stays open."""
+        """Type each other line, and see the one after it, or the end of the connection if there is
+        none. Else it stays open.
+        """
         command, *lines = transcript.splitlines()
         assert command == "$ nc 127.0.0.1 7777"
         peer = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT)
@@ -130,7 +142,9 @@ class Newcomer:
     def _type(self, command: list[str], transcript: str) -> None:
         """Sit down at a prompt."""
         python, run = str(self.programs / "python"), self.env["XDG_RUNTIME_DIR"]
-        with at_terminal(command=command, python=python, cwd=self.place, XDG_RUNTIME_DIR=run, HOME=run) as terminal:
+        with at_terminal(
+            command=command, python=python, cwd=self.place, XDG_RUNTIME_DIR=run, HOME=run
+        ) as terminal:
             terminal.wait_for(">>> ")
             assert_typed(terminal, transcript)
 

@@ -17,7 +17,9 @@ EXAMPLES = ROOT / "examples"
 
 
 def promises(folder: str) -> list[tuple[str, str]]:
-    """The commands in the README of an example that are followed by what they print, each with that."""
+    """The commands in the README of an example that are followed by what they print, each with
+    that.
+    """
     blocks = re.findall(
         r"^```(\w*)\n(.*?)^```$",
         (EXAMPLES / folder / "README.md").read_text(encoding="utf-8"),

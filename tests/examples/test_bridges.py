@@ -36,7 +36,7 @@ def run(script: Path, *arguments: str) -> str:
     return done.stdout
 
 
-# -- serial ports and Kafka --------------------------------------------------------------------------------------------
+# -- serial ports and Kafka ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -67,7 +67,9 @@ class FakeSerial:
         self.is_open = False
 
 
-async def test_the_recipe_for_serial_ports_turns_lines_into_messages_and_ends_a_read(recipes: ModuleType) -> None:
+async def test_the_recipe_for_serial_ports_turns_lines_into_messages_and_ends_a_read(
+    recipes: ModuleType,
+) -> None:
     serial = FakeSerial()
     async with owning() as owned:
         poller = await owned.spawn(recipes.serial_lines(serial))
@@ -86,11 +88,15 @@ def serial() -> Any:
     return pytest.importorskip("serial", reason="needs the package pyserial")
 
 
-async def test_the_recipe_for_serial_ports_works_with_pyserial_on_a_terminal(recipes: ModuleType, serial: Any) -> None:
+async def test_the_recipe_for_serial_ports_works_with_pyserial_on_a_terminal(
+    recipes: ModuleType, serial: Any
+) -> None:
     master, slave = os.openpty()
     try:
         async with owning() as owned:
-            poller = await owned.spawn(recipes.serial_lines(serial.Serial(os.ttyname(slave), timeout=None)))
+            poller = await owned.spawn(
+                recipes.serial_lines(serial.Serial(os.ttyname(slave), timeout=None))
+            )
 
             os.write(master, b"hello\n")
             assert await owned.next() == recipes.SerialLine(b"hello\n")
@@ -141,7 +147,9 @@ class FakeConsumer:
         self.has_left = True
 
 
-async def test_the_recipe_for_kafka_turns_records_into_messages_and_an_error_into_the_end(recipes: ModuleType) -> None:
+async def test_the_recipe_for_kafka_turns_records_into_messages_and_an_error_into_the_end(
+    recipes: ModuleType,
+) -> None:
     consumer = FakeConsumer()
     async with owning() as owned:
         await owned.spawn(recipes.kafka_records(consumer))
@@ -161,14 +169,20 @@ def kafka() -> Any:
     return pytest.importorskip("confluent_kafka", reason="needs the package confluent-kafka")
 
 
-async def test_the_recipe_for_kafka_works_with_confluent_kafka(recipes: ModuleType, kafka: Any) -> None:
+async def test_the_recipe_for_kafka_works_with_confluent_kafka(
+    recipes: ModuleType, kafka: Any
+) -> None:
     # Its library brings a broker for tests, which lives in the producer.
     producer = kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused"})
     (broker,) = producer.list_topics(timeout=10).brokers.values()
     producer.produce("fruit", b"apple")
     producer.flush(10)
     consumer = kafka.Consumer(
-        {"bootstrap.servers": f"{broker.host}:{broker.port}", "group.id": "test", "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": f"{broker.host}:{broker.port}",
+            "group.id": "test",
+            "auto.offset.reset": "earliest",
+        }
     )
     consumer.subscribe(["fruit"])
     async with owning() as owned:
@@ -181,14 +195,21 @@ async def test_the_recipe_for_kafka_works_with_confluent_kafka(recipes: ModuleTy
         assert await owned.down() == Shutdown()
 
 
-# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+# -- PostgreSQL ------------------------------------------------------------------------------------
 
 
 def postgres_programs() -> Path | None:
     found = shutil.which("initdb")
     places = [Path(found).resolve().parent] if found else []
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((place for place in places if (place / "postgres").exists() and (place / "initdb").exists()), None)
+    return next(
+        (
+            place
+            for place in places
+            if (place / "postgres").exists() and (place / "initdb").exists()
+        ),
+        None,
+    )
 
 
 def server_user() -> str | None:
@@ -215,7 +236,19 @@ def database_directory() -> Iterator[Path]:
         programs = postgres_programs()
         assert programs is not None
         subprocess.run(
-            [programs / "initdb", "-D", f"{place}/data", "-A", "trust", "-U", "ergo", "-N", "-E", "UTF8", "--locale=C"],
+            [
+                programs / "initdb",
+                "-D",
+                f"{place}/data",
+                "-A",
+                "trust",
+                "-U",
+                "ergo",
+                "-N",
+                "-E",
+                "UTF8",
+                "--locale=C",
+            ],
             user=user,
             cwd=place,
             check=True,
@@ -230,11 +263,21 @@ async def postgres(place: Path) -> AsyncIterator[tuple[Owned, str]]:
     """A server, run by a port, that ends with the node; and how to connect to it."""
     programs = postgres_programs()
     assert programs is not None
-    command = [str(programs / "postgres"), "-D", "data", "-k", str(place), "-c", "listen_addresses=", "-F"]
+    command = [
+        str(programs / "postgres"),
+        "-D",
+        "data",
+        "-k",
+        str(place),
+        "-c",
+        "listen_addresses=",
+        "-F",
+    ]
     async with owning(limit=60) as owned:
         # SIGTERM waits until every client has left, so the program has its time.
         await owned.spawn(
-            Port(command, cwd=place, user=server_user(), stop=StopTimes(0.0, 8.0, 1.0)), stop_timeout=10.0
+            Port(command, cwd=place, user=server_user(), stop=StopTimes(0.0, 8.0, 1.0)),
+            stop_timeout=10.0,
         )
         while "ready to accept connections" not in (await owned.until(PortErrorLine)).line:
             pass
@@ -245,10 +288,15 @@ async def postgres(place: Path) -> AsyncIterator[tuple[Owned, str]]:
 @needs_postgres
 async def test_the_recipe_for_postgresql_hears_what_is_notified(database_directory: Path) -> None:
     async with postgres(database_directory) as (_, conninfo):
-        printed = await trio.to_thread.run_sync(run, EXAMPLES / "blocking" / "postgres.py", conninfo)
+        printed = await trio.to_thread.run_sync(
+            run, EXAMPLES / "blocking" / "postgres.py", conninfo
+        )
 
     assert (
-        printed == dict(promises("blocking"))['python examples/blocking/postgres.py "host=localhost dbname=postgres"']
+        printed
+        == dict(promises("blocking"))[
+            'python examples/blocking/postgres.py "host=localhost dbname=postgres"'
+        ]
     )
 
 
@@ -258,7 +306,9 @@ async def test_a_query_in_progress_is_cancelled_by_the_stop(database_directory: 
 
     async with postgres(database_directory) as (owned, conninfo):
         calls = await owned.spawn(
-            BlockingCalls(factory=lambda: psycopg.connect(conninfo), interrupt=psycopg.Connection.cancel),
+            BlockingCalls(
+                factory=lambda: psycopg.connect(conninfo), interrupt=psycopg.Connection.cancel
+            ),
             stop_timeout=60,
         )
         ended: list[BaseException] = []

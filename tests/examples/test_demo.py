@@ -1,4 +1,6 @@
-"""``make demo``: it plays its session, ends by itself where nobody watches, and serves until Ctrl-C where somebody does."""
+"""``make demo``: it plays its session, ends by itself where nobody watches, and serves until Ctrl-C
+where somebody does.
+"""
 
 import os
 import pty
@@ -30,7 +32,11 @@ def demo(**environment: str) -> "subprocess.CompletedProcess[str]":
         encoding="utf-8",
         timeout=200,
         check=False,
-        env={**{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"}, **UTF_8, **environment},
+        env={
+            **{k: v for k, v in os.environ.items() if k != "DEMO_SECONDS"},
+            **UTF_8,
+            **environment,
+        },
     )
 
 
@@ -57,7 +63,9 @@ def test_without_a_terminal_it_plays_its_session_and_ends_with_status_0() -> Non
         "node down in",
     ):
         assert part in done.stdout
-    assert [line for line in promised("demo").splitlines() if line not in done.stdout.splitlines()] == []
+    assert [
+        line for line in promised("demo").splitlines() if line not in done.stdout.splitlines()
+    ] == []
     assert "turn" not in done.stdout
     assert "killed" not in done.stdout
     assert "abandoned" not in done.stdout
@@ -83,13 +91,17 @@ def test_a_time_that_is_none_is_refused_in_a_sentence(seconds: str) -> None:
 
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"DEMO_SECONDS is {seconds!r}; it takes a number from 0 up, such as DEMO_SECONDS=60\n"
+    assert (
+        done.stderr
+        == f"DEMO_SECONDS is {seconds!r}; it takes a number from 0 up, such as DEMO_SECONDS=60\n"
+    )
 
 
 def test_it_finds_other_ports_if_its_own_are_taken() -> None:
     is_held, done = False, None
     while done is None or (not is_held and "local  127.0.0.1:7777" in done.stdout):
-        # Another program may have the port, and give it back before the demonstration looks: then this is tried again.
+        # Another program may have the port, and give it back before the demonstration looks: then
+        # this is tried again.
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
@@ -133,7 +145,13 @@ def on_a_terminal() -> Iterator[tuple["subprocess.Popen[bytes]", Screen]]:
     ours, theirs = pty.openpty()
     environment = {k: v for k, v in os.environ.items() if k not in ("DEMO_SECONDS", "NO_COLOR")}
     process = subprocess.Popen(
-        COMMAND, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+        COMMAND,
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+        start_new_session=True,
     )
     os.close(theirs)
     try:

@@ -1,4 +1,6 @@
-"""The telemetry gateway: what comes in is stored, whatever dies; and what may be lost is what its README says."""
+"""The telemetry gateway: what comes in is stored, whatever dies; and what may be lost is what its
+README says.
+"""
 
 import os
 import signal
@@ -47,7 +49,9 @@ async def gateway(database: Path) -> AsyncIterator[Node]:
 
 
 def stored(database: Path, source: int) -> set[int]:
-    """The numbers of the readings of a source, whose values are right: nothing may be there that was not sent."""
+    """The numbers of the readings of a source, whose values are right: nothing may be there that
+    was not sent.
+    """
     connection = sqlite3.connect(database)
     rows = list(connection.execute("select number, value from reading where source = ?", (source,)))
     connection.close()
@@ -61,7 +65,7 @@ async def all_stored(database: Path, source: int, numbers: set[int]) -> None:
         await trio.sleep(0.01)
 
 
-# -- what is done to it ------------------------------------------------------------------------------------------------
+# -- what is done to it ----------------------------------------------------------------------------
 
 
 async def kill_the_program(node: Node, _: Device) -> None:
@@ -77,7 +81,9 @@ async def kill_the_store(node: Node, _: Device) -> None:
 
 
 async def end_the_writer(node: Node, _: Device) -> None:
-    node.kill(next(alias for alias in node.metas() if node.meta_info(alias).behaviour == "BlockingCalls"))
+    node.kill(
+        next(alias for alias in node.metas() if node.meta_info(alias).behaviour == "BlockingCalls")
+    )
 
 
 async def kill_the_tcp_side(node: Node, _: Device) -> None:
@@ -88,10 +94,12 @@ async def cut_off_the_client(_: Node, device: Device) -> None:
     device.break_off()
 
 
-# -- tests -------------------------------------------------------------------------------------------------------------
+# -- tests -----------------------------------------------------------------------------------------
 
 
-async def test_what_comes_in_is_what_is_stored_and_what_is_damaged_is_counted(database: Path) -> None:
+async def test_what_comes_in_is_what_is_stored_and_what_is_damaged_is_counted(
+    database: Path,
+) -> None:
     async with gateway(database) as node:
         with socket.socket(type=socket.SOCK_DGRAM) as sock:
             sock.sendto(b"rubbish", await where(node, "udp"))
@@ -137,7 +145,9 @@ async def test_nothing_is_lost_whichever_part_dies(
     assert stored(database, 1) == stored(database, 2) == set(range(400))
 
 
-async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_meanwhile(database: Path) -> None:
+async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_meanwhile(
+    database: Path,
+) -> None:
     async with gateway(database) as node:
         find = partial(where, node, "udp")
         await fire(find, 1, 100)
@@ -158,7 +168,9 @@ async def test_the_end_of_the_udp_side_costs_only_what_it_had_and_what_came_mean
     assert stored(database, 2) == set(range(100))
 
 
-async def test_frames_that_arrived_whole_are_stored_although_their_client_died_in_the_next(database: Path) -> None:
+async def test_frames_that_arrived_whole_are_stored_although_their_client_died_in_the_next(
+    database: Path,
+) -> None:
     async with gateway(database) as node:
         stream = await trio.open_tcp_stream(*await where(node, "tcp"))
         frames = b"".join(FRAMES.encode(reading(3, number)) for number in range(50))
@@ -188,7 +200,14 @@ async def test_the_tree_shows_the_parts_and_what_they_own(database: Path) -> Non
     async with gateway(database) as node:
         tree = str(node.tree())
 
-    for part in ("store Store", "BlockingCalls", "decoder Decoder", "Port", "udp UDPIntake", "tcp TCPIntake"):
+    for part in (
+        "store Store",
+        "BlockingCalls",
+        "decoder Decoder",
+        "Port",
+        "udp UDPIntake",
+        "tcp TCPIntake",
+    ):
         assert part in tree
 
 
@@ -214,7 +233,10 @@ def test_it_serves_devices_that_are_programs_of_their_own_until_ctrl_c(database:
 
 def children(program: int) -> list[int]:
     """The programs that a program has started, whichever of its threads did it."""
-    lists = [path.read_text(encoding="utf-8") for path in Path(f"/proc/{program}/task").glob("*/children")]
+    lists = [
+        path.read_text(encoding="utf-8")
+        for path in Path(f"/proc/{program}/task").glob("*/children")
+    ]
     return [int(number) for numbers in lists for number in numbers.split()]
 
 

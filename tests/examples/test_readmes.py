@@ -8,7 +8,9 @@ import pytest
 
 from tests.examples.programs import EXAMPLES, ROOT, promised, promises
 
-FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py")))
+FOLDERS = sorted(
+    path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))
+)
 ELSEWHERE = {
     "demo": "tests/examples/test_demo.py",
     "guide": "tests/examples/test_guide.py",
@@ -60,11 +62,18 @@ def test_a_readme_says_how_to_run_what_is_there_and_what_it_prints(folder: str) 
     assert promises(folder)
     # A program is named, or a file beside it says what it prints.
     assert (
-        sorted(str(path) for path in programs if path.name not in text and not path.with_suffix(".txt").exists()) == []
+        sorted(
+            str(path)
+            for path in programs
+            if path.name not in text and not path.with_suffix(".txt").exists()
+        )
+        == []
     )
 
 
-@pytest.mark.parametrize("folder, file", [*ELSEWHERE.items(), *((name, file) for name, file in NEEDING.items())])
+@pytest.mark.parametrize(
+    "folder, file", [*ELSEWHERE.items(), *((name, file) for name, file in NEEDING.items())]
+)
 def test_what_is_run_elsewhere_is_run_there(folder: str, file: str) -> None:
     assert re.search(rf"\b{re.escape(folder)}\b", (ROOT / file).read_text(encoding="utf-8"))
 

@@ -1,4 +1,6 @@
-"""The Redis example, driven by plain sockets, and by redis-cli, redis-benchmark and redis-py where they are installed."""
+"""The Redis example, driven by plain sockets, and by redis-cli, redis-benchmark and redis-py where
+they are installed.
+"""
 
 import shutil
 import socket
@@ -32,7 +34,9 @@ class Client:
         self.file = self.sock.makefile("rb")
 
     def send(self, *commands: str) -> None:
-        self.sock.sendall(b"".join(array(bulk(word.encode()) for word in command.split()) for command in commands))
+        self.sock.sendall(
+            b"".join(array(bulk(word.encode()) for word in command.split()) for command in commands)
+        )
 
     def reply(self) -> Any:
         line = self.file.readline()
@@ -87,7 +91,7 @@ def server(program: Server) -> Iterator[Server]:
     program.clients.clear()
 
 
-# -- the protocol ------------------------------------------------------------------------------------------------------
+# -- the protocol ----------------------------------------------------------------------------------
 
 
 def commands_of(*pieces: bytes) -> list[Command]:
@@ -108,7 +112,11 @@ def test_a_command_that_is_long_is_looked_at_only_when_its_next_word_is_there() 
 
     decoder = Counting()
     stream = array([bulk(b"SET"), bulk(b"a"), bulk(b"x" * 400_000)])
-    frames = [frame for begin in range(0, len(stream), 1000) for frame in decoder.feed(stream[begin : begin + 1000])]
+    frames = [
+        frame
+        for begin in range(0, len(stream), 1000)
+        for frame in decoder.feed(stream[begin : begin + 1000])
+    ]
 
     assert frames == [[b"SET", b"a", b"x" * 400_000]]
     assert decoder.looks == 2
@@ -131,7 +139,9 @@ def test_commands_are_the_same_in_whatever_pieces_the_stream_arrives() -> None:
         pytest.param(b"*1\r\n$99999999999999999999\r\n", id="a length of too many digits"),
         pytest.param(b"*1\r\n$524289\r\n", id="a word that is too long"),
         pytest.param(b"*1\r\n$1\r\nabc\r\n", id="a word that is longer than its length"),
-        pytest.param(b"*3\r\n" + bulk(b"x" * 400_000) * 2 + b"$400000\r\n", id="a command that is too long"),
+        pytest.param(
+            b"*3\r\n" + bulk(b"x" * 400_000) * 2 + b"$400000\r\n", id="a command that is too long"
+        ),
         pytest.param(b"x" * 70_000, id="a line that does not end"),
     ],
 )
@@ -149,7 +159,7 @@ def test_a_protocol_error_is_answered_before_the_connection_ends(server: Server)
     assert client.at_end()
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def test_keys_are_gone_at_their_deadline_and_a_new_value_has_none() -> None:
@@ -213,7 +223,9 @@ def test_a_command_is_answered_as_redis_answers_it(command: str, reply: str) -> 
 
 def test_pipelined_commands_are_answered_in_order_whoever_answers_them(server: Server) -> None:
     client = server.client()
-    client.send("SET n 1", "INCR n", "PING", "INCR n", "NOSUCH", "ECHO hi", "BLPOP empty 0.01", "GET n")
+    client.send(
+        "SET n 1", "INCR n", "PING", "INCR n", "NOSUCH", "ECHO hi", "BLPOP empty 0.01", "GET n"
+    )
 
     replies = [client.reply() for _ in range(8)]
 
@@ -222,10 +234,12 @@ def test_pipelined_commands_are_answered_in_order_whoever_answers_them(server: S
     assert replies == ["+OK", 2, "+PONG", 3, "hi", None, "3"]
 
 
-# -- lists that are waited for -----------------------------------------------------------------------------------------
+# -- lists that are waited for ---------------------------------------------------------------------
 
 
-def test_callers_that_wait_for_a_list_get_its_elements_in_the_order_in_which_they_came(server: Server) -> None:
+def test_callers_that_wait_for_a_list_get_its_elements_in_the_order_in_which_they_came(
+    server: Server,
+) -> None:
     first, second, other = server.client(), server.client(), server.client()
     first.send("BLPOP empty jobs 0")
     wait_for_waiters(other, 1)
@@ -250,7 +264,9 @@ def test_an_element_is_not_lost_with_a_peer_that_left_while_it_waited(server: Se
     assert other.ask("LPOP jobs") == "a"
 
 
-def test_a_client_that_waits_is_not_harmed_by_a_string_in_the_place_of_its_list(server: Server) -> None:
+def test_a_client_that_waits_is_not_harmed_by_a_string_in_the_place_of_its_list(
+    server: Server,
+) -> None:
     waiting, other = server.client(), server.client()
     waiting.send("BLPOP a b 0")
     wait_for_waiters(other, 1)
@@ -267,7 +283,7 @@ def wait_for_waiters(client: Client, count: int) -> None:
         pass
 
 
-# -- publish and subscribe ---------------------------------------------------------------------------------------------
+# -- publish and subscribe -------------------------------------------------------------------------
 
 
 def test_a_subscriber_gets_its_confirmation_first_and_then_every_message(server: Server) -> None:
@@ -279,11 +295,16 @@ def test_a_subscriber_gets_its_confirmation_first_and_then_every_message(server:
     assert [other.ask(f"PUBLISH news {number}") for number in range(3)] == [1, 1, 1]
     assert other.ask("PUBLISH nothing x") == 0
 
-    assert [listener.reply() for _ in range(3)] == [["message", "news", str(number)] for number in range(3)]
+    assert [listener.reply() for _ in range(3)] == [
+        ["message", "news", str(number)] for number in range(3)
+    ]
     assert listener.ask("GET a").startswith("-ERR only")
     assert listener.ask("PING") == ["pong", ""]
     listener.send("UNSUBSCRIBE")
-    assert [listener.reply() for _ in range(2)] == [["unsubscribe", "news", 1], ["unsubscribe", "sport", 0]]
+    assert [listener.reply() for _ in range(2)] == [
+        ["unsubscribe", "news", 1],
+        ["unsubscribe", "sport", 0],
+    ]
     assert listener.ask("UNSUBSCRIBE") == ["unsubscribe", None, 0]
     assert listener.ask("GET a") is None
     assert other.ask("PUBLISH news x") == 0
@@ -319,7 +340,7 @@ def test_quit_is_answered_and_ends_the_connection(server: Server) -> None:
     assert client.at_end()
 
 
-# -- real clients ------------------------------------------------------------------------------------------------------
+# -- real clients ----------------------------------------------------------------------------------
 
 
 def tool(name: str) -> str:
@@ -331,7 +352,12 @@ def tool(name: str) -> str:
 
 def output_of(*command: object, typed: str = "") -> str:
     done = subprocess.run(
-        [*map(str, command)], input=typed, capture_output=True, text=True, timeout=TIMEOUT * 5, check=True
+        [*map(str, command)],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT * 5,
+        check=True,
     )
     return done.stdout
 
@@ -348,7 +374,20 @@ def test_redis_cli_is_served(server: Server) -> None:
 @pytest.mark.parametrize("pipeline", [1, 16])
 def test_redis_benchmark_is_served(server: Server, pipeline: int) -> None:
     tests = "ping_mbulk,set,get,incr,lpush,rpop,lrange_100"
-    command = (tool("redis-benchmark"), "-p", server.port, "-n", 1000, "-c", 20, "-P", pipeline, "-t", tests, "--csv")
+    command = (
+        tool("redis-benchmark"),
+        "-p",
+        server.port,
+        "-n",
+        1000,
+        "-c",
+        20,
+        "-P",
+        pipeline,
+        "-t",
+        tests,
+        "--csv",
+    )
 
     rows = output_of(*command).splitlines()
 
@@ -359,14 +398,24 @@ def test_redis_benchmark_is_served(server: Server, pipeline: int) -> None:
 
 def test_redis_py_is_served(server: Server) -> None:
     redis = pytest.importorskip("redis", reason="redis-py is not installed")
-    with redis.Redis(port=server.port, protocol=2, decode_responses=True, socket_timeout=TIMEOUT) as client:
+    with redis.Redis(
+        port=server.port, protocol=2, decode_responses=True, socket_timeout=TIMEOUT
+    ) as client:
         with client.pipeline(transaction=False) as pipeline:
-            replies = pipeline.set("n", 1, ex=100).incr("n").rpush("list", "a", "b").lrange("list", 0, -1).execute()
+            replies = (
+                pipeline.set("n", 1, ex=100)
+                .incr("n")
+                .rpush("list", "a", "b")
+                .lrange("list", 0, -1)
+                .execute()
+            )
         assert replies == [True, 2, 2, ["a", "b"]]
         assert 0 < client.ttl("n") <= 100
 
         popped: list[object] = []
-        thread = threading.Thread(target=lambda: popped.append(client.blpop("later", timeout=TIMEOUT)))
+        thread = threading.Thread(
+            target=lambda: popped.append(client.blpop("later", timeout=TIMEOUT))
+        )
         thread.start()
         client.rpush("later", "x")
         thread.join()

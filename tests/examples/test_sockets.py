@@ -53,7 +53,7 @@ def client(example: str, *arguments: object) -> str:
     return done.stdout
 
 
-# -- servers that fail -------------------------------------------------------------------------------------------------
+# -- servers that fail -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("door", [TutorialDoor, SessionsDoor, ChatDoor])
@@ -68,7 +68,7 @@ async def test_the_door_of_an_example_comes_back_when_its_server_fails(door: Any
         assert [node.meta_info(alias).behaviour for alias in node.metas()] == ["TCPServer"]
 
 
-# -- TCP ---------------------------------------------------------------------------------------------------------------
+# -- TCP -------------------------------------------------------------------------------------------
 
 
 def test_the_echo_client_gets_its_lines_back_from_the_echo_server() -> None:
@@ -217,7 +217,7 @@ def test_a_line_without_end_is_cut_off_and_the_chat_goes_on(chat: Path) -> None:
         ann.close()
 
 
-# -- UDP ---------------------------------------------------------------------------------------------------------------
+# -- UDP -------------------------------------------------------------------------------------------
 
 
 def test_the_echo_client_gets_its_words_back() -> None:
@@ -235,7 +235,10 @@ def test_the_udp_client_hears_that_nobody_listens() -> None:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
 
-    assert client("udp/echo_client.py", port, "anybody") == "the peer cannot be reached, or nobody listens there\n"
+    assert (
+        client("udp/echo_client.py", port, "anybody")
+        == "the peer cannot be reached, or nobody listens there\n"
+    )
 
 
 def test_the_collector_starts_and_stops() -> None:
@@ -250,7 +253,15 @@ def test_the_collector_starts_and_stops() -> None:
 def test_metrics_are_added_up() -> None:
     metrics = Metrics()
 
-    for line in ("visits:1|c", "visits:2.5|c", "heat:20|g", "heat:21|g", "answer:1|ms", "answer:3|ms", "answer:2|ms"):
+    for line in (
+        "visits:1|c",
+        "visits:2.5|c",
+        "heat:20|g",
+        "heat:21|g",
+        "answer:1|ms",
+        "answer:3|ms",
+        "answer:2|ms",
+    ):
         metrics.take(line)
 
     assert metrics.lines() == {"visits": "3.5", "heat": "21 now", "answer": "2 ms, median of 3"}

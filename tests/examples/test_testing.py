@@ -1,4 +1,6 @@
-"""The tests of the thermostat run with all others; here, that they do, and that README and page say what there is."""
+"""The tests of the thermostat run with all others; here, that they do, and that README and page say
+what there is.
+"""
 
 import re
 

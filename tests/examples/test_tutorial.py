@@ -1,4 +1,6 @@
-"""The tutorial can be followed: every file, command and answer on the page is what a newcomer has, types and sees."""
+"""The tutorial can be followed: every file, command and answer on the page is what a newcomer has,
+types and sees.
+"""
 
 import difflib
 import re
@@ -20,7 +22,9 @@ def test_the_tutorial_can_be_followed(short_path: Path) -> None:
 
     newcomer.follow(PAGE)
 
-    assert {"transcript: nc", "transcript: pytest", "transcript: in another terminal"} < set(newcomer.done)
+    assert {"transcript: nc", "transcript: pytest", "transcript: in another terminal"} < set(
+        newcomer.done
+    )
     assert {path.name for path in short_path.glob("*.py")} == {
         path.name for path in (EXAMPLES / "tutorial").glob("*.py")
     }
@@ -28,10 +32,21 @@ def test_the_tutorial_can_be_followed(short_path: Path) -> None:
 
 @pytest.mark.parametrize("before, after", list(pairwise(STEPS)))
 def test_the_lines_that_are_new_in_a_step_are_marked(before: str, after: str) -> None:
-    old, new = ((EXAMPLES / "tutorial" / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
+    old, new = (
+        (EXAMPLES / "tutorial" / name).read_text(encoding="utf-8").splitlines()
+        for name in (before, after)
+    )
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    changed = [(first + 1, last) for tag, _, _, first, last in matcher.get_opcodes() if tag in ("insert", "replace")]
+    changed = [
+        (first + 1, last)
+        for tag, _, _, first, last in matcher.get_opcodes()
+        if tag in ("insert", "replace")
+    ]
 
-    [marked] = re.findall(rf"tutorial/{after}\n(?::.*\n)*:emphasize-lines: (.*)\n", PAGE.read_text(encoding="utf-8"))
+    [marked] = re.findall(
+        rf"tutorial/{after}\n(?::.*\n)*:emphasize-lines: (.*)\n", PAGE.read_text(encoding="utf-8")
+    )
 
-    assert marked == ",".join(str(first) if first == last else f"{first}-{last}" for first, last in changed)
+    assert marked == ",".join(
+        str(first) if first == last else f"{first}-{last}" for first, last in changed
+    )

@@ -1,4 +1,6 @@
-"""A newcomer's walk, for real: build, install into an empty environment, and follow the tutorial there. `make walk` takes it."""
+"""A newcomer's walk, for real: build, install into an empty environment, and follow the tutorial
+there. `make walk` takes it.
+"""
 
 import os
 import re
@@ -21,9 +23,19 @@ pytestmark = pytest.mark.skipif(not THOROUGH, reason="takes minutes, and needs a
 
 def run(*command: object) -> str:
     # Nothing of this checkout, nor of the environment that the tests run in, may help.
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV_"))}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "VIRTUAL_ENV", "COV_"))
+    }
     done = subprocess.run(
-        list(map(str, command)), cwd="/", env=env, capture_output=True, text=True, timeout=600, check=False
+        list(map(str, command)),
+        cwd="/",
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -32,7 +44,15 @@ def run(*command: object) -> str:
 def environment(path: Path, *packages: object) -> Path:
     """A new environment with these packages; returns where its programs are."""
     run(sys.executable, "-m", "venv", path)
-    run(path / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    run(
+        path / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *packages,
+    )
     return path / "bin"
 
 
@@ -49,14 +69,20 @@ def dist(place: Path) -> Path:
     builder = environment(place / "builder", "hatchling>=1.27")
     run("git", "-C", ROOT, "clone", "--quiet", "--no-hardlinks", ROOT, place / "source")
     # The copy has what is committed; what is not yet is to be walked on, too.
-    for name in run("git", "-C", ROOT, "ls-files", "--modified", "--others", "--exclude-standard").splitlines():
+    for name in run(
+        "git", "-C", ROOT, "ls-files", "--modified", "--others", "--exclude-standard"
+    ).splitlines():
         target = place / "source" / name
         if (ROOT / name).is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
         else:
             target.unlink(missing_ok=True)
-    run("sh", "-c", f"cd '{place}/source' && '{builder}/python' -m hatchling build -d '{place}/dist'")
+    run(
+        "sh",
+        "-c",
+        f"cd '{place}/source' && '{builder}/python' -m hatchling build -d '{place}/dist'",
+    )
     return place / "dist"
 
 
@@ -64,7 +90,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (entry_points,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+        (entry_points,) = (
+            archive.read(name).decode() for name in names if name.endswith("entry_points.txt")
+        )
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("METADATA"))
 
     tops = {name.split("/")[0] for name in names}
@@ -92,11 +120,26 @@ def test_the_sdist_holds_what_was_checked_in(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    needed = {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "PKG-INFO"}
+    needed = {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "Makefile",
+        "pyproject.toml",
+        "PKG-INFO",
+    }
 
     assert needed < names
-    assert {"ergo_py/py.typed", "tests/conftest.py", "examples/counter/main.py", "docs/tutorial.md"} < names
-    assert not any(re.search(r"__pycache__|_build/|\.venv|\.hypothesis|dist/", name) for name in names)
+    assert {
+        "ergo_py/py.typed",
+        "tests/conftest.py",
+        "examples/counter/main.py",
+        "docs/tutorial.md",
+    } < names
+    assert not any(
+        re.search(r"__pycache__|_build/|\.venv|\.hypothesis|dist/", name) for name in names
+    )
 
 
 def test_the_sdist_installs_and_works(place: Path, dist: Path) -> None:

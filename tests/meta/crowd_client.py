@@ -1,7 +1,8 @@
-"""A program that opens many connections to an echo server, has each say something of its own, and checks every answer.
+"""A program that opens many connections to an echo server, has each say something of its own, and
+checks every answer.
 
-``python crowd_client.py PORT CONNECTIONS ROUNDS``. Standard library only. It prints ``connected``, waits for a line, and then
-prints ``right`` or what was wrong.
+``python crowd_client.py PORT CONNECTIONS ROUNDS``. Standard library only. It prints ``connected``,
+waits for a line, and then prints ``right`` or what was wrong.
 """
 
 import select

@@ -54,7 +54,9 @@ class Owned:
         return alias
 
     async def spawn_for(self, make: Callable[[Any], MetaProcess], **options: Any) -> Alias:
-        """Have another process, the ``spawner``, spawn what sends to the owner; the owner monitors it."""
+        """Have another process, the ``spawner``, spawn what sends to the owner; the owner monitors
+        it.
+        """
         self.spawner = await self.node.spawn(Puppet)
         meta = make(self.owner)
 
@@ -66,7 +68,9 @@ class Owned:
         return alias
 
     async def spawn_elsewhere(self, meta: MetaProcess, **options: Any) -> Alias:
-        """Have another process spawn it, so that the owner may be busy and still be who it sends to."""
+        """Have another process spawn it, so that the owner may be busy and still be who it sends
+        to.
+        """
 
         async def spawn(other: Puppet) -> Alias:
             return await other.spawn_meta(meta, **options)
@@ -75,7 +79,9 @@ class Owned:
         return alias
 
     async def filled(self, count: int) -> int:
-        """Wait until as many messages wait for a busy owner; how many there are at most in the next moments."""
+        """Wait until as many messages wait for a busy owner; how many there are at most in the next
+        moments.
+        """
         await eventually(lambda: self._queued() >= count)
         most = 0
         for _ in range(10):

@@ -1,4 +1,5 @@
-"""One rig for each bridge: how it is made, how the world on its other side stirs, and how that world is taken away.
+"""One rig for each bridge: how it is made, how the world on its other side stirs, and how that
+world is taken away.
 
 A new bridge is put through the conformance suite by a class here and its line in ``RIGS``.
 """
@@ -34,7 +35,9 @@ __all__ = ["MARK", "RIGS", "Rig"]
 
 
 class Rig:
-    """A bridge, and what is on its other side. Nothing is opened before ``make``, and ``close`` closes all of it."""
+    """A bridge, and what is on its other side. Nothing is opened before ``make``, and ``close``
+    closes all of it.
+    """
 
     traffic: type[Any] | None = None
     """The messages that the receiver gets for what stirs; None for a bridge that only answers."""
@@ -66,11 +69,12 @@ class Rig:
         """Give everything back that the bridge does not own."""
 
 
-# -- programs ----------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------
 
 
 MARK = f"ERGO_PY_CONFORMANCE_OF_{os.getpid()}"
-"""In the environment of programs and of all they start, by which they are found wherever they are."""
+"""In the environment of programs and of all they start, by which they are found wherever they are.
+"""
 
 
 class ProgramRig(Rig):
@@ -116,7 +120,7 @@ class TerminalProgramRig(ProgramRig):
         return await super().stir(count)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 class FifoRig(Rig):
@@ -206,7 +210,7 @@ class PollingWatchRig(WatchRig):
     polling = True
 
 
-# -- descriptors, signals, standard input ------------------------------------------------------------------------------
+# -- descriptors, signals, standard input ----------------------------------------------------------
 
 
 class DescriptorsRig(Rig):
@@ -281,7 +285,7 @@ class StandardInputRig(Rig):
                 os.close(fd)
 
 
-# -- blocking code -----------------------------------------------------------------------------------------------------
+# -- blocking code ---------------------------------------------------------------------------------
 
 
 class CallsRig(Rig):
@@ -330,7 +334,7 @@ class PollerRig(Rig):
         self.queue.put(None)
 
 
-# -- sockets -----------------------------------------------------------------------------------------------------------
+# -- sockets ---------------------------------------------------------------------------------------
 
 
 class ServerRig(Rig):
@@ -368,7 +372,9 @@ class ServerRig(Rig):
 
 class UnixServerRig(ServerRig):
     def make_server(self, receiver: PID) -> MetaProcess:
-        return UnixServer(self.place / "sock", receiver=receiver, reader=self.reader, framing=FixedLength(1))
+        return UnixServer(
+            self.place / "sock", receiver=receiver, reader=self.reader, framing=FixedLength(1)
+        )
 
     def dial(self) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX)
@@ -386,7 +392,10 @@ class ConnectionRig(Rig):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.peer: socket.socket | None = None
         return TCPConnection.connect(
-            *self.listener.getsockname(), receiver=receiver, reader=self.reader, framing=FixedLength(1)
+            *self.listener.getsockname(),
+            receiver=receiver,
+            reader=self.reader,
+            framing=FixedLength(1),
         )
 
     async def started(self) -> None:
@@ -447,7 +456,9 @@ class UDPClientRig(UDPServerRig):
     def make(self, receiver: PID) -> MetaProcess:
         self.peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.peer.bind(("127.0.0.1", 0))
-        client = self.bridge = UDPClient(*self.peer.getsockname(), receiver=receiver, reader=self.reader)
+        client = self.bridge = UDPClient(
+            *self.peer.getsockname(), receiver=receiver, reader=self.reader
+        )
         return client
 
 

@@ -71,7 +71,10 @@ async def test_a_call_is_a_call_of_the_objects_method_and_its_result_the_answer(
 
         assert await owned.node.call(calls, Invoke("work", 7)) == 7
         assert await owned.node.call(calls, Invoke("work", what=None, seconds=0.001)) is None
-        assert await owned.node.call(calls, Apply(lambda target, plus: len(target.done) + plus, 10)) == 12
+        assert (
+            await owned.node.call(calls, Apply(lambda target, plus: len(target.done) + plus, 10))
+            == 12
+        )
 
 
 async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
@@ -92,7 +95,9 @@ async def test_an_exception_is_the_answer_and_the_next_call_is_served() -> None:
         assert (shown["done"], shown["failed"], shown["busy"]) == ("4", "3", "0")
 
 
-async def test_calls_are_done_one_at_a_time_in_order_by_one_thread_that_also_made_the_object() -> None:
+async def test_calls_are_done_one_at_a_time_in_order_by_one_thread_that_also_made_the_object() -> (
+    None
+):
     made: list[Device] = []
 
     def make() -> Device:
@@ -158,7 +163,9 @@ async def test_what_a_factory_raises_is_an_error_of_the_spawn_and_nothing_is_lef
             await owned.spawn(BlockingCalls(factory=make, threads=3))
 
         with trio.fail_after(30):
-            await eventually(lambda: owned.node.metas() == [] and made[0].closed_by == made[0].thread)
+            await eventually(
+                lambda: owned.node.metas() == [] and made[0].closed_by == made[0].thread
+            )
 
 
 async def test_what_is_sent_is_done_too_and_its_failure_does_no_harm() -> None:
@@ -254,7 +261,10 @@ async def test_an_interrupt_gets_a_call_out_of_its_wait(tmp_path: Path) -> None:
 
     async with owning() as owned:
         calls = await owned.spawn(
-            BlockingCalls(factory=lambda: sqlite3.connect(tmp_path / "db"), interrupt=sqlite3.Connection.interrupt),
+            BlockingCalls(
+                factory=lambda: sqlite3.connect(tmp_path / "db"),
+                interrupt=sqlite3.Connection.interrupt,
+            ),
             stop_timeout=60,
         )
         async with trio.open_nursery() as nursery:
@@ -289,7 +299,7 @@ def test_arguments_that_can_never_be_right_are_refused(make: Callable[[], object
         make()
 
 
-# -- polling -----------------------------------------------------------------------------------------------------------
+# -- polling ---------------------------------------------------------------------------------------
 
 
 def taking(queue: "Queue[Any]", timeout: float = 0.05) -> Callable[[], Any]:
@@ -343,7 +353,9 @@ async def test_what_a_poll_raises_ends_it_and_it_is_closed_in_its_thread() -> No
         raise ConnectionError("gone")
 
     async with owning() as owned:
-        await owned.spawn(Poller(poll, close=lambda: closed.append(threading.current_thread().name)))
+        await owned.spawn(
+            Poller(poll, close=lambda: closed.append(threading.current_thread().name))
+        )
         reason = await owned.down()
 
         assert isinstance(reason, Crashed)
@@ -371,7 +383,9 @@ async def test_a_poll_that_never_blocks_does_not_take_all_the_time_there_is() ->
     async with owning() as owned:
         for interval, at_least in ((0.0, 0.001), (0.04, 0.04)):
             looks.clear()
-            poller = await owned.spawn(Poller(lambda: looks.append(time.monotonic()), interval=interval))
+            poller = await owned.spawn(
+                Poller(lambda: looks.append(time.monotonic()), interval=interval)
+            )
             await eventually(lambda: len(looks) >= 4)
             owned.node.send_exit(poller)
             await owned.down()

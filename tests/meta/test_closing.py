@@ -29,7 +29,9 @@ def reader(request: pytest.FixtureRequest) -> ReaderKind:
     return kind
 
 
-async def connect(node: Node, reader: ReaderKind, **options: Any) -> tuple[Any, Any, socket.socket, Mail]:
+async def connect(
+    node: Node, reader: ReaderKind, **options: Any
+) -> tuple[Any, Any, socket.socket, Mail]:
     """An owner, its one connection, and the peer, whose system takes little at a time."""
     mail = Mail()
     owner = await node.spawn(Ear, mail)
@@ -54,7 +56,7 @@ def is_ending(node: Node, alias: Any) -> bool:
     return receiver is None or receiver.reason is not None
 
 
-# -- cut off -----------------------------------------------------------------------------------------------------------
+# -- cut off ---------------------------------------------------------------------------------------
 
 
 ENDS: dict[str, Callable[[Node, Any, Any], object]] = {
@@ -64,12 +66,16 @@ ENDS: dict[str, Callable[[Node, Any, Any], object]] = {
         node.send(connection, TCPClose()),
         node.send_exit(owner, Shutdown()),
     ),
-    "the connection is stopped": lambda node, owner, connection: node.send_exit(connection, Shutdown()),
+    "the connection is stopped": lambda node, owner, connection: node.send_exit(
+        connection, Shutdown()
+    ),
 }
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_peer_that_does_not_get_everything_sees_a_reset(reader: ReaderKind, how: str) -> None:
+async def test_a_peer_that_does_not_get_everything_sees_a_reset(
+    reader: ReaderKind, how: str
+) -> None:
     def react(me: Ear, message: object) -> None:
         assert message != "crash"
 
@@ -101,11 +107,13 @@ async def test_what_was_not_even_begun_counts_as_well(reader: ReaderKind) -> Non
                 await trio.to_thread.run_sync(read_all, peer)
 
 
-# -- on its way --------------------------------------------------------------------------------------------------------
+# -- on its way ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_says_one_more_thing_gets_what_was_acknowledged(reader: ReaderKind, how: str) -> None:
+async def test_a_peer_that_says_one_more_thing_gets_what_was_acknowledged(
+    reader: ReaderKind, how: str
+) -> None:
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader)
         with peer:
@@ -151,7 +159,9 @@ async def half_closed(
     if tls is not None:
         context = ssl.create_default_context(cafile=CERTIFICATES / "authority.pem")
         plain = peer
-        peer = await trio.to_thread.run_sync(lambda: context.wrap_socket(plain, server_hostname="localhost"))
+        peer = await trio.to_thread.run_sync(
+            lambda: context.wrap_socket(plain, server_hostname="localhost")
+        )
     with peer:
         connection = (await mail.first(TCPConnected)).connection
         assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
@@ -176,14 +186,18 @@ async def read_after_end(node: Node, it: HalfClosed, how: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_talks_on_after_a_half_close_gets_what_was_acknowledged(wire: Wire, how: str) -> None:
+async def test_a_peer_that_talks_on_after_a_half_close_gets_what_was_acknowledged(
+    wire: Wire, how: str
+) -> None:
     async with wired_node() as node, half_closed(node, wire) as it:
         assert await read_after_end(node, it, how) == MANY
 
 
 @pytest.mark.parametrize("wire", ["tcp-thread", "tcp-task"], indirect=True)
 @pytest.mark.parametrize("how", ["the owner stops", "the connection is stopped"])
-async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tls(wire: Wire, how: str) -> None:
+async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tls(
+    wire: Wire, how: str
+) -> None:
     tls = TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
     async with wired_node() as node, half_closed(node, wire, tls) as it:
         assert await read_after_end(node, it, how) == MANY
@@ -193,8 +207,13 @@ async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tl
 async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the_end(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0)
-    async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=1000.0) as it:
+    monkeypatch.setattr(
+        connection_module, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0
+    )
+    async with (
+        wired_node() as node,
+        half_closed(node, wire, stop_timeout=2000.0, linger=1000.0) as it,
+    ):
         meta = find(node, it.connection)
         node.send_exit(it.connection, Shutdown())
         await until(lambda: meta.resources.stopping)
@@ -267,7 +286,9 @@ async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
             assert await trio.to_thread.run_sync(read_all, peer) == MANY
 
 
-async def test_a_kill_ends_the_waiting_for_a_peer(reader: ReaderKind, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kill_ends_the_waiting_for_a_peer(
+    reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 1000.0)
     mail = Mail()
     async with wired_node() as node:

@@ -1,4 +1,6 @@
-"""One suite for every bridge: whatever it bridges to, it starts, works, waits, stops and ends alike, and leaves nothing behind."""
+"""One suite for every bridge: whatever it bridges to, it starts, works, waits, stops and ends
+alike, and leaves nothing behind.
+"""
 
 import os
 import threading
@@ -19,7 +21,9 @@ from tests.support import open_descriptors
 
 BACKLOG = 8
 PATIENT, SOON = 60.0, 25.0
-"""Seconds in which one that does not end would be given up, and in which it must have ended, on a busy machine too."""
+"""Seconds in which one that does not end would be given up, and in which it must have ended, on a
+busy machine too.
+"""
 
 
 @pytest.fixture(params=RIGS, ids=lambda rig: rig.__name__)
@@ -30,16 +34,21 @@ def rig(request: pytest.FixtureRequest, short_path: Path) -> Rig:
     return made
 
 
-# -- what may not be left ----------------------------------------------------------------------------------------------
+# -- what may not be left --------------------------------------------------------------------------
 
 
 def programs() -> set[int]:
-    """What this program has started, what has ended and was not asked for its status included; and what a rig's program started."""
+    """What this program has started, what has ended and was not asked for its status included; and
+    what a rig's program started.
+    """
     found = set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         try:
             stat, environment = _read(f"/proc/{name}/stat"), _read(f"/proc/{name}/environ")
-            if int(stat.rpartition(b")")[2].split()[1]) == os.getpid() or MARK.encode() in environment:
+            if (
+                int(stat.rpartition(b")")[2].split()[1]) == os.getpid()
+                or MARK.encode() in environment
+            ):
                 found.add(int(name))
         except (OSError, ValueError):
             continue
@@ -53,7 +62,11 @@ def _read(path: str) -> bytes:
 
 def threads() -> set[str]:
     # trio keeps a worker thread for ten seconds after its last job, and calls it by this name then.
-    return {thread.name for thread in threading.enumerate() if not thread.name.startswith("Trio thread ")}
+    return {
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.name.startswith("Trio thread ")
+    }
 
 
 def tasks() -> int:
@@ -62,7 +75,9 @@ def tasks() -> int:
 
 @dataclass(frozen=True)
 class Everything:
-    """What there is, to be compared with what there was: less is no harm, since an earlier test's remains may go at any time."""
+    """What there is, to be compared with what there was: less is no harm, since an earlier test's
+    remains may go at any time.
+    """
 
     threads: set[str] = field(default_factory=threads)
     tasks: int = field(default_factory=tasks)
@@ -75,12 +90,17 @@ class Everything:
             *(self.descriptors - before.descriptors),
             *(self.programs - before.programs),
         ]
-        return [*new, *([f"{self.tasks - before.tasks} tasks"] if self.tasks > before.tasks else [])]
+        return [
+            *new,
+            *([f"{self.tasks - before.tasks} tasks"] if self.tasks > before.tasks else []),
+        ]
 
 
 @asynccontextmanager
 async def bridged(rig: Rig, **options: Any) -> AsyncIterator[tuple[Owned, Alias]]:
-    """A bridge that runs; when everything is over nothing of it is left: no thread, no task, no descriptor, no child."""
+    """A bridge that runs; when everything is over nothing of it is left: no thread, no task, no
+    descriptor, no child.
+    """
     before = Everything()
     async with owning() as owned:
         rig.node = owned.node
@@ -106,7 +126,7 @@ async def heard(owned: Owned, rig: Rig, count: int) -> None:
             await owned.until(rig.traffic)
 
 
-# -- the suite ---------------------------------------------------------------------------------------------------------
+# -- the suite -------------------------------------------------------------------------------------
 
 
 async def test_it_starts_and_says_what_it_is(rig: Rig) -> None:

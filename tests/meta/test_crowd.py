@@ -17,7 +17,9 @@ from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until
 from tests.support import THOROUGH, needs_proc, running_node
 
-CROWD: dict[ReaderKind, int] = {"thread": 2_000, "task": 10_000} if THOROUGH else {"thread": 200, "task": 500}
+CROWD: dict[ReaderKind, int] = (
+    {"thread": 2_000, "task": 10_000} if THOROUGH else {"thread": 200, "task": 500}
+)
 
 
 def resident() -> int:
@@ -29,11 +31,15 @@ def resident() -> int:
 
 @contextmanager
 def descriptors_for(count: int) -> Iterator[None]:
-    """As many descriptors as a crowd needs, as far as the system lets us have them; the client inherits that."""
+    """As many descriptors as a crowd needs, as far as the system lets us have them; the client
+    inherits that.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + 200
     if hard != resource.RLIM_INFINITY and hard < needed:
-        pytest.skip(f"RLIMIT_NOFILE may not be more than {hard}, which is too small for {count} connections")
+        pytest.skip(
+            f"RLIMIT_NOFILE may not be more than {hard}, which is too small for {count} connections"
+        )
     if soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
     try:
@@ -91,7 +97,8 @@ async def serve_a_crowd(reader: ReaderKind, count: int, capsys: pytest.CaptureFi
 
         with capsys.disabled():
             sys.stdout.write(
-                f"\n{count} connections, reader {reader}: {idle / 1024:.1f} KiB each idle, {busy / 1024:.1f} KiB after "
+                f"\n{count} connections, reader {reader}: {idle / 1024:.1f} KiB each idle, "
+                f"{busy / 1024:.1f} KiB after "
                 f"talking; all closed within {ended:.2f} s\n"
             )
         assert verdict == b"right\n"

@@ -205,7 +205,9 @@ class Closed:
 
 
 @pytest.mark.parametrize("what", ["a closed socket", "a closed file", -1])
-async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothing(what: object) -> None:
+async def test_what_was_closed_too_early_is_not_watched_any_more_and_ends_nothing(
+    what: object,
+) -> None:
     with Pipe() as pipe:
         async with owning() as owned:
             watcher = await owned.spawn(Descriptors())
@@ -272,8 +274,11 @@ async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> Non
                 assert await owned.node.call(watcher, UnwatchFd(pipe.read), timeout=60)
 
         assert open_descriptors() <= before
-        # The handler came with the first request, and with it the one that lets it go when there are no more.
-        assert Counter(task.name for task in all_tasks() - tasks) <= Counter(["Descriptors", "lingering handlers"])
+        # The handler came with the first request, and with it the one that lets it go when there
+        # are no more.
+        assert Counter(task.name for task in all_tasks() - tasks) <= Counter(
+            ["Descriptors", "lingering handlers"]
+        )
         assert (await owned.node.inspect_meta(watcher))["watched"] == ""
 
 

@@ -131,7 +131,9 @@ async def test_outside_the_main_thread_it_says_where_it_belongs() -> None:
     assert "main thread" in str(results[0])
 
 
-@pytest.mark.parametrize("wanted", [(), (signal.SIGKILL,), (signal.SIGSEGV,), (12345,), ("SIGHUP",), (True,)])
+@pytest.mark.parametrize(
+    "wanted", [(), (signal.SIGKILL,), (signal.SIGSEGV,), (12345,), ("SIGHUP",), (True,)]
+)
 def test_what_cannot_be_caught_is_refused(wanted: Any) -> None:
     with pytest.raises(BadInputError):
         Signals(*wanted)

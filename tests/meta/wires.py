@@ -1,4 +1,6 @@
-"""What the tests of sockets need: an owner that keeps what it hears, and servers and peers of each kind of stream socket."""
+"""What the tests of sockets need: an owner that keeps what it hears, and servers and peers of each
+kind of stream socket.
+"""
 
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +21,18 @@ from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer
 from tests.support import Puppet, running_node
 
-__all__ = ["Ear", "Mail", "MovableClock", "Wire", "echo", "needs_ipv6", "serve", "spawn_meta", "until", "wired_node"]
+__all__ = [
+    "Ear",
+    "Mail",
+    "MovableClock",
+    "Wire",
+    "echo",
+    "needs_ipv6",
+    "serve",
+    "spawn_meta",
+    "until",
+    "wired_node",
+]
 
 M = TypeVar("M")
 
@@ -37,7 +50,9 @@ needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv
 
 
 class MovableClock(trio.abc.Clock):
-    """Real time, counted from zero, that a test may move ahead: what takes long need not be waited for."""
+    """Real time, counted from zero, that a test may move ahead: what takes long need not be waited
+    for.
+    """
 
     def __init__(self) -> None:
         self._began = perf_counter()
@@ -88,7 +103,9 @@ class Mail:
 
 
 class Ear(Puppet):
-    """Keeps what it hears in a :class:`Mail`, and may do something about it; what it is asked, it does, as any puppet."""
+    """Keeps what it hears in a :class:`Mail`, and may do something about it; what it is asked, it
+    does, as any puppet.
+    """
 
     def __init__(self, mail: Mail, react: "Callable[[Ear, Any], object] | None" = None) -> None:
         super().__init__()
@@ -165,7 +182,9 @@ class Wire:
 
 @asynccontextmanager
 async def wired_node(*, limit: float = 100.0, **options: Any) -> AsyncIterator[Node]:
-    """A node for tests with sockets: what hangs is ended. A test that moves the clock says by how much with ``limit``."""
+    """A node for tests with sockets: what hangs is ended. A test that moves the clock says by how
+    much with ``limit``.
+    """
     async with running_node(limit=limit, **options) as node:
         yield node
 

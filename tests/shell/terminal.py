@@ -17,8 +17,8 @@ __all__ = ["ERGO", "ROOT", "UTF_8", "Terminal", "at_terminal", "background"]
 
 ROOT = Path(__file__).parent.parent.parent
 ERGO = [sys.executable, "-W", "error", "-m", "ergo_py"]
-# In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is told. Whoever runs the tests in the
-# background has Ctrl-C ignored, which programs inherit.
+# In a session of its own, so that Ctrl-C at this terminal is a signal there, and a new size is
+# told. Whoever runs the tests in the background has Ctrl-C ignored, which programs inherit.
 _TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -47,7 +47,9 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def wait_for(self, text: str, seconds: float = 60.0) -> str:
-        """Wait until ``text`` appears after what was waited for last; returns what appeared until then."""
+        """Wait until ``text`` appears after what was waited for last; returns what appeared until
+        then.
+        """
         end = time.monotonic() + seconds
         while (found := self.text.find(text, self._seen)) < 0:
             left = end - time.monotonic()
@@ -68,7 +70,9 @@ class Terminal:
         return self.wait_for(">>> ")
 
     def interrupt(self) -> None:
-        """Press Ctrl-C at a prompt until it is noticed. Readline does not notice one that comes while it is busy with a key."""
+        """Press Ctrl-C at a prompt until it is noticed. Readline does not notice one that comes
+        while it is busy with a key.
+        """
         for _ in range(10):
             self.type("\x03")
             try:
@@ -83,7 +87,9 @@ class Terminal:
         termios.tcsetwinsize(self.fd, (lines, columns))
 
     def status(self, seconds: float = 100.0) -> int:
-        """How it ended. What it writes until then is read, since a terminal that is full holds a program up."""
+        """How it ended. What it writes until then is read, since a terminal that is full holds a
+        program up.
+        """
         end = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < end:
             if select.select([self.fd], [], [], 0.05)[0]:
@@ -94,12 +100,16 @@ class Terminal:
         return self.process.wait(max(0.1, end - time.monotonic()))
 
 
-def _program(arguments: tuple[object, ...], command: list[str] | None, python: str = sys.executable) -> list[str]:
+def _program(
+    arguments: tuple[object, ...], command: list[str] | None, python: str = sys.executable
+) -> list[str]:
     return [*ERGO, *map(str, arguments)] if command is None else [python, *command]
 
 
 def _surroundings() -> dict[str, str]:
-    """The environment without the wishes of the user who runs the tests: whether there are colours, and how large a window is."""
+    """The environment without the wishes of the user who runs the tests: whether there are colours,
+    and how large a window is.
+    """
     wishes = ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "LINES")
     return {name: value for name, value in os.environ.items() if name not in wishes}
 
@@ -114,7 +124,9 @@ def at_terminal(
     python: str = sys.executable,
     **environment: str,
 ) -> Iterator[Terminal]:
-    """``ergo`` with these arguments in a terminal of its own, or ``python`` with those of ``command``."""
+    """``ergo`` with these arguments in a terminal of its own, or ``python`` with those of
+    ``command``.
+    """
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (lines, columns))
     process = subprocess.Popen(
@@ -123,7 +135,13 @@ def at_terminal(
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**_surroundings(), "TERM": "xterm", "HOME": os.environ.get("XDG_RUNTIME_DIR", ""), **UTF_8, **environment},
+        env={
+            **_surroundings(),
+            "TERM": "xterm",
+            "HOME": os.environ.get("XDG_RUNTIME_DIR", ""),
+            **UTF_8,
+            **environment,
+        },
         start_new_session=True,
     )
     os.close(theirs)

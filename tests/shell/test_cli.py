@@ -1,4 +1,6 @@
-"""The command line, in the program of the test: what each command says, and the status it ends with."""
+"""The command line, in the program of the test: what each command says, and the status it ends
+with.
+"""
 
 import json
 import os
@@ -69,7 +71,7 @@ def ergo(capsys: pytest.CaptureFixture[str]) -> Ergo:
     return run
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------------
+# -- looking ---------------------------------------------------------------------------------------
 
 
 def test_nodes_lists_those_that_offer_a_socket(node: OwnedNode, ergo: Ergo) -> None:
@@ -80,7 +82,9 @@ def test_nodes_lists_those_that_offer_a_socket(node: OwnedNode, ergo: Ergo) -> N
     assert json.loads(ergo("nodes", "--json")[1])[0]["name"] == "demo@localhost"
 
 
-def test_every_command_that_looks_speaks_to_people_and_to_programs(node: OwnedNode, ergo: Ergo) -> None:
+def test_every_command_that_looks_speaks_to_people_and_to_programs(
+    node: OwnedNode, ergo: Ergo
+) -> None:
     alias = node.metas()[0].number
     expected: dict[tuple[object, ...], str] = {
         ("ps",): "counter  Counter",
@@ -96,7 +100,17 @@ def test_every_command_that_looks_speaks_to_people_and_to_programs(node: OwnedNo
         ("peek", "demo", "counter"): "nothing waits",
         ("statistics", "demo", "counter", "--seconds", 0.01): "0 handled, 0 sent, busy ",
         ("trace", "demo", "counter", "--seconds", 0.01): "0 entries",
-        ("trace", "demo", "counter", "--seconds", 0.01, "--only", "send", "--type", "int"): "0 entries",
+        (
+            "trace",
+            "demo",
+            "counter",
+            "--seconds",
+            0.01,
+            "--only",
+            "send",
+            "--type",
+            "int",
+        ): "0 entries",
         ("dead-letters",): "there is no process at this address",
         ("crashes",): 'raise Failed("boom")',
         ("crashes", "--all", "--count", 5): "bomb Bomb: crashed: Failed: boom",
@@ -135,10 +149,12 @@ def test_long_lists_say_how_much_was_left_out(node: OwnedNode, ergo: Ergo) -> No
     assert "… and 3 more; --limit shows them" in out
 
 
-# -- acting ------------------------------------------------------------------------------------------------------------------
+# -- acting ----------------------------------------------------------------------------------------
 
 
-def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehand(node: OwnedNode, ergo: Ergo) -> None:
+def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehand(
+    node: OwnedNode, ergo: Ergo
+) -> None:
     status, _, err = ergo("kill", "demo", "counter")
 
     assert status == Status.NOT_CONFIRMED
@@ -147,7 +163,9 @@ def test_acting_asks_first_and_without_a_terminal_it_must_be_confirmed_beforehan
     assert node.whereis("counter") is not None
 
 
-def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(node: OwnedNode, ergo: Ergo) -> None:
+def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(
+    node: OwnedNode, ergo: Ergo
+) -> None:
     before = node.whereis("puppet")
 
     assert ergo("suspend", "demo", "puppet", "-y")[1] == "suspended\n"
@@ -163,7 +181,7 @@ def test_messages_are_json_or_text_and_processes_can_be_held_and_ended(node: Own
     assert before is not None
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------
 
 
 def test_without_a_node_one_is_told_how_to_have_one(ergo: Ergo) -> None:
@@ -223,10 +241,14 @@ def test_bad_input_is_answered_with_what_would_be_right(
 
 
 def test_only_what_is_required_is_called_required(ergo: Ergo) -> None:
-    assert ergo("inspect", "demo")[2].endswith("ergo inspect: the following arguments are required: WHO\n")
+    assert ergo("inspect", "demo")[2].endswith(
+        "ergo inspect: the following arguments are required: WHO\n"
+    )
 
 
-def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(node: OwnedNode, ergo: Ergo) -> None:
+def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(
+    node: OwnedNode, ergo: Ergo
+) -> None:
     async def crowd(inner: Any) -> None:
         for _ in range(15):
             await inner.call("puppet", lambda me: me.spawn(Counter))
@@ -240,7 +262,9 @@ def test_a_tree_of_many_alike_is_folded_unless_all_are_asked_for(node: OwnedNode
     assert whole.count("Counter <PID") == 1 + 15
     assert "more" not in whole
     assert "   └─ … 18 below\n" in shallow
-    assert len(json.loads(ergo("tree", "--json")[1])["children"][0]["children"][1]["children"]) == 16
+    assert (
+        len(json.loads(ergo("tree", "--json")[1])["children"][0]["children"][1]["children"]) == 16
+    )
 
 
 def test_no_command_at_all_shows_what_there_is(ergo: Ergo) -> None:
@@ -274,7 +298,7 @@ def test_a_blocked_loop_is_explained_with_a_status_of_its_own(ergo: Ergo) -> Non
     assert noticed.startswith("THE LOOP IS BLOCKED by Blocker.handle_message")
 
 
-# -- running -----------------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 PROGRAM = """
 import sys
@@ -320,7 +344,9 @@ def test_a_program_is_run_and_its_end_is_the_status(
 
 
 def test_what_is_logged_and_how_is_said_on_the_command_line(ergo: Ergo, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("async def main(node):\n    node.log.info('hello', number=5)\n")
+    (tmp_path / "program.py").write_text(
+        "async def main(node):\n    node.log.info('hello', number=5)\n"
+    )
     program = f"{tmp_path}/program.py"
 
     silent = ergo("run", program)[1:]
@@ -339,7 +365,9 @@ def test_the_command_is_installed_under_its_name() -> None:
     assert script.load() is main
 
 
-def test_a_program_gets_the_name_and_the_control_socket_it_is_given(ergo: Ergo, tmp_path: Path) -> None:
+def test_a_program_gets_the_name_and_the_control_socket_it_is_given(
+    ergo: Ergo, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
 
     _, out, _ = ergo("run", "--name", "other@here", "--control", "look", f"{tmp_path}/program.py")

@@ -58,12 +58,19 @@ def test_a_node_is_found_chosen_and_asked() -> None:
             with pytest.raises(ControlError) as refused:
                 link.ask("inspect", to="nobody")
 
-    assert (found.name, found.os_pid, found.may, found.problem) == ("demo@here", os.getpid(), ("look",), None)
+    assert (found.name, found.os_pid, found.may, found.problem) == (
+        "demo@here",
+        os.getpid(),
+        ("look",),
+        None,
+    )
     assert refused.value.code == "no_such_process"
     assert find_nodes() == []
 
 
-def test_one_that_says_nothing_is_listed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_says_nothing_is_listed_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client_module, "_GREETING", 0.1)
     with impostor(lambda peer: peer.recv(1)):
         (found,) = find_nodes()
@@ -99,7 +106,9 @@ def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -
         link.close()
 
 
-@pytest.mark.parametrize("says", [b'{"ergo": 1}\n', b'{"error": 1}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"7\n"])
+@pytest.mark.parametrize(
+    "says", [b'{"ergo": 1}\n', b'{"error": 1}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"7\n"]
+)
 def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(says: bytes) -> None:
     with (
         impostor(lambda peer: peer.sendall(says)),
@@ -112,7 +121,9 @@ def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(say
             choose("impostor", None)
 
     assert found["honest@here"].problem is None
-    assert "does not speak the language of control sockets" in (found["impostor@here"].problem or "")
+    assert "does not speak the language of control sockets" in (
+        found["impostor@here"].problem or ""
+    )
     assert leave.value.status == Status.NO_ANSWER
     assert "\n" not in leave.value.text
 
@@ -169,7 +180,9 @@ def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:
 
 def test_ctrl_c_just_before_the_wait_for_an_answer_is_noticed() -> None:
     # One that another thread was interrupted by does not wake the main thread either.
-    presser = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    presser = threading.Thread(
+        target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    )
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (

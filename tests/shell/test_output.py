@@ -89,7 +89,9 @@ def test_no_command_writes_what_a_terminal_obeys_nor_fails_for_want_of_a_letter(
                 continue
             out, err = io.BytesIO(), io.BytesIO()
             for name, buffer in (("stdout", out), ("stderr", err)):
-                monkeypatch.setattr(sys, name, io.TextIOWrapper(buffer, encoding=encoding, write_through=True))
+                monkeypatch.setattr(
+                    sys, name, io.TextIOWrapper(buffer, encoding=encoding, write_through=True)
+                )
             status = main(arguments)
             written = (out.getvalue() + err.getvalue()).decode(encoding)
             obeyed = [one for one in written if one != "\n" and not one.isprintable()]
@@ -98,7 +100,9 @@ def test_no_command_writes_what_a_terminal_obeys_nor_fails_for_want_of_a_letter(
                 json.loads(out.getvalue().decode(encoding))
 
 
-def test_json_says_the_same_whatever_is_escaped(node: OwnedNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_the_same_whatever_is_escaped(
+    node: OwnedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", "demo", "plain", "--json"]) == Status.DONE
 
     written = capsys.readouterr().out
@@ -107,7 +111,9 @@ def test_json_says_the_same_whatever_is_escaped(node: OwnedNode, capsys: pytest.
     assert "ä" in written
 
 
-def test_the_lines_of_an_error_and_of_a_stack_stay_lines(node: OwnedNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lines_of_an_error_and_of_a_stack_stay_lines(
+    node: OwnedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
     reader = node.call("plain", "read")
 
     assert main(["info", "demo", str(reader)]) == Status.DONE
@@ -136,7 +142,12 @@ def test_what_is_no_stream_of_bytes_is_left_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_real_ascii_locale_ends_no_command(node: OwnedNode) -> None:
-    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    ascii_locale = {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": "",
+    }
 
     for command in (["tree"], ["top", "--count", "1", "--interval", "0.01"]):
         done = subprocess.run(

@@ -97,7 +97,9 @@ def test_what_is_no_program_is_refused_with_what_would_be_one(target: str, text:
 
 
 @pytest.mark.parametrize("source", ["1 / 0", "import something_missing", "def broken(:"])
-def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(source: str, tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(
+    source: str, tmp_path: Path
+) -> None:
     (tmp_path / "wrong.py").write_text(source)
 
     for target in ("wrong", f"{tmp_path}/wrong.py"):
@@ -110,9 +112,12 @@ def test_a_program_that_cannot_be_imported_is_told_with_its_traceback(source: st
         assert caught.value.text.endswith("could not be imported")
 
 
-def test_a_file_that_runs_itself_when_it_is_imported_is_refused_with_what_to_write(tmp_path: Path) -> None:
+def test_a_file_that_runs_itself_when_it_is_imported_is_refused_with_what_to_write(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "twice.py").write_text(
-        "from ergo_py import run\nasync def main(node): raise AssertionError('it runs')\nrun(main)\n"
+        "from ergo_py import run\nasync def main(node): raise AssertionError('it "
+        "runs')\nrun(main)\n"
     )
 
     for target in ("twice", f"{tmp_path}/twice.py"):

@@ -1,4 +1,6 @@
-"""The prompt in a real terminal: for a node of its own, and for one in another program that notices nothing."""
+"""The prompt in a real terminal: for a node of its own, and for one in another program that notices
+nothing.
+"""
 
 import re
 import socket
@@ -22,11 +24,18 @@ def until(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"the program ended without {text!r}")
 
 
-def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_without_disturbing_it() -> None:
-    with background("run", "--control", "look,attach", "examples.demo:main", DEMO_SECONDS="60") as demo:
+def test_one_looks_into_a_live_connection_of_the_demonstration_and_leaves_without_disturbing_it() -> (
+    None
+):
+    with background(
+        "run", "--control", "look,attach", "examples.demo:main", DEMO_SECONDS="60"
+    ) as demo:
         until(demo, "Now it is your turn")
         port = int(re.findall(r"\d+", until(demo, "nc 127.0.0.1"))[-1])
-        with at_terminal("attach", "demo") as terminal, socket.create_connection(("127.0.0.1", port), 20) as guest:
+        with (
+            at_terminal("attach", "demo") as terminal,
+            socket.create_connection(("127.0.0.1", port), 20) as guest,
+        ):
             words = guest.makefile("rw", newline="\n")
             assert "name?" in words.readline()
             banner = terminal.wait_for(">>> ")
@@ -98,7 +107,8 @@ def test_a_node_of_one_s_own_with_a_program_on_it(runtime_directory: Path) -> No
         terminal.type("\x03")
         terminal.wait_for("KeyboardInterrupt\n>>> ")
 
-        # A block ends with an empty line; a mistake is explained; the names of the program are there.
+        # A block ends with an empty line; a mistake is explained; the names of the program are
+        # there.
         terminal.type("for number in range(2):\n    print('number', number)\n\n")
         terminal.wait_for("number 0\nnumber 1\n>>> ")
         mistake = terminal.ask("1 +* 2")

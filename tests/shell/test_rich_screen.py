@@ -1,4 +1,6 @@
-"""What rich makes of a terminal: it fits, it has colours, and nothing that comes from others is taken for markup."""
+"""What rich makes of a terminal: it fits, it has colours, and nothing that comes from others is
+taken for markup.
+"""
 
 import re
 
@@ -21,7 +23,9 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [200, 100, 60, 30, 10])
 def test_a_table_has_a_line_for_each_row_and_fits(width: int) -> None:
-    rows = process_table([row(name="a name that is rather long " * 3), row(id=123456)], rates=True, sort="load")
+    rows = process_table(
+        [row(name="a name that is rather long " * 3), row(id=123456)], rates=True, sort="load"
+    )
 
     for shown in (RichScreen(width).table(rows), RichScreen(width).live_table(rows)):
         lines = [ESCAPES.sub("", line) for line in shown.splitlines()]
@@ -30,14 +34,20 @@ def test_a_table_has_a_line_for_each_row_and_fits(width: int) -> None:
 
 
 def test_the_heads_of_a_live_table_stand_out_over_the_whole_width() -> None:
-    heads = RichScreen(80).live_table(process_table([row()], rates=True, sort="mailbox")).splitlines()[0]
+    heads = (
+        RichScreen(80)
+        .live_table(process_table([row()], rates=True, sort="mailbox"))
+        .splitlines()[0]
+    )
 
     assert "\x1b[7m" in heads
     assert len(ESCAPES.sub("", heads)) == 80
     assert "MAIL↓" in heads
 
 
-def test_states_and_numbers_have_colours_unless_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_and_numbers_have_colours_unless_nobody_wants_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = process_table([row(state="suspended", mailbox=3)])
 
     coloured = RichScreen(100).table(rows)

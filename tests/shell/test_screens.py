@@ -73,7 +73,9 @@ def test_without_rich_the_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPat
     assert type(chosen) is Screen
     assert chosen.alarm("help") == "\x1b[1;31mhelp\x1b[0m"
     assert chosen.aside("a" * 40) == "\x1b[2m" + "a" * 29 + "…\x1b[0m"
-    assert chosen.live_table(table("ID NAME", [(1, "x")])) == f"\x1b[7m{'ID  NAME':30}\x1b[0m\n1   x"
+    assert (
+        chosen.live_table(table("ID NAME", [(1, "x")])) == f"\x1b[7m{'ID  NAME':30}\x1b[0m\n1   x"
+    )
     monkeypatch.setenv("NO_COLOR", "1")
     assert choose_screen(30).alarm("help") == "help"
 
@@ -96,7 +98,9 @@ def test_what_rich_shows_says_the_same_as_plain_text(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "vt100")
     rich, plain = choose_screen(120), Screen(120)
-    rows = process_table([row(), row(id=5, name="kitchen", state="sleep")], rates=True, sort="mailbox")
+    rows = process_table(
+        [row(), row(id=5, name="kitchen", state="sleep")], rates=True, sort="mailbox"
+    )
     died = crash(OBITUARY)
 
     def bare(text: str) -> list[list[str]]:

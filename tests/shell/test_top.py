@@ -50,13 +50,13 @@ def busy() -> Iterator[None]:
         yield
 
 
-WITHOUT_RICH = (
-    "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli import main; sys.exit(main(sys.argv[1:]))"
-)
+WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from ergo_py.shell.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def frame(terminal: Terminal, mark: str, first: str) -> str:
-    """What is shown once this one comes first; a busy machine may let nobody work for a while, and show others before."""
+    """What is shown once this one comes first; a busy machine may let nobody work for a while, and
+    show others before.
+    """
     terminal.wait_for(mark)
     shown = ""
     for _ in range(300):
@@ -87,7 +87,12 @@ def test_the_busiest_come_first_and_keys_choose_what_that_means(busy: None, has_
         interrupted.type("\x03")
         status_of_ctrl_c = interrupted.status()
 
-    assert ["↓" in shown for shown in (by_mailbox, by_rate, by_time, by_id)] == [True, True, True, False]
+    assert ["↓" in shown for shown in (by_mailbox, by_rate, by_time, by_id)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     # Only rich has colours for states.
     assert ("\x1b[32mrunning" in terminal.raw) == has_rich
     assert "busy@here (program" in by_rate
@@ -108,7 +113,11 @@ class Tmux:
 
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(
-            [*self._command, *arguments], capture_output=True, encoding="utf-8", timeout=20, check=False
+            [*self._command, *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=20,
+            check=False,
         )
         return done.stdout
 
@@ -130,7 +139,8 @@ def test_it_fits_the_terminal_whatever_its_size(busy: None, runtime_directory: P
     # The screen shows the short command that was typed, however long the path of the checkout is.
     (runtime_directory / "watch").write_text(
         f"cd {quote(str(ROOT))}\n"
-        f"export PYTHONPATH={quote(str(ROOT))} PYTHONIOENCODING=utf-8 XDG_RUNTIME_DIR={quote(str(runtime_directory))}\n"
+        f"export PYTHONPATH={quote(str(ROOT))} PYTHONIOENCODING=utf-8 "
+        f"XDG_RUNTIME_DIR={quote(str(runtime_directory))}\n"
         f"exec {quote(sys.executable)} -m ergo_py top busy --interval 600\n",
         encoding="utf-8",
     )

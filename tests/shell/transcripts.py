@@ -1,4 +1,6 @@
-"""Transcripts in pages: what is typed, what is shown after it, and what of that is the same each time."""
+"""Transcripts in pages: what is typed, what is shown after it, and what of that is the same each
+time.
+"""
 
 import re
 import shlex
@@ -14,11 +16,15 @@ __all__ = ["assert_ran", "assert_typed", "plain", "split", "transcripts"]
 
 def transcripts(page: str, kind: str) -> list[str]:
     """The blocks of a page that stand below ``<!-- transcript: kind -->``, in order."""
-    return re.findall(rf"<!-- transcript: {re.escape(kind)} -->\n```\w+\n(.*?)```\n", page, re.DOTALL)
+    return re.findall(
+        rf"<!-- transcript: {re.escape(kind)} -->\n```\w+\n(.*?)```\n", page, re.DOTALL
+    )
 
 
 def plain(text: str) -> str:
-    """A text without what differs from one run to the next: times, ports, numbers of programs and of lines, widths."""
+    """A text without what differs from one run to the next: times, ports, numbers of programs and
+    of lines, widths.
+    """
     for pattern, instead in (
         (r"(?m)\s+$", ""),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\.\d{3}", "WHEN"),

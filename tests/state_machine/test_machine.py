@@ -1,4 +1,6 @@
-"""StateMachine: which state handles what, what happens around a change, timeouts, and what was postponed."""
+"""StateMachine: which state handles what, what happens around a change, timeouts, and what was
+postponed.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -116,7 +118,7 @@ class Turnstile(StateMachine):
         self.log_of_test = log
 
 
-# -- states --------------------------------------------------------------------------------------------------------------
+# -- states ----------------------------------------------------------------------------------------
 
 
 async def test_a_machine_starts_in_its_first_state_and_messages_go_to_the_state_it_is_in(
@@ -148,7 +150,9 @@ async def test_first_state_says_where_to_start_and_its_enter_hook_runs_before_sp
         assert log == ["None -> open"]
 
 
-async def test_an_enter_hook_of_the_first_state_that_raises_fails_the_spawn(autojump_clock: MockClock) -> None:
+async def test_an_enter_hook_of_the_first_state_that_raises_fails_the_spawn(
+    autojump_clock: MockClock,
+) -> None:
     class Broken(StateMachine):
         @state
         def first(self, message: Any, sender: Any) -> None: ...
@@ -165,7 +169,9 @@ async def test_an_enter_hook_of_the_first_state_that_raises_fails_the_spawn(auto
         assert node.whereis("broken") is None
 
 
-async def test_a_call_is_answered_by_the_state_with_what_it_returns(autojump_clock: MockClock) -> None:
+async def test_a_call_is_answered_by_the_state_with_what_it_returns(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         door = await node.spawn(Door, [])
 
@@ -176,7 +182,9 @@ async def test_a_call_is_answered_by_the_state_with_what_it_returns(autojump_clo
         assert (before, after) == ("knock while closed", "knock while open")
 
 
-async def test_a_plain_machine_is_answered_on_the_spot_as_a_plain_actor_is(autojump_clock: MockClock) -> None:
+async def test_a_plain_machine_is_answered_on_the_spot_as_a_plain_actor_is(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         door = await node.spawn(Door, [])
         await wait_all_tasks_blocked()
@@ -184,7 +192,9 @@ async def test_a_plain_machine_is_answered_on_the_spot_as_a_plain_actor_is(autoj
         assert node._router.processes[door].inline
 
 
-async def test_states_that_are_classes_live_from_entering_to_leaving(autojump_clock: MockClock) -> None:
+async def test_states_that_are_classes_live_from_entering_to_leaving(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         gate = await node.spawn(Turnstile, log)
@@ -194,10 +204,15 @@ async def test_states_that_are_classes_live_from_entering_to_leaving(autojump_cl
                 node.send(gate, message)
             await trio.sleep(4)
 
-        assert log == ["None -> Waiting", *["Unlocked -> Waiting after 2", "Unlocked -> Waiting"] * 2]
+        assert log == [
+            "None -> Waiting",
+            *["Unlocked -> Waiting after 2", "Unlocked -> Waiting"] * 2,
+        ]
 
 
-async def test_becoming_the_present_state_is_leaving_and_entering_it(autojump_clock: MockClock) -> None:
+async def test_becoming_the_present_state_is_leaving_and_entering_it(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         door = await node.spawn(Door, log)
@@ -209,7 +224,9 @@ async def test_becoming_the_present_state_is_leaving_and_entering_it(autojump_cl
         assert log == ["closed -> open", "open -> open", "open -> open"]
 
 
-async def test_a_refusal_is_an_answer_and_the_machine_changes_its_state_as_it_said(autojump_clock: MockClock) -> None:
+async def test_a_refusal_is_an_answer_and_the_machine_changes_its_state_as_it_said(
+    autojump_clock: MockClock,
+) -> None:
     def refuse(me: Door) -> None:
         me.become("open")
         raise Reject(Failed())
@@ -241,7 +258,7 @@ async def test_inspect_tells_the_state_since_when_what_was_postponed_and_which_t
         }
 
 
-# -- mistakes ------------------------------------------------------------------------------------------------------------
+# -- mistakes --------------------------------------------------------------------------------------
 
 
 async def test_an_unknown_state_is_refused_with_those_there_are(autojump_clock: MockClock) -> None:
@@ -381,7 +398,7 @@ async def test_a_machine_whose_hook_failed_and_that_goes_on_can_still_change_its
         assert (stuck, (await node.inspect("door"))["state"]) == ("jammed", "open")
 
 
-# -- postponed -----------------------------------------------------------------------------------------------------------
+# -- postponed -------------------------------------------------------------------------------------
 
 
 async def test_what_was_postponed_comes_after_the_change_in_its_order_and_before_what_waits(
@@ -435,7 +452,9 @@ async def test_a_postponed_call_is_answered_by_a_later_state(autojump_clock: Moc
         assert (waiting, answers) == ([], ["open"])
 
 
-async def test_what_is_postponed_when_a_machine_ends_is_answered_or_a_dead_letter(autojump_clock: MockClock) -> None:
+async def test_what_is_postponed_when_a_machine_ends_is_answered_or_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node, trio.open_nursery() as nursery:
         door = await node.spawn(Door, [])
 
@@ -455,7 +474,9 @@ async def test_what_is_postponed_when_a_machine_ends_is_answered_or_a_dead_lette
         ]
 
 
-async def test_a_child_that_keeps_its_mailbox_keeps_what_it_postponed(autojump_clock: MockClock) -> None:
+async def test_a_child_that_keeps_its_mailbox_keeps_what_it_postponed(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
 
     def once(me: Door) -> None:
@@ -473,7 +494,9 @@ async def test_a_child_that_keeps_its_mailbox_keeps_what_it_postponed(autojump_c
         assert len(set(log)) == 2
 
 
-async def test_a_machine_with_a_bound_postpones_no_more_than_that(autojump_clock: MockClock) -> None:
+async def test_a_machine_with_a_bound_postpones_no_more_than_that(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         door = await node.spawn(Door, [], mailbox_size=2)
         for _ in range(2):
@@ -489,7 +512,9 @@ async def test_a_machine_with_a_bound_postpones_no_more_than_that(autojump_clock
         assert [letter.why for letter in node.dead_letters()] == [Why.FULL]
 
 
-async def test_a_postponed_call_that_nobody_waits_for_any_more_harms_nobody(autojump_clock: MockClock) -> None:
+async def test_a_postponed_call_that_nobody_waits_for_any_more_harms_nobody(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         door = await node.spawn(Door, [])
 
@@ -506,7 +531,9 @@ async def test_the_end_of_something_watched_can_be_postponed(autojump_clock: Moc
             if isinstance(message, Down) and where == "closed":
                 self.postpone()
                 return None
-            return super()._do(where, "it is down" if isinstance(message, Down) else message, sender)
+            return super()._do(
+                where, "it is down" if isinstance(message, Down) else message, sender
+            )
 
     log: Log = []
     async with running_node() as node:
@@ -523,10 +550,12 @@ async def test_the_end_of_something_watched_can_be_postponed(autojump_clock: Moc
         assert log == ["closed -> open", ("open", "it is down")]
 
 
-# -- timeouts ------------------------------------------------------------------------------------------------------------
+# -- timeouts --------------------------------------------------------------------------------------
 
 
-async def test_a_state_timeout_comes_if_the_machine_stays_and_not_if_it_has_left(autojump_clock: MockClock) -> None:
+async def test_a_state_timeout_comes_if_the_machine_stays_and_not_if_it_has_left(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         door = await node.spawn(Door, log)
@@ -538,7 +567,12 @@ async def test_a_state_timeout_comes_if_the_machine_stays_and_not_if_it_has_left
         node.send(door, go_open)
         await trio.sleep(5.5)
 
-        assert log == ["closed -> open", "open -> closed", "closed -> open", ("open", StateTimeout("open"))]
+        assert log == [
+            "closed -> open",
+            "open -> closed",
+            "closed -> open",
+            ("open", StateTimeout("open")),
+        ]
 
 
 async def test_an_event_timeout_comes_only_if_nothing_else_does(autojump_clock: MockClock) -> None:
@@ -556,7 +590,9 @@ async def test_an_event_timeout_comes_only_if_nothing_else_does(autojump_clock: 
         assert log == [("closed", "knock"), ("closed", EventTimeout("closed"))]
 
 
-async def test_a_named_timeout_outlives_a_change_begins_anew_and_can_be_cancelled(autojump_clock: MockClock) -> None:
+async def test_a_named_timeout_outlives_a_change_begins_anew_and_can_be_cancelled(
+    autojump_clock: MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         door = await node.spawn(Door, log)
@@ -601,7 +637,9 @@ async def test_a_timeout_that_has_fired_and_is_cancelled_before_it_is_handled_do
         assert log == []
 
 
-async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(autojump_clock: MockClock) -> None:
+async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(
+    autojump_clock: MockClock,
+) -> None:
     class Busy(Door):
         @state
         async def busy(self, message: Any, sender: Any) -> object:
@@ -628,7 +666,9 @@ async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(auto
         assert log == [("busy", NamedTimeout("alarm")), ("busy", 2)]
 
 
-async def test_what_fails_in_a_timeout_is_said_to_have_failed_in_it(autojump_clock: MockClock) -> None:
+async def test_what_fails_in_a_timeout_is_said_to_have_failed_in_it(
+    autojump_clock: MockClock,
+) -> None:
     class Fragile(Door):
         def _do(self, where: str, message: Any, sender: Any) -> object:
             if isinstance(message, StateTimeout):
@@ -670,7 +710,7 @@ async def test_a_bad_number_of_seconds_or_name_is_refused(autojump_clock: MockCl
         assert "timeout the state's" not in await node.inspect(door)
 
 
-# -- against a table -----------------------------------------------------------------------------------------------------
+# -- against a table -------------------------------------------------------------------------------
 
 STATES = ("a", "b", "c")
 EVENTS = ("x", "y", "z")
@@ -686,15 +726,22 @@ arming = st.one_of(
     st.tuples(st.just("start_timeout"), st.sampled_from(NAMES), delays),
     st.tuples(st.just("cancel_timeout"), st.sampled_from(NAMES)),
 )
-# Not both at once: a message that is postponed by every state it drives the machine to would go round for ever.
+# Not both at once: a message that is postponed by every state it drives the machine to would go
+# round for ever.
 moving = st.one_of(
-    st.tuples(st.just("become"), st.sampled_from(STATES)), st.tuples(st.just("postpone")), st.tuples(st.just("stay"))
+    st.tuples(st.just("become"), st.sampled_from(STATES)),
+    st.tuples(st.just("postpone")),
+    st.tuples(st.just("stay")),
 )
 cells = st.tuples(st.lists(arming, max_size=2), moving).map(lambda cell: [*cell[0], cell[1]])
 inputs = (*EVENTS, "state", "event", *NAMES)
 tables = st.fixed_dictionaries({(one, what): cells for one in STATES for what in inputs})
 programs = st.lists(
-    st.one_of(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4), st.sampled_from(EVENTS), st.integers(1, 4)),
+    st.one_of(
+        st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4),
+        st.sampled_from(EVENTS),
+        st.integers(1, 4),
+    ),
     max_size=12,
 )
 """Several events sent in one go, one event that is a call, or so many ticks of the clock."""
@@ -766,7 +813,8 @@ class Model:
 
     def tick(self) -> None:
         self.now += TICK
-        # What is due at one moment fires together, in the order of arming; what one of them cancels does not come.
+        # What is due at one moment fires together, in the order of arming; what one of them cancels
+        # does not come.
         due = [(key, at) for key, at in self.timers.items() if at <= self.now]
         for key, at in due:
             if self.timers.get(key) == at:

@@ -60,7 +60,12 @@ def test_a_method_keeps_its_timeout_and_its_hooks() -> None:
     assert method.enter(hook) is hook
     assert method.exit(hook) is hook
 
-    assert (method.name, method.timeout, method.on_enter, method.on_exit) == ("second", 1.0, hook, hook)
+    assert (method.name, method.timeout, method.on_enter, method.on_exit) == (
+        "second",
+        1.0,
+        hook,
+        hook,
+    )
 
 
 def test_a_name_that_is_taken_is_refused() -> None:

@@ -29,7 +29,9 @@ def test_a_child_says_its_name_and_where_it_is() -> None:
         (Phase.RUNNING, True, False),
     ],
 )
-def test_one_that_is_down_waits_for_its_turn_if_it_is_to_run(phase: Phase, wanted: bool, is_waiting: bool) -> None:
+def test_one_that_is_down_waits_for_its_turn_if_it_is_to_run(
+    phase: Phase, wanted: bool, is_waiting: bool
+) -> None:
     child = Child("a", ChildSpec("a", Worker), 0)
 
     child.phase, child.wanted = phase, wanted

@@ -83,7 +83,7 @@ def by_worker(done: Log) -> dict[Any, Log]:
     return found
 
 
-# -- sharing out -----------------------------------------------------------------------------------------------------
+# -- sharing out -----------------------------------------------------------------------------------
 
 
 async def test_round_robin_gives_each_worker_its_turn() -> None:
@@ -133,13 +133,17 @@ async def test_the_least_loaded_worker_gets_the_next_message() -> None:
         gates[0].set()
         await wait_all_tasks_blocked()
 
-        assert [what for what in by_worker(done).values() if "second" in what] == [["second", 0, 1, 2]]
+        assert [what for what in by_worker(done).values() if "second" in what] == [
+            ["second", 0, 1, 2]
+        ]
 
 
 async def test_the_same_key_goes_to_the_same_worker_also_when_workers_are_added() -> None:
     done: Log = []
     async with running_node() as node:
-        pool = await start(node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key))
+        pool = await start(
+            node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key)
+        )
         for key in range(30):
             node.send("pool", Job(key, 1))
         await wait_all_tasks_blocked()
@@ -159,7 +163,9 @@ async def test_the_same_key_goes_to_the_same_worker_also_when_workers_are_added(
 async def test_the_keys_of_a_worker_that_is_removed_go_to_others_and_no_other_key_moves() -> None:
     done: Log = []
     async with running_node() as node:
-        pool = await start(node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key))
+        pool = await start(
+            node, PoolSpec(Worker, done, size=3, routing=BY_KEY, key=lambda job: job.key)
+        )
         for key in range(30):
             node.send("pool", Job(key, 1))
         await wait_all_tasks_blocked()
@@ -187,7 +193,9 @@ class CountedWalks(dict[int, str]):
 
 async def test_a_key_that_is_new_costs_the_same_however_many_there_are() -> None:
     async with running_node() as node:
-        pool = await start(node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key))
+        pool = await start(
+            node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key)
+        )
         owners = pool._pool()._share._owners = CountedWalks()
 
         for key in range(300):
@@ -206,7 +214,12 @@ async def test_the_keys_of_a_worker_that_is_coming_back_wait_for_it_in_order(
     done: Log = []
     async with running_node() as node:
         spec = PoolSpec(
-            Worker, done, size=2, routing=BY_KEY, key=lambda job: getattr(job, "key", 0), backoff=Backoff(1.0, 1.0)
+            Worker,
+            done,
+            size=2,
+            routing=BY_KEY,
+            key=lambda job: getattr(job, "key", 0),
+            backoff=Backoff(1.0, 1.0),
         )
         await start(node, spec)
         node.send("pool", Job(0, 1))
@@ -227,7 +240,9 @@ async def test_the_keys_of_a_worker_that_is_coming_back_wait_for_it_in_order(
 
 async def test_a_key_that_cannot_be_found_out_is_nobodys_crash() -> None:
     async with running_node() as node:
-        pool = await start(node, PoolSpec(Worker, [], size=2, routing=BY_KEY, key=lambda job: job.key))
+        pool = await start(
+            node, PoolSpec(Worker, [], size=2, routing=BY_KEY, key=lambda job: job.key)
+        )
 
         node.send("pool", "has no key")
         with pytest.raises(AttributeError):
@@ -281,7 +296,9 @@ async def test_a_pool_can_be_addressed_in_every_way_and_by_threads() -> None:
         await node.send_wait("pool", "waiting")
         await node.call(other, lambda me: me.send("pool", "from an actor"))
         await trio.to_thread.run_sync(node.send, "pool", "from a thread")
-        answer = await trio.to_thread.run_sync(lambda: node.call_from_thread("pool", "asked by a thread"))
+        answer = await trio.to_thread.run_sync(
+            lambda: node.call_from_thread("pool", "asked by a thread")
+        )
         await wait_all_tasks_blocked()
 
         assert {what for _, what in done} == {"by pid", "waiting", "from an actor", "from a thread"}
@@ -303,7 +320,7 @@ async def test_what_has_a_higher_priority_is_for_the_pool_itself() -> None:
         assert (await node.call("talking", "anybody"))[1] == "anybody"
 
 
-# -- when nobody has room --------------------------------------------------------------------------------------------
+# -- when nobody has room --------------------------------------------------------------------------
 
 
 async def full_pool(node: Node, gate: trio.Event, done: Log, **options: Any) -> Any:
@@ -351,7 +368,8 @@ async def test_raise_tells_the_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    "overflow, left", [(Overflow.DROP_NEWEST, [0, 1, 2, 3]), (Overflow.DROP_OLDEST, [0, 1, 3, "new"])]
+    "overflow, left",
+    [(Overflow.DROP_NEWEST, [0, 1, 2, 3]), (Overflow.DROP_OLDEST, [0, 1, 3, "new"])],
 )
 async def test_dropping_drops_one_and_counts_it(overflow: Overflow, left: Log) -> None:
     gate, done = trio.Event(), list[Any]()
@@ -388,7 +406,16 @@ async def test_waiting_senders_wait_for_room_in_order(routing: Any) -> None:
         size = 1 if routing is BY_KEY else 2
         await start(
             node,
-            PoolSpec(Worker, done, gate, size=2, mailbox_size=1, overflow=Overflow.WAIT, routing=routing, **keys),
+            PoolSpec(
+                Worker,
+                done,
+                gate,
+                size=2,
+                mailbox_size=1,
+                overflow=Overflow.WAIT,
+                routing=routing,
+                **keys,
+            ),
         )
         for number in range(2 * size):
             node.send("pool", number)
@@ -427,7 +454,7 @@ async def test_threads_are_refused_or_wait_like_other_senders() -> None:
         gate.set()
 
 
-# -- workers that come and go ----------------------------------------------------------------------------------------
+# -- workers that come and go ----------------------------------------------------------------------
 
 
 async def test_a_worker_that_fails_is_started_again_and_its_queue_is_kept() -> None:
@@ -444,7 +471,9 @@ async def test_a_worker_that_fails_is_started_again_and_its_queue_is_kept() -> N
         assert node.dead_letters() == []
 
 
-async def test_a_worker_that_is_down_gets_nothing_while_others_are_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_worker_that_is_down_gets_nothing_while_others_are_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     done: Log = []
     async with running_node() as node:
         pool = await start(node, PoolSpec(Worker, done, size=2, backoff=Backoff(5.0, 5.0)))
@@ -459,7 +488,9 @@ async def test_a_worker_that_is_down_gets_nothing_while_others_are_up(autojump_c
         assert [child.phase for child in pool.children()].count(Phase.BACKING_OFF) == 1
 
 
-async def test_when_all_are_coming_back_what_is_sent_and_asked_waits(autojump_clock: trio.testing.MockClock) -> None:
+async def test_when_all_are_coming_back_what_is_sent_and_asked_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     done: Log = []
     async with running_node() as node:
         await start(node, PoolSpec(Worker, done, size=2, backoff=Backoff(1.0, 1.0)))
@@ -474,7 +505,9 @@ async def test_when_all_are_coming_back_what_is_sent_and_asked_waits(autojump_cl
         assert [what for _, what in done] == ["patient"]
 
 
-async def test_a_call_that_gave_up_waiting_for_a_worker_is_not_handled(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_that_gave_up_waiting_for_a_worker_is_not_handled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     handled: Log = []
 
     class Noting(Worker):
@@ -493,7 +526,9 @@ async def test_a_call_that_gave_up_waiting_for_a_worker_is_not_handled(autojump_
         assert handled == []
 
 
-async def test_a_pool_that_gives_up_answers_what_waits_for_its_workers(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_pool_that_gives_up_answers_what_waits_for_its_workers(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     failures = [False, True, True]
 
     class Unlucky(Worker):
@@ -502,7 +537,9 @@ async def test_a_pool_that_gives_up_answers_what_waits_for_its_workers(autojump_
                 raise Failed("start")
 
     async with running_node() as node:
-        pool = await start(node, PoolSpec(Unlucky, [], size=1, backoff=Backoff(1.0, 1.0), intensity=1))
+        pool = await start(
+            node, PoolSpec(Unlucky, [], size=1, backoff=Backoff(1.0, 1.0), intensity=1)
+        )
         pid = pool.pid
         process = node._kernel.router.processes[pid]
         node.send("pool", Failed("x"))
@@ -622,7 +659,9 @@ async def test_a_pool_may_be_supervised_and_its_mailbox_is_kept_through_its_rest
 ) -> None:
     done: Log = []
     async with running_node() as node:
-        await node.supervise([ChildSpec("pool", Pool, PoolSpec(Worker, done, size=2), backoff=Backoff(1.0, 1.0))])
+        await node.supervise(
+            [ChildSpec("pool", Pool, PoolSpec(Worker, done, size=2), backoff=Backoff(1.0, 1.0))]
+        )
         service = node.service("pool")
 
         node.kill("pool")
@@ -650,7 +689,9 @@ async def test_a_pool_tells_about_its_workers() -> None:
         assert "worker-1 Worker" in str(node.tree())
 
 
-async def test_the_workers_of_a_pool_are_stopped_all_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_workers_of_a_pool_are_stopped_all_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     gate = trio.Event()
     async with running_node() as node:
         await start(node, PoolSpec(Worker, [], gate, size=10, shutdown=3.0))
@@ -694,7 +735,9 @@ async def test_what_is_no_pool_is_refused() -> None:
     ],
     ids=str,
 )
-def test_a_pool_that_cannot_be_right_is_refused_before_anything_starts(options: dict[str, Any]) -> None:
+def test_a_pool_that_cannot_be_right_is_refused_before_anything_starts(
+    options: dict[str, Any],
+) -> None:
     with pytest.raises(BadInputError):
         PoolSpec(Worker, [], **options)
 

@@ -1,4 +1,6 @@
-"""Specs check themselves: a mistake is found before anything starts, and the error says what to write instead."""
+"""Specs check themselves: a mistake is found before anything starts, and the error says what to
+write instead.
+"""
 
 import math
 from functools import partial
@@ -39,7 +41,12 @@ def test_a_child_has_sensible_defaults() -> None:
     spec = ChildSpec("a", Worker, 5)
 
     assert (spec.name, spec.behaviour, spec.args) == ("a", Worker, (5,))
-    assert (spec.restart, spec.shutdown, spec.significant, spec.backoff) == (PERMANENT, 5.0, False, None)
+    assert (spec.restart, spec.shutdown, spec.significant, spec.backoff) == (
+        PERMANENT,
+        5.0,
+        False,
+        None,
+    )
     assert spec.options.name == "a"
 
 
@@ -52,14 +59,22 @@ def test_a_supervisor_as_a_child_may_take_as_long_as_its_own_children_need() -> 
 
 
 def test_further_options_are_those_of_spawn() -> None:
-    spec = ChildSpec("a", partial(Worker, number=5), mailbox_size=3, overflow=Overflow.WAIT, register=False)
+    spec = ChildSpec(
+        "a", partial(Worker, number=5), mailbox_size=3, overflow=Overflow.WAIT, register=False
+    )
 
-    assert (spec.options.mailbox_size, spec.options.overflow, spec.options.name) == (3, Overflow.WAIT, None)
+    assert (spec.options.mailbox_size, spec.options.overflow, spec.options.name) == (
+        3,
+        Overflow.WAIT,
+        None,
+    )
     assert spec.cls is Worker
 
 
 def test_a_spec_does_not_print_its_arguments_which_may_hold_secrets() -> None:
-    assert "swordfish" not in repr(ChildSpec("a", partial(Worker), 5, env={"password": "swordfish"}))
+    assert "swordfish" not in repr(
+        ChildSpec("a", partial(Worker), 5, env={"password": "swordfish"})
+    )
     assert "12345" not in repr(ChildSpec("a", Worker, 12345))
 
 
@@ -101,7 +116,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("options, word", WRONG, ids=str)
-def test_a_child_that_cannot_be_right_is_refused_with_what_to_write(options: dict[str, Any], word: str) -> None:
+def test_a_child_that_cannot_be_right_is_refused_with_what_to_write(
+    options: dict[str, Any], word: str
+) -> None:
     given = {"name": "a", "behaviour": Worker, **options}
 
     with pytest.raises(BadInputError) as caught:
@@ -159,7 +176,12 @@ def test_a_supervisor_that_cannot_be_right_is_refused(options: dict[str, Any]) -
 def test_a_supervisor_has_sensible_defaults_and_takes_any_sequence() -> None:
     spec = SupervisorSpec((CHILD,))
 
-    assert (spec.strategy, spec.intensity, spec.period, spec.auto_shutdown) == (ONE_FOR_ONE, 3, 5.0, True)
+    assert (spec.strategy, spec.intensity, spec.period, spec.auto_shutdown) == (
+        ONE_FOR_ONE,
+        3,
+        5.0,
+        True,
+    )
     assert list(spec.children) == [CHILD]
 
 

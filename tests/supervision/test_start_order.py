@@ -1,4 +1,6 @@
-"""Whose turn it is, one case at a time; ``test_strategies.py`` tries all of it together against a model."""
+"""Whose turn it is, one case at a time; ``test_strategies.py`` tries all of it together against a
+model.
+"""
 
 import pytest
 
@@ -13,7 +15,9 @@ class Worker(Actor):
 
 
 def family(names: str, phase: Phase = Phase.PENDING) -> list[Child]:
-    children = [Child(name, ChildSpec(name, Worker), position) for position, name in enumerate(names)]
+    children = [
+        Child(name, ChildSpec(name, Worker), position) for position, name in enumerate(names)
+    ]
     for child in children:
         child.phase = phase
     return children
@@ -71,9 +75,12 @@ def test_when_to_come_back_is_said_once_until_that_time_has_come() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy, expected", [(ONE_FOR_ONE, [Start("b")]), (REST_FOR_ONE, [Wake(5.0)]), (ALL_FOR_ONE, [Wake(9.0)])]
+    "strategy, expected",
+    [(ONE_FOR_ONE, [Start("b")]), (REST_FOR_ONE, [Wake(5.0)]), (ALL_FOR_ONE, [Wake(9.0)])],
 )
-def test_who_waits_for_whom_depends_on_the_strategy(strategy: Strategy, expected: list[Action]) -> None:
+def test_who_waits_for_whom_depends_on_the_strategy(
+    strategy: Strategy, expected: list[Action]
+) -> None:
     turns, (a, b, c) = Turns(strategy), family("abc")
     for child, due in ((c, 9.0), (a, 5.0), (b, 0.0)):
         turns.wait(child, due)

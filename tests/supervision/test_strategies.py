@@ -1,4 +1,6 @@
-"""Every strategy against a naive model, which says in plain lists and loops what should be the case after each event."""
+"""Every strategy against a naive model, which says in plain lists and loops what should be the case
+after each event.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +73,7 @@ class Worker(Actor):
     pass
 
 
-# -- the model -------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -103,7 +105,11 @@ class Model:
     def __init__(self, spec: SupervisorSpec) -> None:
         self.spec = spec
         self.strategy = spec.strategy
-        self.kids = [] if self.strategy is SIMPLE_ONE_FOR_ONE else [Kid(one.name, one) for one in spec.children]
+        self.kids = (
+            []
+            if self.strategy is SIMPLE_ONE_FOR_ONE
+            else [Kid(one.name, one) for one in spec.children]
+        )
         self.failures: list[float] = []
         self.ended: Reason | None = None
         self.is_new = True
@@ -143,7 +149,10 @@ class Model:
                 last[0].phase, last[0].stops_in_turn = P.STOPPING, True
         if self.starting is not None:
             return
-        asked = sorted((kid for kid in self.waiting() if kid.asked_at is not None), key=lambda kid: kid.asked_at or 0)
+        asked = sorted(
+            (kid for kid in self.waiting() if kid.asked_at is not None),
+            key=lambda kid: kid.asked_at or 0,
+        )
         able = asked or ([] if cycling else self.able(now))
         if not self.waiting():
             self.is_new = False
@@ -232,7 +241,8 @@ class Model:
         if self.strategy is SIMPLE_ONE_FOR_ONE:
             self.kids.remove(kid)
         elif kid.spec.significant or (
-            self.spec.auto_shutdown and all(one.phase in (P.COMPLETED, P.FAILED) for one in self.kids)
+            self.spec.auto_shutdown
+            and all(one.phase in (P.COMPLETED, P.FAILED) for one in self.kids)
         ):
             self.ended = Shutdown("any")
 
@@ -249,15 +259,25 @@ class Model:
                 self.ended = RestartLimit(kid.name, self.spec.intensity, self.spec.period, reason)
             return
         backoff = kid.spec.backoff
-        delay = 0.0 if backoff is None else min(backoff.ceiling, backoff.first * backoff.factor**kid.tries)
+        delay = (
+            0.0
+            if backoff is None
+            else min(backoff.ceiling, backoff.first * backoff.factor**kid.tries)
+        )
         kid.tries += 1
         kid.due, kid.wanted = now + delay, True
         kid.phase = P.BACKING_OFF if delay else P.PENDING
         place = self.kids.index(kid)
-        together = {ALL_FOR_ONE: self.kids, REST_FOR_ONE: self.kids[place + 1 :]}.get(self.strategy, [])
+        together = {ALL_FOR_ONE: self.kids, REST_FOR_ONE: self.kids[place + 1 :]}.get(
+            self.strategy, []
+        )
         for one in together:
             if one is not kid and one.phase in (P.RUNNING, P.STARTING) and not one.cycles:
-                one.cycles, one.wanted, one.leaves_as = True, one.spec.restart is not TEMPORARY, P.COMPLETED
+                one.cycles, one.wanted, one.leaves_as = (
+                    True,
+                    one.spec.restart is not TEMPORARY,
+                    P.COMPLETED,
+                )
 
     def leave(self, kid: Kid) -> None:
         self.answer(kid, kid.last)
@@ -320,7 +340,9 @@ class Model:
             case DisableChild() if kid.phase is P.DISABLED:
                 return ChildDisabledError
             case _:
-                kid.leaves_as = {StopChild: P.COMPLETED, DisableChild: P.DISABLED}.get(type(operation))
+                kid.leaves_as = {StopChild: P.COMPLETED, DisableChild: P.DISABLED}.get(
+                    type(operation)
+                )
                 kid.wanted, kid.token = False, token
                 if kid.phase is P.RUNNING:
                     kid.phase = P.STOPPING
@@ -329,9 +351,11 @@ class Model:
         return None
 
 
-# -- the machine -----------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
-REASONS = st.sampled_from([Normal(), Shutdown(), Killed(), Crashed(ValueError("no")), Custom("why")])
+REASONS = st.sampled_from(
+    [Normal(), Shutdown(), Killed(), Crashed(ValueError("no")), Custom("why")]
+)
 DECISIONS = st.sampled_from([None, None, None, RESTART, STOP, ESCALATE])
 NAMES = ["a", "b", "c", "d", "e", "f"]
 
@@ -352,7 +376,12 @@ def children(draw: st.DrawFn, name: str) -> ChildSpec:
 class StrategyMachine(RuleBasedStateMachine):
     strategy: Strategy
 
-    @initialize(data=st.data(), count=st.integers(1, 5), intensity=st.integers(0, 6), automatic=st.booleans())
+    @initialize(
+        data=st.data(),
+        count=st.integers(1, 5),
+        intensity=st.integers(0, 6),
+        automatic=st.booleans(),
+    )
     def begin(self, data: st.DataObject, count: int, intensity: int, automatic: bool) -> None:
         self.open(data, count, intensity, automatic)
 
@@ -360,8 +389,18 @@ class StrategyMachine(RuleBasedStateMachine):
         names = NAMES[:1] if self.strategy is SIMPLE_ONE_FOR_ONE else NAMES[:count]
         specs = [data.draw(children(name)) for name in names]
         if self.strategy is SIMPLE_ONE_FOR_ONE:
-            specs = [ChildSpec("a", Worker, restart=specs[0].restart, backoff=specs[0].backoff, budget=specs[0].budget)]
-        spec = SupervisorSpec(specs, self.strategy, intensity=intensity, period=5.0, auto_shutdown=automatic)
+            specs = [
+                ChildSpec(
+                    "a",
+                    Worker,
+                    restart=specs[0].restart,
+                    backoff=specs[0].backoff,
+                    budget=specs[0].budget,
+                )
+            ]
+        spec = SupervisorSpec(
+            specs, self.strategy, intensity=intensity, period=5.0, auto_shutdown=automatic
+        )
         self.now = 0.0
         self.alive: dict[str, object] = {}
         self.asked_to_stop: set[str] = set()
@@ -411,8 +450,15 @@ class StrategyMachine(RuleBasedStateMachine):
     # what happens
 
     @precondition(lambda self: self.dead())
-    @rule(data=st.data(), count=st.integers(1, 5), intensity=st.integers(0, 6), automatic=st.booleans())
-    def another_one_begins(self, data: st.DataObject, count: int, intensity: int, automatic: bool) -> None:
+    @rule(
+        data=st.data(),
+        count=st.integers(1, 5),
+        intensity=st.integers(0, 6),
+        automatic=st.booleans(),
+    )
+    def another_one_begins(
+        self, data: st.DataObject, count: int, intensity: int, automatic: bool
+    ) -> None:
         self.open(data, count, intensity, automatic)
 
     @precondition(lambda self: self.starting is not None and not self.dead())
@@ -504,7 +550,10 @@ class StrategyMachine(RuleBasedStateMachine):
     # what holds
 
     def picture(self) -> list[Any]:
-        return [(kid.name, kid.phase, kid.pid, kid.wanted, kid.due) for kid in self.real.children.values()]
+        return [
+            (kid.name, kid.phase, kid.pid, kid.wanted, kid.due)
+            for kid in self.real.children.values()
+        ]
 
     @invariant()
     def real_and_model_agree(self) -> None:
@@ -518,11 +567,15 @@ class StrategyMachine(RuleBasedStateMachine):
         ]
         assert self.answers == self.model.answers
         assert self.starting == (self.model.starting.name if self.model.starting else None)
-        assert self.asked_to_stop == {kid.name for kid in self.model.kids if kid.phase is P.STOPPING}
+        assert self.asked_to_stop == {
+            kid.name for kid in self.model.kids if kid.phase is P.STOPPING
+        }
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """Who is to run runs, or is on the way, or somebody will come back at the right time to see to it."""
+        """Who is to run runs, or is on the way, or somebody will come back at the right time to see
+        to it.
+        """
         if self.dead():
             return
         due = self.model.next_due(self.now)
@@ -563,7 +616,7 @@ TestRestForOne = RestForOneMachine.TestCase
 TestSimpleOneForOne = SimpleOneForOneMachine.TestCase
 
 
-# -- cost ------------------------------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------------
 
 
 class CountedWalks(dict[str, Any]):
@@ -577,25 +630,34 @@ class CountedWalks(dict[str, Any]):
 
 
 def test_children_that_end_for_good_one_after_the_other_are_not_all_looked_at_each_time() -> None:
-    plan = Supervision(SupervisorSpec([ChildSpec(f"c{i}", Worker, restart=TRANSIENT) for i in range(100)]), lambda: 0.0)
+    plan = Supervision(
+        SupervisorSpec([ChildSpec(f"c{i}", Worker, restart=TRANSIENT) for i in range(100)]),
+        lambda: 0.0,
+    )
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
             actions += plan.started(action.child, action.child, 0.0)
     plan.children = walked = CountedWalks(plan.children)
 
-    ends = [action for i in range(100) for action in plan.exited(f"c{i}", f"c{i}", Normal(), None, 1.0)]
+    ends = [
+        action for i in range(100) for action in plan.exited(f"c{i}", f"c{i}", Normal(), None, 1.0)
+    ]
 
     assert walked.walks <= 3
     assert isinstance(ends[-1], End)
 
 
-# -- what comes too late ---------------------------------------------------------------------------------------------
+# -- what comes too late ---------------------------------------------------------------------------
 
 
-def begun(*children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE) -> Supervision:
+def begun(
+    *children: ChildSpec, intensity: int = 5, strategy: Strategy = ONE_FOR_ONE
+) -> Supervision:
     """A plan whose children all run, each with its name as PID."""
-    plan = Supervision(SupervisorSpec(list(children), strategy, intensity=intensity, period=5.0), lambda: 0.0)
+    plan = Supervision(
+        SupervisorSpec(list(children), strategy, intensity=intensity, period=5.0), lambda: 0.0
+    )
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
@@ -627,7 +689,10 @@ def test_one_that_has_ended_is_not_found_by_its_pid_any_more() -> None:
 
 def test_nothing_happens_after_the_end() -> None:
     plan = begun(
-        ChildSpec("a", Worker), ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("c", Worker), intensity=1
+        ChildSpec("a", Worker),
+        ChildSpec("b", Worker, backoff=Backoff(10.0, 10.0)),
+        ChildSpec("c", Worker),
+        intensity=1,
     )
     plan.exited("b", "b", Killed(), None, 1.0)
     ends = plan.exited("a", "a", Killed(), None, 1.0)
@@ -638,8 +703,13 @@ def test_nothing_happens_after_the_end() -> None:
     assert late == ([], [])
 
 
-def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> None:
-    plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
+def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_when_it_has_ended() -> (
+    None
+):
+    plan = Supervision(
+        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
+        lambda: 0.0,
+    )
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
@@ -654,7 +724,10 @@ def test_who_asks_for_the_end_of_one_that_is_stopped_with_its_siblings_is_told_w
 
 
 def test_one_that_is_on_its_way_out_with_its_siblings_cannot_be_started() -> None:
-    plan = Supervision(SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE), lambda: 0.0)
+    plan = Supervision(
+        SupervisorSpec([ChildSpec(name, Worker) for name in "ab"], strategy=ALL_FOR_ONE),
+        lambda: 0.0,
+    )
     actions = plan.begin(0.0)
     for action in actions:
         if isinstance(action, Start):
@@ -675,7 +748,7 @@ def test_a_child_is_found_by_its_name_or_pid_only_and_takes_no_new_arguments() -
         plan.ask(StartChild("a", (1,)), "asker", 1.0)
 
 
-# -- who is next -----------------------------------------------------------------------------------------------------
+# -- who is next -----------------------------------------------------------------------------------
 
 
 def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -> None:
@@ -693,7 +766,9 @@ def test_a_start_that_fails_while_its_siblings_restart_does_not_hold_them_up() -
 def test_one_that_is_taken_away_while_it_is_down_is_gone_for_the_reason_it_ended_of() -> None:
     plan = begun(ChildSpec("a", Worker, backoff=Backoff(10.0, 10.0)), ChildSpec("b", Worker))
     plan.exited("a", "a", Killed(), None, 1.0)
-    fresh = Supervision(SupervisorSpec([ChildSpec("a", Worker), ChildSpec("b", Worker)]), lambda: 0.0)
+    fresh = Supervision(
+        SupervisorSpec([ChildSpec("a", Worker), ChildSpec("b", Worker)]), lambda: 0.0
+    )
     fresh.begin(0.0)
 
     stopped = plan.ask(StopChild("a"), "asker", 2.0)

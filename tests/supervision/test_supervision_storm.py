@@ -1,6 +1,7 @@
 """A thousand children that fail, end, are killed and operated on at random, under every strategy.
 
-However long it goes on: nobody runs twice, nobody is lost, and when it is over the tree is in the state that the specs demand.
+However long it goes on: nobody runs twice, nobody is lost, and when it is over the tree is in the
+state that the specs demand.
 """
 
 import random
@@ -63,7 +64,9 @@ class Book:
 
 
 class Mortal(Actor):
-    def __init__(self, book: Book, label: str, luck: random.Random, bad_starts: float = 0.05) -> None:
+    def __init__(
+        self, book: Book, label: str, luck: random.Random, bad_starts: float = 0.05
+    ) -> None:
         self.book = book
         self.label = label
         self.luck = luck
@@ -104,7 +107,9 @@ def child(book: Book, group: int, number: int, luck: random.Random) -> ChildSpec
     )
 
 
-async def strike(node: Node, group: SupervisorHandle, victim: ChildInfo, luck: random.Random) -> None:
+async def strike(
+    node: Node, group: SupervisorHandle, victim: ChildInfo, luck: random.Random
+) -> None:
     """One blow against a child, by one that may have ended meanwhile."""
     blow = luck.randrange(6)
     if victim.pid is None or blow == 5:
@@ -120,7 +125,9 @@ async def strike(node: Node, group: SupervisorHandle, victim: ChildInfo, luck: r
         node.send(victim.pid, "end" if blow == 2 else "fail")
 
 
-async def storm(node: Node, groups: list[SupervisorHandle], luck: random.Random, blows: int) -> None:
+async def storm(
+    node: Node, groups: list[SupervisorHandle], luck: random.Random, blows: int
+) -> None:
     async def strikes(count: int) -> None:
         for _ in range(count // 10):
             group = luck.choice(groups)
@@ -148,10 +155,16 @@ def check_peace(node: Node, book: Book, groups: list[SupervisorHandle]) -> None:
             assert one.phase is not Phase.FAILED or one.restart == "temporary"
     assert book.alive == running
     assert len(node.processes()) == len(running) + len(groups) + 1
-    assert all(node.process_info(pid).phase is Phase.RUNNING for pid in node.processes() if pid != node.whereis("root"))
+    assert all(
+        node.process_info(pid).phase is Phase.RUNNING
+        for pid in node.processes()
+        if pid != node.whereis("root")
+    )
 
 
-@pytest.mark.parametrize("strategy, blows", [(ONE_FOR_ONE, 1000), (ALL_FOR_ONE, 50), (REST_FOR_ONE, 100)])
+@pytest.mark.parametrize(
+    "strategy, blows", [(ONE_FOR_ONE, 1000), (ALL_FOR_ONE, 50), (REST_FOR_ONE, 100)]
+)
 async def test_a_thousand_children_in_a_storm(
     autojump_clock: trio.testing.MockClock, strategy: Strategy, blows: int
 ) -> None:
@@ -160,11 +173,17 @@ async def test_a_thousand_children_in_a_storm(
     async with running_node(limit=10_000.0) as node:
         specs = [
             SupervisorSpec(
-                [child(book, group, number, luck) for number in range(SIZE)], strategy, 10**9, 1.0, auto_shutdown=False
+                [child(book, group, number, luck) for number in range(SIZE)],
+                strategy,
+                10**9,
+                1.0,
+                auto_shutdown=False,
             )
             for group in range(GROUPS)
         ]
-        children = [ChildSpec(f"group {number}", Supervisor, spec) for number, spec in enumerate(specs)]
+        children = [
+            ChildSpec(f"group {number}", Supervisor, spec) for number, spec in enumerate(specs)
+        ]
         await node.supervise(children, name="root")
         groups = [node.supervisor(f"group {number}") for number in range(GROUPS)]
         assert len(book.alive) == GROUPS * SIZE
@@ -178,8 +197,12 @@ async def test_a_thousand_children_in_a_storm(
     assert node.exit_report.abandoned == ()
 
 
-async def test_a_storm_that_supervisors_do_not_survive_either(autojump_clock: trio.testing.MockClock) -> None:
-    """With tight limits whole groups give up and are started again from above: still nobody runs twice or is lost."""
+async def test_a_storm_that_supervisors_do_not_survive_either(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """With tight limits whole groups give up and are started again from above: still nobody runs
+    twice or is lost.
+    """
     luck, book = random.Random(7), Book()
 
     async with running_node(limit=10_000.0) as node:
@@ -215,11 +238,17 @@ async def test_a_storm_that_supervisors_do_not_survive_either(autojump_clock: tr
     assert book.alive == set()
 
 
-async def test_a_thousand_children_from_a_template_in_a_storm(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_thousand_children_from_a_template_in_a_storm(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     luck, book = random.Random(3), Book()
     async with running_node(limit=10_000.0) as node:
-        template = ChildSpec.template("child", Mortal, book, restart=TRANSIENT, backoff=Backoff(0.01, 0.1))
-        tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, intensity=10**9, name="root")
+        template = ChildSpec.template(
+            "child", Mortal, book, restart=TRANSIENT, backoff=Backoff(0.01, 0.1)
+        )
+        tree = await node.supervise(
+            [template], strategy=SIMPLE_ONE_FOR_ONE, intensity=10**9, name="root"
+        )
         for number in range(1000):
             await tree.start_child("child", str(number), luck)
 

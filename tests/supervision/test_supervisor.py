@@ -66,7 +66,7 @@ from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
 from tests.support import Failed, Recorder, Stubborn, running_node
 
-# -- starting and stopping -------------------------------------------------------------------------------------------
+# -- starting and stopping -------------------------------------------------------------------------
 
 
 async def test_children_start_in_order_each_ready_before_the_next() -> None:
@@ -98,7 +98,9 @@ async def test_children_stop_in_the_reverse_order_of_the_spec_also_after_restart
         assert log == ["-c", "-b", "-a"]
 
 
-async def test_what_has_no_order_is_stopped_all_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_has_no_order_is_stopped_all_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running_node() as node:
         template = ChildSpec("child", Deaf, trio.Event(), shutdown=3.0)
         tree = await node.supervise([template], strategy=SIMPLE_ONE_FOR_ONE, name="top")
@@ -210,7 +212,9 @@ async def test_the_children_of_a_supervisor_with_a_time_limit_must_be_ready_in_t
 
 async def test_a_child_that_will_not_even_be_killed_does_not_hold_its_supervisor_for_ever() -> None:
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("stubborn", Stubborn, shutdown=0.01, terminate_timeout=0.01)])
+        tree = await node.supervise(
+            [ChildSpec("stubborn", Stubborn, shutdown=0.01, terminate_timeout=0.01)]
+        )
         node.send("stubborn", "go")
         await wait_all_tasks_blocked()
 
@@ -237,7 +241,7 @@ async def test_the_supervisor_answers_while_a_child_takes_its_time_to_stop(
         assert answer["child deaf"].startswith("stopping")
 
 
-# -- strategies ------------------------------------------------------------------------------------------------------
+# -- strategies ------------------------------------------------------------------------------------
 
 TOGETHER: dict[Strategy, Callable[[str], str]] = {
     ONE_FOR_ONE: lambda victim: victim,
@@ -259,13 +263,19 @@ async def test_who_restarts_with_whom_and_in_which_order(strategy: Strategy, vic
 
         group = TOGETHER[strategy](victim)
         others = [name for name in group if name != victim]
-        assert log == [f"-{victim}", *(f"-{name}" for name in reversed(others)), *(f"+{name}" for name in group)]
+        assert log == [
+            f"-{victim}",
+            *(f"-{name}" for name in reversed(others)),
+            *(f"+{name}" for name in group),
+        ]
         after = {child.name: child.pid for child in tree.children()}
         assert {name for name in "abc" if before[name] != after[name]} == set(group)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE])
-async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(strategy: Strategy) -> None:
+async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many_there_are(
+    strategy: Strategy,
+) -> None:
     class CountingSlots(dict[str, ChildSlot]):
         """Places that count how many of them somebody walks through."""
 
@@ -334,7 +344,9 @@ async def test_the_restart_policy_says_which_ends_a_child_comes_back_from(
 ) -> None:
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("a", Child, log, "a", restart=policy), ChildSpec("b", Child, log, "b")])
+        tree = await node.supervise(
+            [ChildSpec("a", Child, log, "a", restart=policy), ChildSpec("b", Child, log, "b")]
+        )
 
         node.send("a", reason)
         await wait_all_tasks_blocked()
@@ -394,7 +406,9 @@ async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> N
         assert process.slots == {}
 
 
-async def test_a_new_child_never_overlaps_the_old_one(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_new_child_never_overlaps_the_old_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     alive: list[int] = []
 
     class Careful(Actor):
@@ -421,7 +435,7 @@ async def test_a_new_child_never_overlaps_the_old_one(autojump_clock: trio.testi
         assert alive == [1]
 
 
-# -- limits ----------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 async def test_more_restarts_than_allowed_end_the_supervisor_with_the_reason_of_the_child() -> None:
@@ -447,7 +461,9 @@ async def test_more_restarts_than_allowed_end_the_supervisor_with_the_reason_of_
         assert node.processes() == []
 
 
-async def test_restarts_that_are_long_ago_do_not_count(autojump_clock: trio.testing.MockClock) -> None:
+async def test_restarts_that_are_long_ago_do_not_count(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     log: Log = []
     async with running_node(limit=1000) as node:
         tree = await node.supervise([ChildSpec("a", Child, log, "a")], intensity=2, period=5.0)
@@ -459,10 +475,14 @@ async def test_restarts_that_are_long_ago_do_not_count(autojump_clock: trio.test
         assert phases(tree) == {"a": Phase.RUNNING}
 
 
-async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_limit_allows() -> None:
+async def test_a_child_whose_init_always_fails_is_tried_no_more_often_than_the_limit_allows() -> (
+    None
+):
     log: Log = []
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("a", Fragile, log, [True], "a")], intensity=5, period=60.0)
+        tree = await node.supervise(
+            [ChildSpec("a", Fragile, log, [True], "a")], intensity=5, period=60.0
+        )
         pid = tree.pid
 
         await crash(node, "a")
@@ -485,7 +505,9 @@ async def test_a_child_whose_init_fails_at_once_again_and_again_keeps_nobody_fro
             raise Failed
 
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("a", Hopeless), ChildSpec("b", Child, [])], intensity=10**9, name="top")
+        tree = await node.supervise(
+            [ChildSpec("a", Hopeless), ChildSpec("b", Child, [])], intensity=10**9, name="top"
+        )
 
         node.send("a", "fail")
         for _ in range(100):
@@ -503,7 +525,9 @@ async def test_the_parent_of_a_supervisor_that_gave_up_decides_in_turn() -> None
     log: Log = []
     async with running_node() as node:
         inner = SupervisorSpec([ChildSpec("leaf", Child, log, "leaf")], intensity=1)
-        tree = await node.supervise([ChildSpec("inner", Supervisor, inner)], intensity=1, name="outer")
+        tree = await node.supervise(
+            [ChildSpec("inner", Supervisor, inner)], intensity=1, name="outer"
+        )
         first = node.whereis("inner")
 
         for _ in range(2):
@@ -534,7 +558,9 @@ async def test_a_node_that_is_told_to_stops_when_a_tree_gives_up_and_says_so() -
     nodes: list[Node] = []
 
     with pytest.raises(EscalationError) as caught, trio.fail_after(10):
-        async with open_node("stops@localhost", on_escalation="stop", watchdog=None, log_output="none") as node:
+        async with open_node(
+            "stops@localhost", on_escalation="stop", watchdog=None, log_output="none"
+        ) as node:
             nodes.append(node)
             await node.spawn(Recorder, name="other")
             await node.supervise([ChildSpec("inner", Supervisor, inner)], intensity=0, name="top")
@@ -564,7 +590,10 @@ async def test_a_node_that_is_told_to_stop_does_not_mind_a_tree_that_ends_normal
 async def test_a_budget_disables_the_child_and_the_supervisor_goes_on() -> None:
     log: Log = []
     async with running_node() as node:
-        specs = [ChildSpec("a", Child, log, "a", budget=Budget(2, 5.0)), ChildSpec("b", Child, log, "b")]
+        specs = [
+            ChildSpec("a", Child, log, "a", budget=Budget(2, 5.0)),
+            ChildSpec("b", Child, log, "b"),
+        ]
         tree = await node.supervise(specs, intensity=0)
 
         for _ in range(3):
@@ -577,10 +606,12 @@ async def test_a_budget_disables_the_child_and_the_supervisor_goes_on() -> None:
         assert phases(tree)["a"] is Phase.RUNNING
 
 
-# -- back-off --------------------------------------------------------------------------------------------------------
+# -- back-off --------------------------------------------------------------------------------------
 
 
-async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     starts: list[float] = []
 
     class Noting(Actor):
@@ -605,10 +636,15 @@ async def test_restarts_back_off_and_begin_anew_after_a_healthy_time(autojump_cl
         assert delays == pytest.approx([1, 2, 4, 4, 1, 2])
 
 
-async def test_a_supervisor_that_backs_off_answers_everything_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_supervisor_that_backs_off_answers_everything_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     class Root(Supervisor):
         def children(self) -> list[ChildSpec]:
-            return [ChildSpec("a", Child, [], "a", backoff=Backoff(100.0, 100.0)), ChildSpec("b", Child, [], "b")]
+            return [
+                ChildSpec("a", Child, [], "a", backoff=Backoff(100.0, 100.0)),
+                ChildSpec("b", Child, [], "b"),
+            ]
 
         def handle_call(self, request: Any, caller: Any) -> Any:
             return f"{request} too"
@@ -629,7 +665,9 @@ async def test_a_supervisor_that_backs_off_answers_everything_at_once(autojump_c
         assert trio.current_time() == began
 
 
-async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     log: Log = []
 
     class Busy(Supervisor):
@@ -651,7 +689,9 @@ async def test_a_full_mailbox_does_not_keep_a_child_from_coming_back(autojump_cl
         assert log == ["+a", "-a", "+a"]
 
 
-async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise(three(log, backoff=Backoff(100.0, 100.0)), strategy=ALL_FOR_ONE)
@@ -667,7 +707,7 @@ async def test_operating_on_a_child_that_backs_off_takes_effect_at_once(autojump
         assert trio.current_time() == began
 
 
-# -- operations ------------------------------------------------------------------------------------------------------
+# -- operations ------------------------------------------------------------------------------------
 
 
 class Operated(Supervisor):
@@ -721,7 +761,9 @@ async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(
     log: Log = []
     async with running_node() as node:
         names = [str(number) for number in range(200)]
-        top = await node.spawn(Operated, [ChildSpec(name, Child, log, name) for name in names], name="top")
+        top = await node.spawn(
+            Operated, [ChildSpec(name, Child, log, name) for name in names], name="top"
+        )
         plan: Any = node._router.processes[top].behaviour
         children = plan._plan.children = Counted(plan._plan.children)
         do = operator(node, side)
@@ -837,10 +879,14 @@ async def test_a_start_that_was_asked_for_and_fails_leaves_the_child_as_it_was(s
         assert phases(tree) == {"a": Phase.COMPLETED}
 
 
-async def test_a_restart_that_was_asked_for_and_fails_is_tried_again_as_after_a_failure(side: str) -> None:
+async def test_a_restart_that_was_asked_for_and_fails_is_tried_again_as_after_a_failure(
+    side: str,
+) -> None:
     log: Log = []
     async with running_node() as node:
-        await node.spawn(Operated, [ChildSpec("a", Fragile, log, [True, False, True], "a")], name="top")
+        await node.spawn(
+            Operated, [ChildSpec("a", Fragile, log, [True, False, True], "a")], name="top"
+        )
         tree, do = node.supervisor("top"), operator(node, side)
 
         with pytest.raises(InitError):
@@ -875,9 +921,13 @@ async def kill_later(node: Node, name: str) -> None:
     node.kill(name)
 
 
-async def test_an_operation_whose_supervisor_ends_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_operation_whose_supervisor_ends_is_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("deaf", Deaf, trio.Event(), shutdown=30.0)], name="top")
+        tree = await node.supervise(
+            [ChildSpec("deaf", Deaf, trio.Event(), shutdown=30.0)], name="top"
+        )
         node.send("deaf", "be deaf")
         await wait_all_tasks_blocked()
 
@@ -887,7 +937,9 @@ async def test_an_operation_whose_supervisor_ends_is_answered(autojump_clock: tr
                 await tree.restart_child("deaf")
 
 
-async def test_a_child_that_operates_on_its_supervisor_from_its_init_is_told_that_it_would_wait_for_ever() -> None:
+async def test_a_child_that_operates_on_its_supervisor_from_its_init_is_told_that_it_would_wait_for_ever() -> (
+    None
+):
     errors: Log = []
 
     class Impatient(Actor):
@@ -919,7 +971,7 @@ async def test_a_handle_by_name_finds_the_successor_of_a_supervisor() -> None:
             node.supervisor("leaf")
 
 
-# -- when a supervisor ends by itself --------------------------------------------------------------------------------
+# -- when a supervisor ends by itself --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restart, reason", [(TRANSIENT, Normal()), (TEMPORARY, Killed())])
@@ -928,7 +980,10 @@ async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
 ) -> None:
     log: Log = []
     async with running_node() as node:
-        specs = [ChildSpec("main", Child, log, "main", significant=True, restart=restart), ChildSpec("b", Child, log)]
+        specs = [
+            ChildSpec("main", Child, log, "main", significant=True, restart=restart),
+            ChildSpec("b", Child, log),
+        ]
         tree = await node.supervise(specs)
         process = node._kernel.router.processes[tree.pid]
 
@@ -942,7 +997,9 @@ async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
 
 async def test_a_significant_child_that_comes_back_ends_nothing() -> None:
     async with running_node() as node:
-        tree = await node.supervise([ChildSpec("main", Child, [], significant=True, restart=TRANSIENT)])
+        tree = await node.supervise(
+            [ChildSpec("main", Child, [], significant=True, restart=TRANSIENT)]
+        )
 
         await crash(node, "main")
 
@@ -950,7 +1007,9 @@ async def test_a_significant_child_that_comes_back_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-async def test_a_supervisor_whose_last_child_is_gone_for_good_ends_unless_told_not_to(automatic: bool) -> None:
+async def test_a_supervisor_whose_last_child_is_gone_for_good_ends_unless_told_not_to(
+    automatic: bool,
+) -> None:
     async with running_node() as node:
         specs = [ChildSpec(name, Child, [], restart=TRANSIENT) for name in "ab"]
         tree = await node.supervise(specs, auto_shutdown=automatic, name="top")
@@ -974,14 +1033,18 @@ async def test_stopping_the_last_child_does_not_end_the_supervisor() -> None:
         assert node.whereis("top") == tree.pid
 
 
-# -- looking inside --------------------------------------------------------------------------------------------------
+# -- looking inside --------------------------------------------------------------------------------
 
 
-async def test_phases_and_restarts_show_in_inspect_and_in_process_info(autojump_clock: trio.testing.MockClock) -> None:
+async def test_phases_and_restarts_show_in_inspect_and_in_process_info(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     log: Log = []
     async with running_node(limit=1000.0) as node:
         backoff = Backoff(2.0, 2.0)
-        tree = await node.supervise([ChildSpec("a", Child, log, "a", backoff=backoff)], name="top", intensity=100)
+        tree = await node.supervise(
+            [ChildSpec("a", Child, log, "a", backoff=backoff)], name="top", intensity=100
+        )
         assert node.process_info("a").phase is Phase.RUNNING
         assert node.process_info("top").phase is None
         for _ in range(60):
@@ -995,7 +1058,9 @@ async def test_phases_and_restarts_show_in_inspect_and_in_process_info(autojump_
         assert [record.child for record in info.restarts] == ["a"] * 50
         assert {record.delay for record in info.restarts} == {2.0}
         assert {record.reason for record in info.restarts} == {Crashed(Failed("a"))}
-        assert [b.at - a.at for a, b in itertools.pairwise(info.restarts)] == pytest.approx([2.5] * 49, abs=0.1)
+        assert [b.at - a.at for a, b in itertools.pairwise(info.restarts)] == pytest.approx(
+            [2.5] * 49, abs=0.1
+        )
         assert info_of(tree, "a").restarts == 60
         assert "60 restarts" in answer["child a"]
         assert "restart 50" in answer
@@ -1007,7 +1072,9 @@ async def test_the_tree_shows_who_belongs_to_whom_and_how_each_is_doing(
 ) -> None:
     log: Log = []
     async with running_node("tree@localhost") as node:
-        inner = SupervisorSpec([ChildSpec("leaf", Child, log), ChildSpec("other", Child, log)], ALL_FOR_ONE)
+        inner = SupervisorSpec(
+            [ChildSpec("leaf", Child, log), ChildSpec("other", Child, log)], ALL_FOR_ONE
+        )
         await node.supervise(
             [
                 ChildSpec("inner", Supervisor, inner),
@@ -1023,10 +1090,17 @@ async def test_the_tree_shows_who_belongs_to_whom_and_how_each_is_doing(
 
         tree = node.tree()
 
-        numbers = {found.name: found.id.number for found in (tree.find("top"), tree.find("leaf")) if found and found.id}
+        numbers = {
+            found.name: found.id.number
+            for found in (tree.find("top"), tree.find("leaf"))
+            if found and found.id
+        }
         text = str(tree)
         assert text.splitlines()[0] == "tree@localhost"
-        assert text.splitlines()[1] == f"└─ top Supervisor <PID {numbers['top']} tree@localhost> (one for one, sleep)"
+        assert (
+            text.splitlines()[1]
+            == f"└─ top Supervisor <PID {numbers['top']} tree@localhost> (one for one, sleep)"
+        )
         assert f"   │  ├─ leaf Child <PID {numbers['leaf']} tree@localhost> (running)" in text
         assert "   ├─ slow Child (backing off, starts in 3 s)" in text
         assert text.splitlines()[-1].endswith("(running, mailbox 2)")
@@ -1052,7 +1126,7 @@ async def test_the_tree_shows_processes_that_nobody_supervises_too() -> None:
         assert parent.phase is None
 
 
-# -- writing supervisors ---------------------------------------------------------------------------------------------
+# -- writing supervisors ---------------------------------------------------------------------------
 
 
 async def test_a_supervisor_may_have_callbacks_of_its_own() -> None:
@@ -1135,7 +1209,9 @@ async def test_a_supervisor_may_be_supervised_with_every_kind_of_spec() -> None:
 
 async def test_the_options_of_spawn_reach_the_child() -> None:
     async with running_node() as node:
-        await node.supervise([ChildSpec("a", Child, [], mailbox_size=7, overflow=Overflow.DROP_OLDEST, env={"x": 1})])
+        await node.supervise(
+            [ChildSpec("a", Child, [], mailbox_size=7, overflow=Overflow.DROP_OLDEST, env={"x": 1})]
+        )
 
         info = node.process_info("a")
 
@@ -1164,10 +1240,12 @@ def test_the_default_fate_is_dead_letter() -> None:
     assert ChildSpec("a", Child, []).mailbox is DEAD_LETTER
 
 
-# -- the log ---------------------------------------------------------------------------------------------------------
+# -- the log ---------------------------------------------------------------------------------------
 
 
-async def test_a_restart_is_in_the_log_at_the_level_that_is_usual(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_restart_is_in_the_log_at_the_level_that_is_usual(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
         handle = await node.supervise([ChildSpec("a", Child, [], "a")])
         await crash(node, "a")
@@ -1194,9 +1272,13 @@ class Leaving(Actor):
         self.stop(Unspeakable())
 
 
-async def test_a_child_whose_reason_cannot_be_shown_starts_again(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_child_whose_reason_cannot_be_shown_starts_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with open_node(watchdog=None, log_output="json", log_level="debug") as node:
-        handle = await node.supervise([ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=TEMPORARY)])
+        handle = await node.supervise(
+            [ChildSpec("a", Leaving), ChildSpec("b", Leaving, restart=TEMPORARY)]
+        )
         for child in ("a", "b"):
             node.send(info_of(handle, child).pid or "", "leave")
         await wait_all_tasks_blocked()
@@ -1209,7 +1291,9 @@ async def test_a_child_whose_reason_cannot_be_shown_starts_again(capsys: pytest.
 
 
 async def test_each_level_of_a_tree_takes_few_frames_of_the_stack() -> None:
-    """The recursion limit bounds how deep a tree can be: each init runs inside that of the supervisor above."""
+    """The recursion limit bounds how deep a tree can be: each init runs inside that of the
+    supervisor above.
+    """
     depths: list[int] = []
 
     class Leaf(Actor):

@@ -65,9 +65,15 @@ print([pause for pause in pauses if pause >= 0.2], threads.look())
 
 
 def test_a_node_alone_does_not_slow_it_down() -> None:
-    # In a program of its own: a thread or a program that another test has left behind slows the clock down.
+    # In a program of its own: a thread or a program that another test has left behind slows the
+    # clock down.
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", ALONE],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
     assert done.stderr == ""
@@ -226,9 +232,7 @@ def test_it_does_not_jump_while_what_threads_have_sent_waits_for_the_loop() -> N
 
 @needs_proc
 def test_it_does_not_jump_while_a_child_program_computes() -> None:
-    program = (
-        "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"
-    )
+    program = "import os, time\nend = time.time() + 0.2\nwhile time.time() < end: pass\nos.write(1, b'done')\nos.read(0, 1)"
 
     async def main() -> tuple[bytes, float]:
         async with trio.open_nursery() as nursery:

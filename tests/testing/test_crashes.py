@@ -50,7 +50,8 @@ async def test_no_crash_or_another_one_fails(
         pid = await node.spawn(Fragile)
 
         with pytest.raises(
-            AssertionError, match=f"expected 1 crash with ValueError matching 'such' within 1 s(?s:.*){complaint}"
+            AssertionError,
+            match=f"expected 1 crash with ValueError matching 'such' within 1 s(?s:.*){complaint}",
         ):
             async with expect_crash(node, ValueError, match="such"):
                 if error is not None:
@@ -60,7 +61,9 @@ async def test_no_crash_or_another_one_fails(
     assert len(log.unexpected) == (error is not None)
 
 
-async def test_one_crash_more_than_expected_is_unexpected_unless_any_number_is(autojump_clock: MockClock) -> None:
+async def test_one_crash_more_than_expected_is_unexpected_unless_any_number_is(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         log = watch_crashes(node)
 

@@ -78,13 +78,17 @@ async def test_it_crashes_at_the_nth_message_and_not_before(
 
 @pytest.mark.parametrize("factory", [crashing, dropping])
 @pytest.mark.parametrize("behaviour", [Plain, Waiting, Recorder])
-def test_callbacks_keep_their_colour_and_the_class_its_name(factory: Any, behaviour: type[Actor]) -> None:
+def test_callbacks_keep_their_colour_and_the_class_its_name(
+    factory: Any, behaviour: type[Actor]
+) -> None:
     made = factory(behaviour)
 
     assert issubclass(made, behaviour)
     assert (made.__name__, made.__module__) == (behaviour.__name__, behaviour.__module__)
     for name in ("handle_message", "handle_call"):
-        assert inspect.iscoroutinefunction(getattr(made, name)) is inspect.iscoroutinefunction(getattr(behaviour, name))
+        assert inspect.iscoroutinefunction(getattr(made, name)) is inspect.iscoroutinefunction(
+            getattr(behaviour, name)
+        )
 
 
 async def test_the_count_goes_on_through_restarts(autojump_clock: MockClock) -> None:
@@ -102,10 +106,14 @@ async def test_the_count_goes_on_through_restarts(autojump_clock: MockClock) -> 
     assert answers == [[], [], []]
 
 
-async def test_it_crashes_at_what_a_function_knows_with_the_error_it_is_given(autojump_clock: MockClock) -> None:
+async def test_it_crashes_at_what_a_function_knows_with_the_error_it_is_given(
+    autojump_clock: MockClock,
+) -> None:
     error = KeyError("poison")
     async with running_node() as node:
-        pid = await node.spawn(crashing(Plain, on=lambda message: message == "poison", error=error), [])
+        pid = await node.spawn(
+            crashing(Plain, on=lambda message: message == "poison", error=error), []
+        )
         node.send(pid, "food")
         node.send(pid, "poison")
 
@@ -130,7 +138,9 @@ async def test_it_crashes_in_init_if_that_is_asked_for(autojump_clock: MockClock
     assert pid.number > 0
 
 
-async def test_what_is_dropped_is_not_seen_and_a_call_is_not_answered(autojump_clock: MockClock) -> None:
+async def test_what_is_dropped_is_not_seen_and_a_call_is_not_answered(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(dropping(Plain, on=[1, 3]), heard)
@@ -169,7 +179,9 @@ async def test_a_plain_callback_of_a_meta_process_is_delayed_in_its_thread() -> 
 
     async with running_node() as node:
         pid = await node.spawn(Puppet)
-        alias = await node.call(pid, lambda me: me.spawn_meta(delaying(Worker, 0.05, callbacks=["handle_call"])()))
+        alias = await node.call(
+            pid, lambda me: me.spawn_meta(delaying(Worker, 0.05, callbacks=["handle_call"])())
+        )
 
         began = time.perf_counter()
         on_loop = await node.call(alias, "where?")
@@ -194,7 +206,9 @@ async def test_a_mailbox_that_is_filled_refuses_until_it_is_not(autojump_clock: 
     assert heard == ["accepted"]
 
 
-async def test_who_waits_at_a_filled_mailbox_comes_in_when_it_is_not(autojump_clock: MockClock) -> None:
+async def test_who_waits_at_a_filled_mailbox_comes_in_when_it_is_not(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node, trio.open_nursery() as nursery:
         probe = await Probe.start(node, mailbox_size=2, overflow=Overflow.WAIT)
 

@@ -27,7 +27,10 @@ async def test_a_node_whose_processes_end_in_order_leaves_nothing() -> None:
 
 
 async def test_a_crash_that_nobody_expected_fails() -> None:
-    with trio.fail_after(10), pytest.raises(LeakError, match=r"Broken crashed: .*Failed: by accident"):
+    with (
+        trio.fail_after(10),
+        pytest.raises(LeakError, match=r"Broken crashed: .*Failed: by accident"),
+    ):
         async with checked_node(log_output="none") as node:
             pid = await node.spawn(Broken)
             node.send(pid, "by accident")
@@ -47,13 +50,19 @@ async def test_a_crash_that_was_expected_does_not() -> None:
 
 
 async def test_a_crash_that_was_expected_of_the_whole_test_must_come() -> None:
-    with trio.fail_after(10), pytest.raises(LeakError, match="any number of crashes with Failed, but there was none"):
+    with (
+        trio.fail_after(10),
+        pytest.raises(LeakError, match="any number of crashes with Failed, but there was none"),
+    ):
         async with checked_node(expect_crash=[Failed]):
             pass
 
 
 async def test_a_process_that_would_not_end_is_named() -> None:
-    with trio.fail_after(20), pytest.raises(LeakError, match=r"Stubborn did not even end when it was killed"):
+    with (
+        trio.fail_after(20),
+        pytest.raises(LeakError, match=r"Stubborn did not even end when it was killed"),
+    ):
         async with checked_node(log_output="none", stop_timeout=0.1) as node:
             pid = await node.spawn(Stubborn, shutdown=0.05, terminate_timeout=0.05)
             node.send(pid, "go")

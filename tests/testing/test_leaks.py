@@ -40,7 +40,10 @@ def test_a_thread_that_is_left_is_named() -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait, name="forgotten")
 
-    with pytest.raises(LeakError, match="thread 'forgotten' is left") as failure, no_leaks(grace=0.05):
+    with (
+        pytest.raises(LeakError, match="thread 'forgotten' is left") as failure,
+        no_leaks(grace=0.05),
+    ):
         thread.start()
     end.set()
     thread.join()
@@ -81,7 +84,11 @@ def test_a_descriptor_whose_number_is_used_again_is_another_one() -> None:
 def test_a_child_program_that_is_left_is_named() -> None:
     left = ExitStack()
 
-    with left, pytest.raises(LeakError, match=r"child program \d+ is left: .*os\.read\(0, 1\)"), no_leaks(grace=0.05):
+    with (
+        left,
+        pytest.raises(LeakError, match=r"child program \d+ is left: .*os\.read\(0, 1\)"),
+        no_leaks(grace=0.05),
+    ):
         program = [sys.executable, "-S", "-c", "import os; os.read(0, 1)"]
         child = left.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE))
         left.callback(child.kill)

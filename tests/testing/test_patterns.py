@@ -21,7 +21,9 @@ from ergo_py.testing.patterns import assign, describe, matches
         (lambda message: message > 3, 3, False),
     ],
 )
-def test_a_type_a_value_or_a_function_may_be_meant(what: Any, message: object, expected: bool) -> None:
+def test_a_type_a_value_or_a_function_may_be_meant(
+    what: Any, message: object, expected: bool
+) -> None:
     assert matches(what, message) is expected
 
 
@@ -39,7 +41,9 @@ def test_what_was_meant_is_said_in_words() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.integers(0, 3), max_size=5))
-def test_values_are_assigned_if_and_only_if_the_messages_are_enough(whats: list[int], messages: list[int]) -> None:
+def test_values_are_assigned_if_and_only_if_the_messages_are_enough(
+    whats: list[int], messages: list[int]
+) -> None:
     enough = all(messages.count(what) >= whats.count(what) for what in whats)
 
     places = assign(list(whats), list(messages))

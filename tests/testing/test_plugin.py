@@ -1,4 +1,6 @@
-"""The pytest plugin: its fixtures fail tests that leak, pass the others, and it does nothing to those that do not ask."""
+"""The pytest plugin: its fixtures fail tests that leak, pass the others, and it does nothing to
+those that do not ask.
+"""
 
 import re
 import subprocess
@@ -14,7 +16,13 @@ SAMPLES = Path(__file__).parent / "samples"
 # What the samples do not need takes longer to import than they take to run.
 LIGHT = [
     f"-pno:{plugin}"
-    for plugin in ("cacheprovider", "hypothesispytest", "xdist", "pytest_cov", "_hypothesis_pytestplugin")
+    for plugin in (
+        "cacheprovider",
+        "hypothesispytest",
+        "xdist",
+        "pytest_cov",
+        "_hypothesis_pytestplugin",
+    )
 ]
 
 
@@ -27,7 +35,17 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
             continue
         (folder / f"test_{sample.name}").write_text(sample.read_text(encoding="utf-8"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", *LIGHT, "--strict-markers", "-W", "error", str(folder)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            *LIGHT,
+            "--strict-markers",
+            "-W",
+            "error",
+            str(folder),
+        ],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -43,7 +61,11 @@ def outcomes(printed: str, sample: str) -> dict[str, str]:
 
 
 def names(sample: str) -> list[str]:
-    return re.findall(r"^async def (test_\w+)", (SAMPLES / f"{sample}.py").read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(
+        r"^async def (test_\w+)",
+        (SAMPLES / f"{sample}.py").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
 
 
 @needs_proc
@@ -51,9 +73,10 @@ def test_with_pytest_trio_tests_that_leave_something_fail_and_say_what(printed: 
     found = outcomes(printed, "with_trio")
 
     assert len(found) == 14, printed
-    assert found == {name: "PASSED" if name.startswith("test_passes") else "FAILED" for name in names("with_trio")}, (
-        printed
-    )
+    assert found == {
+        name: "PASSED" if name.startswith("test_passes") else "FAILED"
+        for name in names("with_trio")
+    }, printed
     for complaint in (
         "Fragile crashed: crashed: ValueError: boom",
         "expected any number of crashes with OSError, but there was none",
@@ -73,18 +96,22 @@ def test_with_the_plugin_of_anyio_they_do_so_as_well(printed: str) -> None:
 
     # There the check is a part of the tear-down, so what fails it is called an error.
     assert len(found) == 4, printed
-    assert found == {name: "PASSED" if name.startswith("test_passes") else "ERROR" for name in names("with_anyio")}, (
-        printed
-    )
+    assert found == {
+        name: "PASSED" if name.startswith("test_passes") else "ERROR"
+        for name in names("with_anyio")
+    }, printed
 
 
 def test_nothing_is_imported_until_a_test_asks() -> None:
     program = (
         "import sys, pytest_ergo_py\n"
-        "print([name for name in ('ergo_py', 'trio', 'structlog', 'outcome') if name in sys.modules])"
+        "print([name for name in ('ergo_py', 'trio', 'structlog', 'outcome') if name in "
+        "sys.modules])"
     )
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200
+    )
 
     assert done.stdout == "[]\n"
 
@@ -97,7 +124,9 @@ def test_pytest_finds_the_plugin_by_itself(pytestconfig: pytest.Config) -> None:
 
 
 def test_no_fixture_is_used_without_being_asked_for(request: pytest.FixtureRequest) -> None:
-    assert not {"node", "virtual_clock", "ergo_node", "ergo_virtual_clock"} & set(request.fixturenames)
+    assert not {"node", "virtual_clock", "ergo_node", "ergo_virtual_clock"} & set(
+        request.fixturenames
+    )
 
 
 NAMES = """
@@ -126,7 +155,8 @@ def test_a_project_chooses_whether_fixtures_have_short_names(
 ) -> None:
     (tmp_path / "test_names.py").write_text(NAMES.replace("SHORT", repr(there)), encoding="utf-8")
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\ntrio_mode = true\n" + (f"ergo_py_fixtures = {names}\n" if names else ""), encoding="utf-8"
+        "[pytest]\ntrio_mode = true\n" + (f"ergo_py_fixtures = {names}\n" if names else ""),
+        encoding="utf-8",
     )
 
     done = subprocess.run(

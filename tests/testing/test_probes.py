@@ -31,7 +31,9 @@ class Price(Request[int]):
     item: str
 
 
-async def test_the_next_message_may_be_expected_by_type_by_value_or_by_a_function(autojump_clock: MockClock) -> None:
+async def test_the_next_message_may_be_expected_by_type_by_value_or_by_a_function(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         for number in range(4):
@@ -57,7 +59,9 @@ async def test_a_message_that_comes_later_is_waited_for(autojump_clock: MockCloc
     assert (message, moment) == ("late", 5)
 
 
-async def test_another_message_than_the_expected_one_fails_and_shows_what_came(autojump_clock: MockClock) -> None:
+async def test_another_message_than_the_expected_one_fails_and_shows_what_came(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         node.send(probe.pid, "hello")
@@ -72,7 +76,9 @@ async def test_another_message_than_the_expected_one_fails_and_shows_what_came(a
     assert "unread  Tick(number=7)" in text
 
 
-async def test_nothing_in_time_fails_and_says_for_how_long_it_waited(autojump_clock: MockClock) -> None:
+async def test_nothing_in_time_fails_and_says_for_how_long_it_waited(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
 
@@ -99,7 +105,9 @@ async def test_fishing_skips_what_is_not_meant(autojump_clock: MockClock) -> Non
     assert (caught, following) == (Tick(1), "c")
 
 
-async def test_nothing_may_come_for_a_while_and_what_is_unread_counts(autojump_clock: MockClock) -> None:
+async def test_nothing_may_come_for_a_while_and_what_is_unread_counts(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         await probe.expect_none(2)
@@ -130,7 +138,9 @@ async def test_messages_in_order_are_read_one_by_one(autojump_clock: MockClock) 
     assert found == ["a", Tick(1), "c"]
 
 
-async def test_messages_in_any_order_are_each_given_to_the_one_that_needs_them(autojump_clock: MockClock) -> None:
+async def test_messages_in_any_order_are_each_given_to_the_one_that_needs_them(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         probe = await Probe.start(node)
         for message in (Tick(1), Tick(2), "x", "y"):
@@ -162,7 +172,9 @@ async def test_calls_are_kept_and_answered_by_a_function(autojump_clock: MockClo
     assert probe.received[0].caller is not None
 
 
-async def test_calls_are_answered_by_hand_oldest_first_or_as_the_test_says(autojump_clock: MockClock) -> None:
+async def test_calls_are_answered_by_hand_oldest_first_or_as_the_test_says(
+    autojump_clock: MockClock,
+) -> None:
     answers: dict[str, object] = {}
 
     async def ask(item: str) -> None:
@@ -187,7 +199,9 @@ async def test_calls_are_answered_by_hand_oldest_first_or_as_the_test_says(autoj
     assert answers == {"a": error, "b": 2, "c": 3}
 
 
-async def test_a_call_that_a_probe_never_answered_ends_when_the_probe_stops(autojump_clock: MockClock) -> None:
+async def test_a_call_that_a_probe_never_answered_ends_when_the_probe_stops(
+    autojump_clock: MockClock,
+) -> None:
     failures: list[TargetDownError] = []
 
     async def ask() -> None:

@@ -104,7 +104,9 @@ async def test_sending_notes_the_priority(alone: Alone[Doer]) -> None:
         (lambda me: me.send("x", 1, priority=9), BadInputError),
     ],
 )
-async def test_a_mistake_is_one_here_as_well(alone: Alone[Doer], mistake: Any, error: type[Exception]) -> None:
+async def test_a_mistake_is_one_here_as_well(
+    alone: Alone[Doer], mistake: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         await alone.message(mistake)
 

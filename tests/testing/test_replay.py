@@ -10,7 +10,16 @@ import trio
 from trio.testing import MockClock
 
 from ergo_py import Actor, Alias, BadInputError, Down, MetaProcess, Normal
-from ergo_py.meta import Cause, Endpoint, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend, TCPServer
+from ergo_py.meta import (
+    Cause,
+    Endpoint,
+    TCPClose,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+    TCPServer,
+)
 from ergo_py.testing import ME, Probe, Recording, Replay, Tape, recording, settle
 from ergo_py.testing.replay import with_alias
 from tests.support import Puppet, running_node
@@ -37,7 +46,9 @@ class Shouter(Actor):
                 self.log_of.append(message.reason)
 
 
-async def test_a_connection_is_replaced_by_what_it_would_have_said(autojump_clock: MockClock) -> None:
+async def test_a_connection_is_replaced_by_what_it_would_have_said(
+    autojump_clock: MockClock,
+) -> None:
     log: list[Any] = []
     connection = Replay(
         [
@@ -108,7 +119,9 @@ async def test_what_a_real_connection_said_is_recorded_and_replayed(tmp_path: Pa
     assert again.received == [TCPSend(b"HELLO")]
 
 
-async def test_a_recording_keeps_its_gaps_and_a_gap_of_ones_own_replaces_them(autojump_clock: MockClock) -> None:
+async def test_a_recording_keeps_its_gaps_and_a_gap_of_ones_own_replaces_them(
+    autojump_clock: MockClock,
+) -> None:
     class Source(MetaProcess):
         async def start(self) -> None:
             for gap in (1, 2, 3):

@@ -138,7 +138,9 @@ async def test_a_process_that_waits_in_a_callback_is_named_when_the_time_is_over
         await wait_all_tasks_blocked()
 
         began = time.perf_counter()
-        with pytest.raises(UnsettledError, match=r"sleeper.* is running, in handle_message") as failure:
+        with pytest.raises(
+            UnsettledError, match=r"sleeper.* is running, in handle_message"
+        ) as failure:
             await settle(node, timeout=0.05)
         took = time.perf_counter() - began
         await settle(node, except_for=["sleeper"])
@@ -162,7 +164,9 @@ async def test_a_process_that_was_suspended_is_not_waited_for() -> None:
     assert (suspended, heard) == ([], ["waits"])
 
 
-async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clock(mock_clock: MockClock) -> None:
+async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clock(
+    mock_clock: MockClock,
+) -> None:
     class PingPong(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:
             self.send(self.pid, message)
@@ -178,7 +182,9 @@ async def test_processes_that_never_rest_are_named_in_real_time_whatever_the_clo
         await settle(node)
 
 
-async def test_tasks_that_are_no_processes_are_said_to_keep_it_from_settling(mock_clock: MockClock) -> None:
+async def test_tasks_that_are_no_processes_are_said_to_keep_it_from_settling(
+    mock_clock: MockClock,
+) -> None:
     async def spin() -> None:
         while True:
             await trio.lowlevel.checkpoint()
@@ -196,7 +202,8 @@ async def test_a_thread_that_computes_is_named_and_may_be_ignored() -> None:
     goes_on = [True]
 
     def compute() -> None:
-        # It calls nothing: where there is no /proc, the frame of a thread that stands at a call does not tell that it goes on.
+        # It calls nothing: where there is no /proc, the frame of a thread that stands at a call
+        # does not tell that it goes on.
         while goes_on:
             pass
 

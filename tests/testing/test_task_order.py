@@ -114,7 +114,9 @@ def test_a_program_that_is_right_in_every_order_passes() -> None:
     assert explore(right, range(20)) == 20
 
 
-def test_a_release_of_trio_that_does_it_another_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_of_trio_that_does_it_another_way_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(trio._core._run, "_r", object())
 
     with pytest.raises(RuntimeError, match=trio.__version__), seeded(1):

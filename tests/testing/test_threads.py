@@ -30,7 +30,9 @@ def thread(body: Callable[[], object], name: str = "body") -> Iterator[threading
 
 @contextmanager
 def computing(name: str) -> Iterator[threading.Thread]:
-    """A thread that does not sleep, and that calls nothing: at a call, its frame does not tell that it goes on."""
+    """A thread that does not sleep, and that calls nothing: at a call, its frame does not tell that
+    it goes on.
+    """
     goes_on, turns = [True], [0]
 
     def compute() -> None:
@@ -90,7 +92,9 @@ def test_a_thread_that_came_or_went_between_two_looks_has_done_something() -> No
     assert "thread passing" in stirring(during, after)
 
 
-def test_a_thread_that_sleeps_at_both_looks_and_has_worked_between_them_has_done_something() -> None:
+def test_a_thread_that_sleeps_at_both_looks_and_has_worked_between_them_has_done_something() -> (
+    None
+):
     turns = [threading.Event() for _ in range(2)]
     with thread(lambda: [turn.wait() for turn in turns], "worker") as worker:
         wait_until_asleep(worker)
@@ -158,7 +162,8 @@ def test_a_child_program_that_has_ended_does_nothing_more_of_its_own_accord() ->
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         living = threads.look().seen[child.pid]
         child.kill()
-        # Until it has ended, but without taking it away: a program stays in the list until it is waited for.
+        # Until it has ended, but without taking it away: a program stays in the list until it is
+        # waited for.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         ended = threads.look().seen[child.pid]
 
@@ -174,7 +179,9 @@ def test_children_are_found_by_their_parent_where_the_kernel_has_no_list_of_them
     assert child.pid in found
 
 
-async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_until_it_is_done() -> None:
+async def test_a_worker_thread_is_at_work_from_the_moment_it_is_given_something_until_it_is_done() -> (
+    None
+):
     begun, end = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -210,17 +217,24 @@ def test_the_names_that_trio_gives_to_its_idle_workers_are_those_that_the_suite_
 
 
 @needs_proc
-def test_a_thread_of_which_python_does_not_know_is_seen_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_of_which_python_does_not_know_is_seen_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     end = threading.Event()
     with thread(end.wait, "stranger") as stranger:
         wait_until_asleep(stranger)
         known = threading.enumerate()
-        monkeypatch.setattr(threading, "enumerate", lambda: [one for one in known if one is not stranger])
+        monkeypatch.setattr(
+            threading, "enumerate", lambda: [one for one in known if one is not stranger]
+        )
         seen = look()
         monkeypatch.undo()
         end.set()
 
-    assert any(f"thread {stranger.native_id}, not one of Python's" == one.name for one in seen.seen.values())
+    assert any(
+        f"thread {stranger.native_id}, not one of Python's" == one.name
+        for one in seen.seen.values()
+    )
 
 
 def test_a_thread_that_has_ended_has_no_clock(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ class Greeter(Actor):
 
 def test_a_hook_lets_the_original_run_or_returns_in_its_place() -> None:
     made = subclass(
-        Greeter, ["handle_call"], before(lambda me, name, args: GO_ON if args[0] == "you" else (name, args[0]))
+        Greeter,
+        ["handle_call"],
+        before(lambda me, name, args: GO_ON if args[0] == "you" else (name, args[0])),
     )
 
     greeter: Any = made()

@@ -1,7 +1,8 @@
 """What the type checkers must accept, and what they must refuse, of `spawn`, `call` and `send`.
 
-Never run, only checked. A line that must be refused carries one ignore comment for each checker, and each checker complains
-about a comment that silences nothing: so the day a mistake is no longer noticed, `make types` fails here.
+Never run, only checked. A line that must be refused carries one ignore comment for each checker,
+and each checker complains about a comment that silences nothing: so the day a mistake is no longer
+noticed, `make types` fails here.
 """
 
 from dataclasses import dataclass
@@ -37,8 +38,12 @@ async def right_for_a_node(node: Node, pid: PID) -> None:
     assert_type(await node.spawn(Counter, 5), PID)
     assert_type(await node.spawn(Counter, 5, "five"), PID)
     assert_type(await node.spawn(Plain), PID)
-    assert_type(await node.spawn(partial(Counter, label="five"), 5, name="counter", mailbox_size=None), PID)
-    await node.spawn(Counter, 5, priority=Priority.HIGH, init_timeout=1, env={"key": object()}, log_level="debug")
+    assert_type(
+        await node.spawn(partial(Counter, label="five"), 5, name="counter", mailbox_size=None), PID
+    )
+    await node.spawn(
+        Counter, 5, priority=Priority.HIGH, init_timeout=1, env={"key": object()}, log_level="debug"
+    )
 
     assert_type(await node.call(pid, Total()), int)
     assert_type(await node.call(pid, Names(), timeout=None, priority=Priority.MAX), list[str])

@@ -1,4 +1,6 @@
-"""What the type checkers must understand of the test kit; `make types` runs this, and nothing else does."""
+"""What the type checkers must understand of the test kit; `make types` runs this, and nothing else
+does.
+"""
 
 from dataclasses import dataclass
 from typing import Any, assert_type

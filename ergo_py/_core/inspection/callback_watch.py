@@ -1,7 +1,8 @@
-"""What stands in for a behaviour that is watched: it tells of each callback, and of each message that is sent meanwhile.
+"""What stands in for a behaviour that is watched: it tells of each callback, and of each message
+that is sent meanwhile.
 
-A process that nobody watches has none of this: the stand-in is put in the place of the behaviour, and the verbs that tell are put
-into that one instance, for as long as somebody watches.
+A process that nobody watches has none of this: the stand-in is put in the place of the behaviour,
+and the verbs that tell are put into that one instance, for as long as somebody watches.
 """
 
 from collections import deque
@@ -17,7 +18,14 @@ from ..vocabulary.messages import NO_REPLY
 if TYPE_CHECKING:
     from ..processes.process import Process
 
-__all__ = ["TOLD_VERBS", "Observer", "Standin", "Watch", "tell_of_sending", "tell_of_sending_no_more"]
+__all__ = [
+    "TOLD_VERBS",
+    "Observer",
+    "Standin",
+    "Watch",
+    "tell_of_sending",
+    "tell_of_sending_no_more",
+]
 
 TOLD_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "send": ("to", "message"),
@@ -30,7 +38,9 @@ TOLD_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "reply_error": ("caller", "error"),
     "publish": ("event", "message"),
 }
-"""The verbs that send something, and what each is called with, up to whom and what. An answer that is returned is a reply."""
+"""The verbs that send something, and what each is called with, up to whom and what. An answer that
+is returned is a reply.
+"""
 
 
 class Observer(Protocol):
@@ -40,7 +50,13 @@ class Observer(Protocol):
     """Whether it wants to know about each message that is sent."""
 
     def note(
-        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+        self,
+        callback: str,
+        message: object,
+        sender: object,
+        seconds: float,
+        error: BaseException | None,
+        sent: int,
     ) -> None:
         """A callback has returned or raised."""
 
@@ -79,13 +95,17 @@ class Watch:
 
 
 class Standin:
-    """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in everything else."""
+    """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in
+    everything else.
+    """
 
     def __init__(self, process: "Process", watch: Watch) -> None:
         self._real = real = watch.real
         for name, parameters in CALLBACKS.items():
             wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
-            setattr(self, name, wrap(_Teller(process, watch, name, parameters), getattr(real, name)))
+            setattr(
+                self, name, wrap(_Teller(process, watch, name, parameters), getattr(real, name))
+            )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -94,7 +114,7 @@ class Standin:
     __class__: Any = property(lambda self: type(self._real))
 
 
-# -- callbacks -----------------------------------------------------------------------------------------------------------
+# -- callbacks -------------------------------------------------------------------------------------
 
 
 class _Teller:
@@ -102,7 +122,9 @@ class _Teller:
 
     __slots__ = ("_answers", "_callback", "_message", "_process", "_sender", "_watch")
 
-    def __init__(self, process: "Process", watch: Watch, callback: str, parameters: tuple[str, ...]) -> None:
+    def __init__(
+        self, process: "Process", watch: Watch, callback: str, parameters: tuple[str, ...]
+    ) -> None:
         self._process = process
         self._watch = watch
         self._callback = callback
@@ -113,8 +135,16 @@ class _Teller:
     def begin(self) -> tuple[float, int]:
         return perf_counter(), self._process.sent
 
-    def end(self, args: tuple[Any, ...], begun: tuple[float, int], result: Any, error: BaseException | None) -> None:
-        message = None if self._message is None or self._message >= len(args) else args[self._message]
+    def end(
+        self,
+        args: tuple[Any, ...],
+        begun: tuple[float, int],
+        result: Any,
+        error: BaseException | None,
+    ) -> None:
+        message = (
+            None if self._message is None or self._message >= len(args) else args[self._message]
+        )
         sender = None if self._sender is None or self._sender >= len(args) else args[self._sender]
         sender = sender.pid if isinstance(sender, Caller) else sender
         if self._watch.recent is not None and message is not None:
@@ -158,11 +188,13 @@ def _asynchronous(teller: _Teller, function: Callable[..., Any]) -> Callable[...
     return call
 
 
-# -- verbs ---------------------------------------------------------------------------------------------------------------
+# -- verbs -----------------------------------------------------------------------------------------
 
 
 def tell_of_sending(process: "Process", watch: Watch, behaviour: Any) -> None:
-    """Put verbs that tell into one instance of a behaviour. Its other instances, and it itself later, pay nothing for them."""
+    """Put verbs that tell into one instance of a behaviour. Its other instances, and it itself
+    later, pay nothing for them.
+    """
     if watch.told:
         return
     own = behaviour.__dict__
@@ -176,7 +208,8 @@ def tell_of_sending_no_more(watch: Watch, behaviour: Any) -> None:
     """Give the instance the verbs back that it had before."""
     own = behaviour.__dict__
     for verb, (ours, before) in watch.told.items():
-        # A callback that was left behind in its thread has been given others meanwhile, which refuse.
+        # A callback that was left behind in its thread has been given others meanwhile, which
+        # refuse.
         if own.get(verb) is ours:
             del own[verb]
             if before is not None:
@@ -184,7 +217,9 @@ def tell_of_sending_no_more(watch: Watch, behaviour: Any) -> None:
     watch.told.clear()
 
 
-def _telling(process: "Process", watch: Watch, verb: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _telling(
+    process: "Process", watch: Watch, verb: str, function: Callable[..., Any]
+) -> Callable[..., Any]:
     *_, whom, what = TOLD_VERBS[verb]
     place = len(TOLD_VERBS[verb]) - 2
 

@@ -1,5 +1,5 @@
-"""Mailboxes that grow too long, found from outside: the watchdog's thread looks at some of them now and then, so that no message
-pays for it.
+"""Mailboxes that grow too long, found from outside: the watchdog's thread looks at some of them now
+and then, so that no message pays for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +18,13 @@ _AT_A_TIME: Final = 2_000
 
 
 class Backlogs:
-    """Warns once when a mailbox holds more than ``limit`` messages, and again only after it has fallen below half of that."""
+    """Warns once when a mailbox holds more than ``limit`` messages, and again only after it has
+    fallen below half of that.
+    """
 
-    def __init__(self, processes: "Mapping[PID, Process]", limit: int, warn: "Callable[[Process, int], None]") -> None:
+    def __init__(
+        self, processes: "Mapping[PID, Process]", limit: int, warn: "Callable[[Process, int], None]"
+    ) -> None:
         self._processes = processes
         self._limit = limit
         self._warn = warn
@@ -28,7 +32,9 @@ class Backlogs:
         self._next: Iterator[PID] = iter(())
 
     def look(self) -> None:
-        """Look at the next processes, and again at those that were warned about. From any one thread."""
+        """Look at the next processes, and again at those that were warned about. From any one
+        thread.
+        """
         for pid in tuple(self._warned):
             process = self._processes.get(pid)
             if process is None or _depth(process) * 2 < self._limit:

@@ -21,15 +21,21 @@ __all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_i
 
 
 def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
-    """A line for each living process and meta-process; with ``stacks``, also where its callback or its reader waits in a task."""
+    """A line for each living process and meta-process; with ``stacks``, also where its callback or
+    its reader waits in a task.
+    """
     living: list[Process | Meta] = [*kernel.router.processes.values()]
-    living += [one for one in list(kernel.router.registry.aliases.values()) if isinstance(one, Meta)]
+    living += [
+        one for one in list(kernel.router.registry.aliases.values()) if isinstance(one, Meta)
+    ]
     lines: list[str] = []
     for one in living:
         callback = one.current_callback()
         lines.append(f"{one!r} {one.state.value}" + (f" in {callback}" if callback else ""))
         for task in _waiting_tasks(one) if stacks else ():
-            for entry in StackSummary.extract((frame, frame.f_lineno) for frame in frames_of(task)).format():
+            for entry in StackSummary.extract(
+                (frame, frame.f_lineno) for frame in frames_of(task)
+            ).format():
                 lines += entry.splitlines()
     return lines
 
@@ -88,11 +94,18 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         mailbox_size=process.mailbox.limit or None,
         env=dict(process.env) if expose_env else None,
         phase=_phase(process),
-        supervision=None if process.slots is None or process.behaviour is None else process.behaviour.supervision(),
-        suspended=process.id in process.kernel.watches and process.kernel.watches[process.id].suspended,
+        supervision=None
+        if process.slots is None or process.behaviour is None
+        else process.behaviour.supervision(),
+        suspended=process.id in process.kernel.watches
+        and process.kernel.watches[process.id].suspended,
         dispatcher=str(process.options.dispatcher),
-        threads=tuple(thread.native_id for thread in thread_group.threads) if thread_group is not None else (),
-        stack=process.job.stack() if isinstance(process, DispatchedProcess) and process.job is not None else "",
+        threads=tuple(thread.native_id for thread in thread_group.threads)
+        if thread_group is not None
+        else (),
+        stack=process.job.stack()
+        if isinstance(process, DispatchedProcess) and process.job is not None
+        else "",
     )
 
 
@@ -150,7 +163,9 @@ def event_info(event: Event) -> EventInfo:
 
 
 def meta_info(meta: Meta) -> MetaInfo:
-    """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its handler."""
+    """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its
+    handler.
+    """
     relations, thread = meta.kernel.relations, meta.thread
     history = meta.history
     return MetaInfo(

@@ -1,7 +1,9 @@
-"""Inspection of a process without any code in it: its state, holding it, and watching its callbacks.
+"""Inspection of a process without any code in it: its state, holding it, and watching its
+callbacks.
 
-Nothing here costs a process anything that nobody looks at. A request travels as one more kind of signal, and is served by the
-process between two messages. Whoever watches callbacks has a stand-in put in the place of the behaviour for as long as that takes.
+Nothing here costs a process anything that nobody looks at. A request travels as one more kind of
+signal, and is served by the process between two messages. Whoever watches callbacks has a stand-in
+put in the place of the behaviour for as long as that takes.
 """
 
 from collections import deque
@@ -23,7 +25,14 @@ from ..vocabulary.ids import PID, Target
 from ..vocabulary.reasons import Reason
 from ..vocabulary.states import State
 from ..vocabulary.text import brief
-from .callback_watch import TOLD_VERBS, Observer, Standin, Watch, tell_of_sending, tell_of_sending_no_more
+from .callback_watch import (
+    TOLD_VERBS,
+    Observer,
+    Standin,
+    Watch,
+    tell_of_sending,
+    tell_of_sending_no_more,
+)
 
 if TYPE_CHECKING:
     from ..processes.process import Process
@@ -58,13 +67,21 @@ def _tidy(process: "Process", watch: Watch) -> None:
         process.kernel.watches.pop(process.id, None)
 
 
-# -- asking --------------------------------------------------------------------------------------------------------------
+# -- asking ----------------------------------------------------------------------------------------
 
 
 async def ask(
-    kernel: Kernel, sender: PID, process: "Process", to: Target, what: str, request: Any, timeout: float | None
+    kernel: Kernel,
+    sender: PID,
+    process: "Process",
+    to: Target,
+    what: str,
+    request: Any,
+    timeout: float | None,
 ) -> Any:
-    """Have a process do ``request(process, caller)`` in its own turn, before the messages that wait, and wait for the answer."""
+    """Have a process do ``request(process, caller)`` in its own turn, before the messages that
+    wait, and wait for the answer.
+    """
     task = current_task()
     if process.works_in(task):
         raise DeadlockError(process.id, what, [process.id, process.id])
@@ -75,7 +92,7 @@ async def ask(
     return caller.result()
 
 
-# -- state ---------------------------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------
 
 
 def _real(process: "Process") -> Any:
@@ -104,7 +121,9 @@ async def get_state(process: "Process", caller: Caller) -> None:
 
 
 def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
-    """Make the request that gives a behaviour the attributes that ``function`` makes of the present ones."""
+    """Make the request that gives a behaviour the attributes that ``function`` makes of the present
+    ones.
+    """
 
     async def replace(process: "Process", caller: Caller) -> None:
         behaviour = _real(process)
@@ -112,7 +131,9 @@ def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]])
         try:
             after = function(dict(before))
             if not isinstance(after, Mapping) or not all(isinstance(name, str) for name in after):
-                raise BadInputError("what the function returned", after, "a dict from names of attributes to values")
+                raise BadInputError(
+                    "what the function returned", after, "a dict from names of attributes to values"
+                )
             _put(behaviour, before, after)
         except Exception as error:
             # Whatever was wrong with the function, it must not harm the process.
@@ -145,7 +166,7 @@ def show(kernel: Kernel, what: str, value: object) -> str:
         return f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
 
 
-# -- holding -------------------------------------------------------------------------------------------------------------
+# -- holding ---------------------------------------------------------------------------------------
 
 
 async def suspend(process: "Process", caller: Caller) -> Reason | None:
@@ -218,7 +239,7 @@ async def resume(process: "Process", caller: Caller) -> None:
     caller.settle(was, None)
 
 
-# -- watching callbacks --------------------------------------------------------------------------------------------------
+# -- watching callbacks ----------------------------------------------------------------------------
 
 
 def observe(observer: Observer) -> Any:
@@ -255,7 +276,12 @@ def stop_observing(process: "Process", observer: Observer) -> None:
     watch.observers.remove(observer)
     if watch.told and not any(one.hears_sending for one in watch.observers):
         tell_of_sending_no_more(watch, _real(process))
-    if not watch.observers and watch.real is not None and watch.recent is None and process.behaviour is not None:
+    if (
+        not watch.observers
+        and watch.real is not None
+        and watch.recent is None
+        and process.behaviour is not None
+    ):
         process.behaviour, watch.real = watch.real, None
         process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
     _tidy(process, watch)

@@ -50,11 +50,15 @@ class TraceEntry:
     """Of a message that was sent, whom it was sent to. None if this is a callback."""
 
     def __str__(self) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(self.at)) + f".{int(self.at % 1 * 1000):03d}"
+        clock = (
+            time.strftime("%H:%M:%S", time.localtime(self.at)) + f".{int(self.at % 1 * 1000):03d}"
+        )
         what = self.message or self.message_type or ""
         if self.to is not None:
             return f"{clock} {self.callback}({what}) to {self.to}"
-        words = f"{clock} {self.callback}({what})" + (f" from {self.sender}" if self.sender is not None else "")
+        words = f"{clock} {self.callback}({what})" + (
+            f" from {self.sender}" if self.sender is not None else ""
+        )
         told = [f"{self.seconds * 1000:.3f} ms"]
         if self.sent:
             told.append(f"{self.sent} sent")
@@ -64,7 +68,8 @@ class TraceEntry:
 
 
 class Trace:
-    """The callbacks and messages of one process as they happen: ``async with node.trace(pid) as trace: async for entry in trace``.
+    """The callbacks and messages of one process as they happen: ``async with node.trace(pid) as
+    trace: async for entry in trace``.
 
     It ends by itself: after so many entries, after so many seconds, or with the process.
     """
@@ -106,7 +111,10 @@ class Trace:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.over()
         self._reader.close()
@@ -122,7 +130,13 @@ class Trace:
             raise StopAsyncIteration from None
 
     def note(
-        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+        self,
+        callback: str,
+        message: object,
+        sender: object,
+        seconds: float,
+        error: BaseException | None,
+        sent: int,
     ) -> None:
         """A callback has ended."""
         if not self._is_wanted(callback, message):
@@ -144,7 +158,9 @@ class Trace:
         )
 
     def _shown(self, message: object) -> tuple[str, str | None]:
-        return type(message).__qualname__, show(self._kernel, "message", message) if self._contents else None
+        return type(message).__qualname__, show(
+            self._kernel, "message", message
+        ) if self._contents else None
 
     def _tell(self, entry: TraceEntry) -> None:
         try:
@@ -203,7 +219,9 @@ class Statistics:
     messages_in: int
     messages_out: int
     busy: float | None
-    """The part of that time it spent in callbacks, waiting inside them included. None of a meta-process, which has two halves."""
+    """The part of that time it spent in callbacks, waiting inside them included. None of a
+    meta-process, which has two halves.
+    """
     callbacks: tuple[CallbackStatistics, ...]
     """The ones that took most time first. None of a meta-process: it is only counted."""
     ended: bool
@@ -211,7 +229,9 @@ class Statistics:
 
 
 _OF_MESSAGES: Final = frozenset(
-    name for name, parameters in CALLBACKS.items() if {"message", "request", "event"} & set(parameters)
+    name
+    for name, parameters in CALLBACKS.items()
+    if {"message", "request", "event"} & set(parameters)
 )
 
 
@@ -229,7 +249,13 @@ class Tally:
         self.ended = trio.Event()
 
     def note(
-        self, callback: str, message: object, sender: object, seconds: float, error: BaseException | None, sent: int
+        self,
+        callback: str,
+        message: object,
+        sender: object,
+        seconds: float,
+        error: BaseException | None,
+        sent: int,
     ) -> None:
         """A callback has ended."""
         key = (callback, None if message is None else type(message).__qualname__)
@@ -269,7 +295,9 @@ class Tally:
 
 
 async def count_meta(meta: "Meta", seconds: float) -> Statistics:
-    """Count what a meta-process handles and sends. Its callbacks are left alone: they run in threads that nobody holds up."""
+    """Count what a meta-process handles and sends. Its callbacks are left alone: they run in
+    threads that nobody holds up.
+    """
     began, handled, sent = trio.current_time(), meta.handled, meta.messages_out()
     with trio.move_on_after(seconds):
         await meta.gone.wait()

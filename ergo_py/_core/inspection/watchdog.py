@@ -1,8 +1,9 @@
 """Who is blocking the loop, and where: a thread that looks at the loop from outside.
 
-It costs a healthy loop nothing: it only looks, now and then, whether the loop sits in its I/O wait. If it does not, it asks for a
-sign of life, and if none comes in time it reads the loop's stack, where it finds the process and the callback. A loop that is not
-blocked but gets no time to run looks the same on the stack; what the system counts for the thread tells them apart.
+It costs a healthy loop nothing: it only looks, now and then, whether the loop sits in its I/O wait.
+If it does not, it asks for a sign of life, and if none comes in time it reads the loop's stack,
+where it finds the process and the callback. A loop that is not blocked but gets no time to run
+looks the same on the stack; what the system counts for the thread tells them apart.
 """
 
 import sys
@@ -31,7 +32,9 @@ _KERNEL_USES: Final = frozenset({"structlog", "traceback", "linecache"})
 
 
 class Watchdog:
-    """Reports each time the loop has been blocked for longer than ``threshold`` seconds, once for each time."""
+    """Reports each time the loop has been blocked for longer than ``threshold`` seconds, once for
+    each time.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,9 @@ class Watchdog:
         self._stop = threading.Event()
         self._alive = threading.Event()
         self.asked: float | None = None
-        """Since when, on ``perf_counter``'s clock, it waits for a sign of life; None while all is well."""
+        """Since when, on ``perf_counter``'s clock, it waits for a sign of life; None while all is
+        well.
+        """
         self._thread = threading.Thread(target=self._watch, name="ergo-watchdog", daemon=True)
         self._thread.start()
 
@@ -88,8 +93,9 @@ class Watchdog:
         began = perf_counter()
         if self._alive.wait(self._threshold):
             return True
-        # If this thread overslept as well, the whole program stood still (SIGSTOP, a machine that was paused), and the loop has
-        # had no chance yet. Once: a callback that keeps the interpreter's lock keeps this thread waiting, too.
+        # If this thread overslept as well, the whole program stood still (SIGSTOP, a machine that
+        # was paused), and the loop has had no chance yet. Once: a callback that keeps the
+        # interpreter's lock keeps this thread waiting, too.
         return perf_counter() - began > 2 * self._threshold and self._alive.wait(self._threshold)
 
     def _tell(self, before: "RunTimes | None", asked: float) -> None:
@@ -110,16 +116,20 @@ class Watchdog:
 
 
 def look_at_loop(bridge: Bridge, seconds: float) -> BlockedReport | None:
-    """Who keeps the loop from running at this moment, for ``seconds`` already. From any thread; None if nobody does."""
+    """Who keeps the loop from running at this moment, for ``seconds`` already. From any thread;
+    None if nobody does.
+    """
     frame = sys._current_frames().get(bridge.loop_thread)
     return None if frame is None or _waits_for_io(frame) else _describe(frame, seconds)
 
 
 def _waits_for_io(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "get_events" and frame.f_globals.get("__name__", "").startswith("trio.")
+    return frame.f_code.co_name == "get_events" and frame.f_globals.get("__name__", "").startswith(
+        "trio."
+    )
 
 
-# -- blocked, or starved ------------------------------------------------------------------------------------------------
+# -- blocked, or starved ---------------------------------------------------------------------------
 
 
 class RunTimes(NamedTuple):
@@ -131,14 +141,18 @@ class RunTimes(NamedTuple):
     queued: float
     """How long it could have run, and other threads or programs had the processors."""
     waits: int
-    """How often it waited for something. A thread that waits for the interpreter's lock looks for it every switch interval."""
+    """How often it waited for something. A thread that waits for the interpreter's lock looks for
+    it every switch interval.
+    """
     others_ran: float
     """How long the other threads of this program had a processor."""
 
 
 def run_times(ident: int) -> RunTimes | None:
     """The times of a thread of this program; None where the system does not tell."""
-    number = next((thread.native_id for thread in threading.enumerate() if thread.ident == ident), None)
+    number = next(
+        (thread.native_id for thread in threading.enumerate() if thread.ident == ident), None
+    )
     try:
         with open(f"/proc/self/task/{number}/schedstat", "rb") as file:
             ran, queued = (int(figure) / 1e9 for figure in file.read().split()[:2])
@@ -156,17 +170,20 @@ def run_times(ident: int) -> RunTimes | None:
 def was_starved(before: RunTimes | None, after: RunTimes | None) -> bool:
     """Say whether, for most of the time between the two, a thread wanted to run and could not.
 
-    A callback that sleeps or waits does so without the interpreter's lock, and wakes seldom; one that computes has a processor.
+    A callback that sleeps or waits does so without the interpreter's lock, and wakes seldom; one
+    that computes has a processor.
     """
     if before is None or after is None:
         return False
-    at, _, queued, waits, others_ran = (later - earlier for earlier, later in zip(before, after, strict=True))
+    at, _, queued, waits, others_ran = (
+        later - earlier for earlier, later in zip(before, after, strict=True)
+    )
     # On a busy machine it comes to look for the lock less often than every interval.
     wants_lock = waits * sys.getswitchinterval() * 4 >= at
     return queued + (others_ran if wants_lock else 0.0) > at / 2
 
 
-# -- the process on the stack -------------------------------------------------------------------------------------------
+# -- the process on the stack ----------------------------------------------------------------------
 
 
 def _describe(frame: FrameType, seconds: float) -> BlockedReport:
@@ -210,6 +227,7 @@ def _is_in_behaviour(frame: FrameType | None, served_in: FrameType) -> bool:
     while frame is not None and frame is not served_in:
         modules.append(frame.f_globals.get("__name__") or "")
         frame = frame.f_back
-    # The first that the kernel has called, of what is neither the kernel nor on the way to a callback.
+    # The first that the kernel has called, of what is neither the kernel nor on the way to a
+    # callback.
     called = next((name for name in reversed(modules) if not name.startswith(_ON_THE_WAY)), None)
     return called is not None and called.partition(".")[0] not in _KERNEL_USES

@@ -18,7 +18,13 @@ from ..vocabulary.envelopes import (
     Overflow,
     Priority,
 )
-from ..vocabulary.errors import BadInputError, CallTimeoutError, DeadlockError, NodeStoppedError, TargetDownError
+from ..vocabulary.errors import (
+    BadInputError,
+    CallTimeoutError,
+    DeadlockError,
+    NodeStoppedError,
+    TargetDownError,
+)
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.reasons import NoProcess
 from .receiver import Receiver
@@ -32,7 +38,9 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """Makes calls, hands them on, and brings the answers back. Delivering the request is the router's work."""
+    """Makes calls, hands them on, and brings the answers back. Delivering the request is the
+    router's work.
+    """
 
     __slots__ = ("_router", "late_replies")
 
@@ -72,7 +80,8 @@ class Calls:
         caller = TaskCaller(sender, next(router.references), to, request, task)
         beside = None
         if process is not None and task is not process.home:
-            # A task that a callback started. It may wait as it likes, unless the callback waits for it.
+            # A task that a callback started. It may wait as it likes, unless the callback waits for
+            # it.
             if process.waits_for_task(task):
                 beside = process
                 self._refuse_ring(beside, callee, to, request)
@@ -82,13 +91,16 @@ class Calls:
         if process is not None:
             if callee is process or callee.waiting is not None:
                 self._refuse_ring(process, callee, to, request)
-            # It waits already now: a handler that forwards the call, or an overflow rule, may close a ring.
+            # It waits already now: a handler that forwards the call, or an overflow rule, may close
+            # a ring.
             process.waiting = caller
         waiter = None
         asleep: Any = callee
-        # Asleep in its mailbox means that all lanes are empty, but for what threads have just put there.
+        # Asleep in its mailbox means that all lanes are empty, but for what threads have just put
+        # there.
         if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
-            # In the callee's own context: what its handler sets there is none of the caller's business.
+            # In the callee's own context: what its handler sets there is none of the caller's
+            # business.
             left = asleep.task.context.run(asleep.answer_now, caller, request)
             if left is not None:
                 await left.close()
@@ -130,7 +142,9 @@ class Calls:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
 
-    async def inspect(self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float) -> Any:
+    async def inspect(
+        self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float
+    ) -> Any:
         """Have a receiver look at itself, before everything else it has to do."""
         caller = TaskCaller(sender, next(self._router.references), to, items, current_task())
         caller.callee = receiver
@@ -138,8 +152,12 @@ class Calls:
         await self.wait(None, caller, timeout)
         return caller.result()
 
-    async def control(self, sender: PID, receiver: Any, operation: object, timeout: float | None) -> Any:
-        """Have a supervisor do something to its children. It goes before what it was sent, and is never refused."""
+    async def control(
+        self, sender: PID, receiver: Any, operation: object, timeout: float | None
+    ) -> Any:
+        """Have a supervisor do something to its children. It goes before what it was sent, and is
+        never refused.
+        """
         task = current_task()
         if receiver.works_in(task):
             raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
@@ -149,7 +167,9 @@ class Calls:
         await self.wait(None, caller, timeout)
         return caller.result()
 
-    async def wait(self, process: "Process | None", caller: TaskCaller, timeout: float | None) -> None:
+    async def wait(
+        self, process: "Process | None", caller: TaskCaller, timeout: float | None
+    ) -> None:
         """Wait until a call is settled. Cancelled, it is abandoned."""
         if timeout is not None:
             self._router.clock.arm_call(caller, timeout)
@@ -171,20 +191,29 @@ class Calls:
         kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
-        if not callee.open and callee.mailbox.overflow is Overflow.WAIT and not callee.mailbox.has_room(lane):
-            # It goes in by itself when there is room; until then the caller waits as for any answer.
+        if (
+            not callee.open
+            and callee.mailbox.overflow is Overflow.WAIT
+            and not callee.mailbox.has_room(lane)
+        ):
+            # It goes in by itself when there is room; until then the caller waits as for any
+            # answer.
             waiter = CallWaiter(caller)
             callee.mailbox.wait_for_room(lane, envelope, waiter)
             return waiter
         self._router.post(callee, caller.to, lane, envelope)
         return None
 
-    def forward(self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority) -> bool:
+    def forward(
+        self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority
+    ) -> bool:
         """Hand a message or a call on, with its sender or caller unchanged."""
         if not isinstance(origin, Caller):
             if not isinstance(origin, PID | Alias):
                 raise BadInputError(
-                    "origin", origin, "the sender that handle_message was given, or the Caller of a call"
+                    "origin",
+                    origin,
+                    "the sender that handle_message was given, or the Caller of a call",
                 )
             return self._router.send(origin, to, message, priority)
         if get_ident() != self._router.loop_thread:
@@ -204,7 +233,9 @@ class Calls:
         return not origin.settled
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
-        """Answer a call, from the loop or from any thread. False if nobody waits any more, as far as is known."""
+        """Answer a call, from the loop or from any thread. False if nobody waits any more, as far
+        as is known.
+        """
         if get_ident() != self._router.loop_thread:
             self._router.bridge.post(self.reply, caller, value, error)
             return not caller.settled
@@ -217,7 +248,9 @@ class Calls:
         reason = self._router.missing(to) if callee is None else callee.reason
         return TargetDownError(to, request, reason or NoProcess())
 
-    def _refuse_ring(self, process: "Process", callee: Receiver, to: object, request: object) -> None:
+    def _refuse_ring(
+        self, process: "Process", callee: Receiver, to: object, request: object
+    ) -> None:
         ring = ring_of(process, callee)
         if ring:
             raise DeadlockError(to, request, ring)
@@ -231,7 +264,9 @@ class Calls:
         timeout: float | None,
         priority: Priority,
     ) -> Any:
-        """Call, and block this thread until the answer is there. ``process`` waits for this thread, if a process does."""
+        """Call, and block this thread until the answer is there. ``process`` waits for this thread,
+        if a process does.
+        """
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
         caller = ThreadCaller(sender, next(self._router.references), to, request)

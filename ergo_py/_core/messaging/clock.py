@@ -18,7 +18,9 @@ _TURN = 256
 
 
 class Clock:
-    """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs a wake-up for nothing."""
+    """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs
+    a wake-up for nothing.
+    """
 
     __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "now", "timers")
 
@@ -32,7 +34,9 @@ class Clock:
         self.deadlines = Deadlines()
         self._fire = fire
         self.now = now
-        """The time that all deadlines of the node are compared with, from any thread; in tests it may be virtual."""
+        """The time that all deadlines of the node are compared with, from any thread; in tests it
+        may be virtual.
+        """
         self._next = inf
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
@@ -64,7 +68,9 @@ class Clock:
         self._task = current_task()
         while not self._stopped:
             now = self.now()
-            worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(now, _TURN, self._fire)
+            worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(
+                now, _TURN, self._fire
+            )
             if worked:
                 await trio.lowlevel.checkpoint()
                 continue

@@ -1,6 +1,7 @@
 """Seeing everything: a function of the user's that is told of each start, end, send and delivery.
 
-Without one, nothing here is in the way of a message: a node that is observed has a router and calls of its own kind.
+Without one, nothing here is in the way of a message: a node that is observed has a router and calls
+of its own kind.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,16 @@ from .receiver import Receiver
 from .router import Router
 from .waiters import CallWaiter
 
-__all__ = ["Delivered", "ObservedCalls", "ObservedRouter", "Observer", "Sent", "Sight", "Spawned", "Stopped"]
+__all__ = [
+    "Delivered",
+    "ObservedCalls",
+    "ObservedRouter",
+    "Observer",
+    "Sent",
+    "Sight",
+    "Spawned",
+    "Stopped",
+]
 
 
 class Spawned(NamedTuple):
@@ -63,7 +73,9 @@ class Observer:
 
     __slots__ = ("_failed", "_function", "_report")
 
-    def __init__(self, function: Callable[[Sight], object], report: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, function: Callable[[Sight], object], report: Callable[[BaseException], None]
+    ) -> None:
         self._function = function
         self._report = report
         self._failed = False
@@ -77,7 +89,9 @@ class Observer:
                 self._report(error)
 
     def watch(self, pid: PID, *callbacks: _Callback) -> "tuple[_Callback, ...]":
-        """Callbacks for messages or calls, seen each time they are called. Plain or not, as each is."""
+        """Callbacks for messages or calls, seen each time they are called. Plain or not, as each
+        is.
+        """
 
         def watched(callback: _Callback) -> _Callback:
             def seen(message: Any, sender: Any) -> Any:

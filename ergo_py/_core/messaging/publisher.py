@@ -59,9 +59,13 @@ class Publisher:
         self._log_dead_letter: Callable[[DeadLetter], None] | None = None
         self.events = Events()
         self.heard: set[str] = set()
-        """Which of the node's own events somebody has subscribed to: what every spawn and dead letter tests."""
+        """Which of the node's own events somebody has subscribed to: what every spawn and dead
+        letter tests.
+        """
         for name in NODE_EVENTS:
-            self.events.register(Event(self.name(name), node, token, 0, notifies=False, is_open=False))
+            self.events.register(
+                Event(self.name(name), node, token, 0, notifies=False, is_open=False)
+            )
 
     def name(self, given: "str | EventName") -> EventName:
         """The full name of an event of this node."""
@@ -127,7 +131,9 @@ class Publisher:
         event: Event,
         subscription: Subscription,
     ) -> bool:
-        if event.name.name == DEAD_LETTER and not (process.accepting and process.mailbox.has_room(Lane.MAIN)):
+        if event.name.name == DEAD_LETTER and not (
+            process.accepting and process.mailbox.has_room(Lane.MAIN)
+        ):
             # A dead letter about a dead letter would have no end.
             process.mailbox.dropped += 1
             return False
@@ -139,7 +145,9 @@ class Publisher:
         return taken
 
     def announce(self, name: str, message: object) -> None:
-        """Publish one of the node's own events, if anybody listens. From any thread, without waiting."""
+        """Publish one of the node's own events, if anybody listens. From any thread, without
+        waiting.
+        """
         if name not in self.heard:
             return
         if get_ident() != self._router.loop_thread:
@@ -150,8 +158,11 @@ class Publisher:
     def _hear(self, name: str, heard: bool) -> None:
         (self.heard.add if heard else self.heard.discard)(name)
         if name == DEAD_LETTER:
-            # Set only while somebody listens: a flood of dead letters should cost no more than counting them.
-            self._router.dead_letters.announce = self._announce_dead_letter if heard else self._log_dead_letter
+            # Set only while somebody listens: a flood of dead letters should cost no more than
+            # counting them.
+            self._router.dead_letters.announce = (
+                self._announce_dead_letter if heard else self._log_dead_letter
+            )
 
     def log_dead_letters(self, log: Callable[[DeadLetter], None]) -> None:
         """Have each dead letter logged, too. For a node that logs at the level debug."""

@@ -32,7 +32,9 @@ class Receiver(Protocol):
 
     @property
     def inline(self) -> bool:
-        """A process with a plain ``handle_call``: while it sleeps, a call may be answered on the spot."""
+        """A process with a plain ``handle_call``: while it sleeps, a call may be answered on the
+        spot.
+        """
         ...
 
     @property
@@ -40,7 +42,9 @@ class Receiver(Protocol):
 
     @property
     def open(self) -> bool:
-        """Accepting, and with nothing to look at before an append to its main lane: as nearly all are, nearly always."""
+        """Accepting, and with nothing to look at before an append to its main lane: as nearly all
+        are, nearly always.
+        """
         ...
 
     @property
@@ -55,11 +59,15 @@ class Receiver(Protocol):
         """The same, from any thread, for one that is ``open`` or ``measured``."""
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
-        """Serve a message in its sender's turn if that is possible; False if it is to be put into the mailbox, as usual."""
+        """Serve a message in its sender's turn if that is possible; False if it is to be put into
+        the mailbox, as usual.
+        """
         ...
 
     def answer_now(self, caller: "TaskCaller", request: object) -> "CancelScopes | None":
-        """Serve a call on the spot, as if it had been queued and taken. Returns the scopes that it has left open, if any."""
+        """Serve a call on the spot, as if it had been queued and taken. Returns the scopes that it
+        has left open, if any.
+        """
         ...
 
 

@@ -1,4 +1,6 @@
-"""From a target to a mailbox: the only place that resolves an address, and the only way a message is delivered."""
+"""From a target to a mailbox: the only place that resolves an address, and the only way a message
+is delivered.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -56,7 +58,9 @@ LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
 _ACCEPTED: Final = Verdict.ACCEPTED
 
 _SHORT_CUTS: Final = 64
-"""How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop starves nobody."""
+"""How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop
+starves nobody.
+"""
 
 
 def check_priority(priority: object) -> Priority:
@@ -67,7 +71,9 @@ def check_priority(priority: object) -> Priority:
 
 
 class Router:
-    """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge, from any thread."""
+    """Resolves targets and puts envelopes into mailboxes, from the loop and, through the bridge,
+    from any thread.
+    """
 
     __slots__ = (
         "bridge",
@@ -89,7 +95,13 @@ class Router:
     )
 
     def __init__(
-        self, node: str, creation: int, bridge: Bridge, clock: Clock, dead_letters: DeadLetters, inline_calls: bool
+        self,
+        node: str,
+        creation: int,
+        bridge: Bridge,
+        clock: Clock,
+        dead_letters: DeadLetters,
+        inline_calls: bool,
     ) -> None:
         self.node = node
         self.creation = creation
@@ -120,7 +132,7 @@ class Router:
         for process in self.processes.values():
             process.accepting = process.open = process.measured = False
 
-    # -- addresses ---------------------------------------------------------------------------------------------------
+    # -- addresses ---------------------------------------------------------------------------------
 
     def resolve(self, to: Target) -> Receiver | None:
         """Find who is meant; None if nobody is there.
@@ -143,9 +155,10 @@ class Router:
         node = self.node if isinstance(to, str) else (to.node or self.node)
         return NoProcess() if node == self.node else NoNode(node)
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
-    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a message nobody looks at.
+    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a
+    # message nobody looks at.
     @enable_ki_protection
     def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         """Deliver a message. False if it became a dead letter.
@@ -160,7 +173,8 @@ class Router:
             if to is not process.id:
                 self.peer = process = self.processes.get(to, NOBODY)
             if process.open or (process.measured and process.mailbox.has_plenty()):
-                # In any thread: an append is one step, and the receiver looks again after it has marked itself as asleep.
+                # In any thread: an append is one step, and the receiver looks again after it has
+                # marked itself as asleep.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
                     process.stir()
@@ -171,8 +185,12 @@ class Router:
                 return True
         return self._send(sender, to, message, priority)
 
-    def send_many(self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority) -> None:
-        """Deliver several messages of one sender to one receiver, in one step if they go into the mailbox of an open process."""
+    def send_many(
+        self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority
+    ) -> None:
+        """Deliver several messages of one sender to one receiver, in one step if they go into the
+        mailbox of an open process.
+        """
         receiver = self.resolve(to)
         if receiver is None or not receiver.open or priority:
             for message in messages:
@@ -189,13 +207,17 @@ class Router:
             return self._send_from_thread(sender, to, message, priority, receiver)
         if receiver is None:
             return self._to_nobody(sender, to, message)
-        return self.post(receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message))
+        return self.post(
+            receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message)
+        )
 
     def _kind(self, receiver: Receiver, to: Target) -> int:
         return ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
-        """Account for what threads have appended to a mailbox in the moment in which its owner ended."""
+        """Account for what threads have appended to a mailbox in the moment in which its owner
+        ended.
+        """
         while lane:
             _, sender, ref, message = lane.popleft()
             if isinstance(ref, Caller):
@@ -203,10 +225,14 @@ class Router:
             else:
                 self._to_nobody(sender, pid, message)
 
-    def find_nobody(self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None) -> bool:
-        """Account for a message that found nobody, or somebody who takes no more, when it was sent. From any thread.
+    def find_nobody(
+        self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None
+    ) -> bool:
+        """Account for a message that found nobody, or somebody who takes no more, when it was sent.
+        From any thread.
 
-        Nobody looks again when it comes to the loop: its sender has been told False, and may have sent more since.
+        Nobody looks again when it comes to the loop: its sender has been told False, and may have
+        sent more since.
         """
         if get_ident() != self.loop_thread:
             self.bridge.post(self.find_nobody, sender, to, message, receiver)
@@ -262,7 +288,12 @@ class Router:
             Diverted(receiver.id, rule.tag if isinstance(rule, Divert) else "", payload, sender),
         )
         # What was diverted once and finds no room again is not sent round in circles.
-        if isinstance(payload, Diverted) or other is None or not other.accepting or not other.mailbox.has_room(lane):
+        if (
+            isinstance(payload, Diverted)
+            or other is None
+            or not other.accepting
+            or not other.mailbox.has_room(lane)
+        ):
             self.bury(envelope, to, Why.FULL, receiver)
             return False
         if isinstance(ref, Caller):
@@ -274,16 +305,22 @@ class Router:
         return self.post(other, to, lane, wrapped)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
-        """Take notice of something that is sent on another way than :meth:`send`: a router that is observed tells of it."""
+        """Take notice of something that is sent on another way than :meth:`send`: a router that is
+        observed tells of it.
+        """
 
     def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
-        """Account for a user's envelope that is not delivered: a call is answered, anything else is a dead letter."""
+        """Account for a user's envelope that is not delivered: a call is answered, anything else is
+        a dead letter.
+        """
         kind, sender, ref, payload = envelope
         if isinstance(ref, Caller):
             if why in (Why.FULL, Why.DISPLACED):
                 ref.settle(None, MailboxFullError(ref.to, ref.request, receiver.mailbox.limit))
             else:
-                ref.settle(None, TargetDownError(ref.to, ref.request, receiver.reason or NoProcess()))
+                ref.settle(
+                    None, TargetDownError(ref.to, ref.request, receiver.reason or NoProcess())
+                )
         elif kind <= EVENT:
             self.dead_letters.add(sender, to, payload, why)
 
@@ -295,7 +332,12 @@ class Router:
         receiver.wake()
 
     async def send_wait(
-        self, sender: PID | Alias, to: Target, message: object, priority: Priority, timeout: float | None
+        self,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        timeout: float | None,
     ) -> bool:
         """Like :meth:`send`, but wait for room if the receiver's rule is WAIT."""
         receiver = self.resolve(to)
@@ -328,12 +370,16 @@ class Router:
         return waiter.admitted
 
     async def pause(self) -> None:
-        """Stand for a schedule point where one each time would cost more than the work: a real one now and then."""
+        """Stand for a schedule point where one each time would cost more than the work: a real one
+        now and then.
+        """
         if self.pause_is_due():
             await self.turn()
 
     def pause_is_due(self) -> bool:
-        """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting a pause than for their work."""
+        """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting
+        a pause than for their work.
+        """
         self.free = free = self.free - 1
         return free <= 0 or (not free & 7 and perf_counter() >= self.slice_end)
 
@@ -343,19 +389,26 @@ class Router:
         await checkpoint()
         self.slice_end = perf_counter() + 0.001
 
-    # -- threads -----------------------------------------------------------------------------------------------------
+    # -- threads -----------------------------------------------------------------------------------
 
     def _send_from_thread(
-        self, sender: PID | Alias, to: Target, message: object, priority: Priority, receiver: Receiver | None
+        self,
+        sender: PID | Alias,
+        to: Target,
+        message: object,
+        priority: Priority,
+        receiver: Receiver | None,
     ) -> bool:
-        # Reading the tables from a thread is safe: one read of a dict. The receiver found here gets the message, either way:
-        # if the loop looked again, a name that has changed hands in the meantime would bring it after those sent later.
+        # Reading the tables from a thread is safe: one read of a dict. The receiver found here gets
+        # the message, either way: if the loop looked again, a name that has changed hands in the
+        # meantime would bring it after those sent later.
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
             return self.find_nobody(sender, to, message, receiver)
         envelope = (self._kind(receiver, to), sender, to, message)
         if receiver.open and not priority:
-            # On the same way as to its PID, or a thread that uses both addresses would overtake itself.
+            # On the same way as to its PID, or a thread that uses both addresses would overtake
+            # itself.
             return self.post(receiver, to, MAIN_LANE, envelope)
         box, lane = receiver.mailbox, LANES[priority]
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
@@ -385,7 +438,8 @@ class Router:
         """Put a message for which a place was promised."""
         accepted = receiver.accepting
         with self.bridge.lock:
-            # Given back when the message is in it: what is sent after it goes straight in as soon as nothing is on its way.
+            # Given back when the message is in it: what is sent after it goes straight in as soon
+            # as nothing is on its way.
             if accepted:
                 receiver.mailbox.push(lane, envelope)
             receiver.mailbox.redeem(lane)
@@ -403,7 +457,9 @@ class Router:
             raise
         return bool(waiter.parker.value)
 
-    def _refused_in_thread(self, receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> None:
+    def _refused_in_thread(
+        self, receiver: Receiver, sender: PID | Alias, to: Target, message: object
+    ) -> None:
         receiver.mailbox.dropped += 1
         self.dead_letters.add(sender, to, message, Why.FULL)
 

@@ -22,8 +22,11 @@ class TaskCaller(Caller):
     _endless: bool
     """Set only for a call without a time limit, so that the others do not pay for it."""
 
-    def __init__(self, pid: PID | Alias, number: int, to: object, request: object, task: Task) -> None:
-        # Spelled out, as is settle: by way of the base class they cost twice as much, and every call pays for both.
+    def __init__(
+        self, pid: PID | Alias, number: int, to: object, request: object, task: Task
+    ) -> None:
+        # Spelled out, as is settle: by way of the base class they cost twice as much, and every
+        # call pays for both.
         self.pid = pid
         self.number = number
         self.to = to
@@ -82,7 +85,9 @@ class TaskWaiter:
 
 
 class CallWaiter:
-    """A call that waits for room. The caller itself waits for the answer, whatever happens to the envelope."""
+    """A call that waits for room. The caller itself waits for the answer, whatever happens to the
+    envelope.
+    """
 
     __slots__ = ("admitted", "caller")
 

@@ -102,7 +102,8 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
 async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
     """Let an async callback wait for something of its own, and answer inspects meanwhile.
 
-    It looks again whenever ``meta.wake()`` is called, and goes on when ``waits()`` no longer holds or the meta-process is ending.
+    It looks again whenever ``meta.wake()`` is called, and goes on when ``waits()`` no longer holds
+    or the meta-process is ending.
     """
     box, task = meta.mailbox, current_task()
     while waits() and meta.reason is None:
@@ -139,7 +140,12 @@ def _work(meta: "Meta", envelope: Envelope) -> None:
 
 def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
     """Serve a burst of messages with plain callbacks in one hop to a worker thread."""
-    box, main, callbacks, behaviour = meta.mailbox, meta.mailbox.main, meta.callbacks, meta.behaviour
+    box, main, callbacks, behaviour = (
+        meta.mailbox,
+        meta.mailbox.main,
+        meta.callbacks,
+        meta.behaviour,
+    )
     for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
         kind, sender, ref, payload = envelope
         if kind == MESSAGE:
@@ -154,7 +160,8 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
                 meta.kernel.calls.reply(ref, None, rejection.error)
             else:
                 _answer_from_thread(meta, ref, reply)
-        # An inspect, or the end, must not wait behind the rest of the burst; and an observer is told on the loop.
+        # An inspect, or the end, must not wait behind the rest of the burst; and an observer is
+        # told on the loop.
         if meta.reason is not None or box.ahead or left == 1 or meta.kernel.observer is not None:
             return
         if box.waiters and not left & 7:

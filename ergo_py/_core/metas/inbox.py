@@ -20,8 +20,9 @@ def _lane(lane: Lane) -> Lane:
 class TwoLanes(Mailbox):
     """The mailbox of a meta-process: what users send goes to SYSTEM or MAIN.
 
-    Signals use the lane before both, so that an inspect overtakes every waiting message. A worker thread may take messages while
-    the loop looks at them, so nothing here may rely on a lane being as full as it was a line before.
+    Signals use the lane before both, so that an inspect overtakes every waiting message. A worker
+    thread may take messages while the loop looks at them, so nothing here may rely on a lane being
+    as full as it was a line before.
     """
 
     __slots__ = ()
@@ -50,7 +51,9 @@ class TwoLanes(Mailbox):
         """Give a kept place back."""
         super().redeem(_lane(lane))
 
-    def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
+    def wait_for_room(
+        self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
+    ) -> None:
         """Queue an envelope that goes in as soon as there is room."""
         super().wait_for_room(_lane(lane), envelope, waiter, depth)
 
@@ -92,5 +95,7 @@ class RequestCaller(Caller):
         meta.requests.pop(self.number, None)
         if meta.reason is None:
             # As the answer to a call does, it comes before the messages that wait.
-            meta.mailbox.push(Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error)))
+            meta.mailbox.push(
+                Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error))
+            )
             meta.wake()

@@ -1,4 +1,6 @@
-"""The life of a meta-process: a reader that may block, a handler that comes when there are messages, and one order of ending."""
+"""The life of a meta-process: a reader that may block, a handler that comes when there are
+messages, and one order of ending.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -25,7 +27,13 @@ from ..vocabulary.ids import PID, Alias, Ref, Target
 from ..vocabulary.info import Ended
 from ..vocabulary.options import MetaOptions
 from ..vocabulary.reasons import Crashed, Custom, Killed, Reason
-from ..vocabulary.states import MetaOperation, MetaState, Operation, check_meta_allowed, check_meta_transition
+from ..vocabulary.states import (
+    MetaOperation,
+    MetaState,
+    Operation,
+    check_meta_allowed,
+    check_meta_transition,
+)
 from .handler import serve
 from .inbox import RequestCaller, TwoLanes
 from .outbox import Outbox
@@ -47,7 +55,9 @@ _LAST_CHANCE: Final = 2.0
 
 
 class Meta:
-    """The kernel's side of a meta-process; the behaviour is the user's side. Everything here happens on the loop's thread."""
+    """The kernel's side of a meta-process; the behaviour is the user's side. Everything here
+    happens on the loop's thread.
+    """
 
     name = None
     """A meta-process has no name, only its alias."""
@@ -110,7 +120,12 @@ class Meta:
     )
 
     def __init__(
-        self, kernel: Kernel, behaviour: Any, options: MetaOptions, owner: "Process | Meta", process: "Process"
+        self,
+        kernel: Kernel,
+        behaviour: Any,
+        options: MetaOptions,
+        owner: "Process | Meta",
+        process: "Process",
     ) -> None:
         router = kernel.router
         self.kernel = kernel
@@ -155,7 +170,9 @@ class Meta:
         self.reader_gone = trio.Event()
         # The handler.
         self.passing: Callable[[Any, Any], bool] | None = None
-        """Serves simple messages in their sender's turn; says False for what it leaves to the handler."""
+        """Serves simple messages in their sender's turn; says False for what it leaves to the
+        handler.
+        """
         self.handler: DetachedTask | None = None
         self.handling: Envelope | None = None
         self.hop: trio.CancelScope | None = None
@@ -186,7 +203,9 @@ class Meta:
 
     @property
     def abandoned(self) -> bool:
-        """Whether a part of it would not end, and was left behind: what it had opened may still be in use."""
+        """Whether a part of it would not end, and was left behind: what it had opened may still be
+        in use.
+        """
         return bool(self.stragglers) or self.reader_left
 
     @property
@@ -194,7 +213,10 @@ class Meta:
         """The logger bound to this meta-process."""
         if self._logger is None:
             self._logger = self.kernel.log.logger(
-                self.id, self.options.log_level, behaviour=self.callbacks.behaviour, process=str(self.process.id)
+                self.id,
+                self.options.log_level,
+                behaviour=self.callbacks.behaviour,
+                process=str(self.process.id),
             )
         return self._logger
 
@@ -221,7 +243,7 @@ class Meta:
         """Forget one that has ended."""
         self.owned.pop(key, None)
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     spawn = classmethod(spawn)
     spawn_beside = classmethod(spawn_beside)
@@ -233,7 +255,7 @@ class Meta:
         if self.reason is not None:
             raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
 
-    # -- the handler -------------------------------------------------------------------------------------------------
+    # -- the handler -------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the handler look at the mailbox: start it, or wake it if it lingers."""
@@ -284,7 +306,9 @@ class Meta:
 
     @runs_callbacks
     async def callback(self, name: str, *args: Any) -> None:
-        """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain ``def`` on a worker thread."""
+        """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain
+        ``def`` on a worker thread.
+        """
         function = getattr(self.behaviour, name)
         if name in self.callbacks.asynchronous:
             self.has_last_word = name == "terminate"
@@ -302,12 +326,16 @@ class Meta:
         await self.in_worker(call)
 
     async def in_worker(self, work: Any, *args: Any) -> None:
-        """Run blocking code of the user's in a worker thread. If it is cancelled, the thread is left behind."""
+        """Run blocking code of the user's in a worker thread. If it is cancelled, the thread is
+        left behind.
+        """
         thread_fairness = self.kernel.thread_fairness
         # A loop that is never idle must not starve this thread either.
         thread_fairness.watch()
         try:
-            await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True, limiter=self.kernel.workers)
+            await trio.to_thread.run_sync(
+                work, *args, abandon_on_cancel=True, limiter=self.kernel.workers
+            )
         finally:
             thread_fairness.unwatch()
 
@@ -346,10 +374,11 @@ class Meta:
     measured = open
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
-        """Serve a message in its sender's turn, if the behaviour can and the handler could be served nothing before it.
+        """Serve a message in its sender's turn, if the behaviour can and the handler could be
+        served nothing before it.
 
-        The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do not overlap, and nothing is
-        overtaken.
+        The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do
+        not overlap, and nothing is overtaken.
         """
         passing, box = self.passing, self.mailbox
         if (
@@ -406,12 +435,16 @@ class Meta:
         return await send_wait(self, to, message, priority)
 
     async def wait_for_room(self, to: Target, lane: Lane = Lane.MAIN) -> bool:
-        """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses nothing."""
+        """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling
+        loses nothing.
+        """
         return await wait_for_room(self, to, lane)
 
-    # -- requests ----------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
-    def request(self, to: Target, request: object, timeout: float | None, priority: Priority | None) -> Ref:
+    def request(
+        self, to: Target, request: object, timeout: float | None, priority: Priority | None
+    ) -> Ref:
         """Ask without waiting."""
         self.allow(MetaOperation.REQUEST)
         self.router.resolve(to)
@@ -430,11 +463,12 @@ class Meta:
         caller.abandon()
         return True
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _overrun(self) -> None:
         self.router.bridge.do(
-            self.finish, Custom(f"its receivers were more than {self.options.backlog} messages behind")
+            self.finish,
+            Custom(f"its receivers were more than {self.options.backlog} messages behind"),
         )
 
     def ask_to_exit(self, _sender: PID | Alias, reason: Reason) -> None:
@@ -449,7 +483,9 @@ class Meta:
         self._begin_to_end(reason)
         if self.initialised:
             self.closing = DetachedTask()
-            self.closing.start(self.kernel, lambda: close(self), f"{self.callbacks.behaviour} ending")
+            self.closing.start(
+                self.kernel, lambda: close(self), f"{self.callbacks.behaviour} ending"
+            )
         elif self._initialising is not None:
             self._initialising.cancel()
 
@@ -473,7 +509,9 @@ class Meta:
 
     @enable_ki_protection
     def kill(self) -> None:
-        """End without waiting for the handler. A second kill cuts every step of the ending short, too."""
+        """End without waiting for the handler. A second kill cuts every step of the ending short,
+        too.
+        """
         self.kills += 1
         self.finish(Killed())
         if self.handler is not None:
@@ -491,7 +529,9 @@ class Meta:
         return False
 
     def stop_accepting(self) -> "Sequence[Process]":
-        """Accept nobody any more, if this is a server. Returns the processes that were made for its connections."""
+        """Accept nobody any more, if this is a server. Returns the processes that were made for its
+        connections.
+        """
         return self.behaviour._stop_accepting() if self.initialised else ()
 
     def patience(self) -> float:
@@ -519,13 +559,16 @@ class Meta:
     async def abandon(self) -> None:
         """Leave it behind: nothing helps any more."""
         if self.closing is not None:
-            # Each of its steps is bounded: it is nearly through, and a busy machine must not cost it its last word.
+            # Each of its steps is bounded: it is nearly through, and a busy machine must not cost
+            # it its last word.
             with trio.move_on_after(_LAST_CHANCE):
                 await self.gone.wait()
         if self.gone.is_set():
             return
         self.note_abandoned()
-        self.log.error("meta-process abandoned: it did not end when killed", callback=self.current_callback())
+        self.log.error(
+            "meta-process abandoned: it did not end when killed", callback=self.current_callback()
+        )
         for detached in (self.birth, self.closing):
             if detached is not None:
                 await detached.cut_off()
@@ -538,4 +581,6 @@ class Meta:
     def note_abandoned(self) -> None:
         """Have the exit report name it."""
         if all(one.pid != self.id for one in self.kernel.abandoned):
-            self.kernel.abandoned.append(Ended(self.id, None, self.callbacks.behaviour, self.reason))
+            self.kernel.abandoned.append(
+                Ended(self.id, None, self.callbacks.behaviour, self.reason)
+            )

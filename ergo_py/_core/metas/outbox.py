@@ -1,4 +1,6 @@
-"""What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow receiver."""
+"""What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow
+receiver.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,11 +27,12 @@ Entry = tuple[Target, object, Priority]
 class Outbox:
     """A queue from one reader to its receivers, in the order of sending.
 
-    While its receiver keeps up, a reader in a thread puts messages straight into the receiver's mailbox, as any thread may. Only
-    what follows on one that has to wait is queued here.
+    While its receiver keeps up, a reader in a thread puts messages straight into the receiver's
+    mailbox, as any thread may. Only what follows on one that has to wait is queued here.
 
-    The thread appends first and looks at the flag then; the loop takes the flag down first and looks at the queue then.
-    The thread announces that it waits and then looks again, at every reason to go on. So nothing is lost, and nobody waits in vain.
+    The thread appends first and looks at the flag then; the loop takes the flag down first and
+    looks at the queue then. The thread announces that it waits and then looks again, at every
+    reason to go on. So nothing is lost, and nobody waits in vain.
     """
 
     __slots__ = (
@@ -57,7 +60,12 @@ class Outbox:
     )
 
     def __init__(
-        self, router: Router, sender: PID | Alias, backlog: int, policy: Behind, overrun: Callable[[], None]
+        self,
+        router: Router,
+        sender: PID | Alias,
+        backlog: int,
+        policy: Behind,
+        overrun: Callable[[], None],
     ) -> None:
         self._router = router
         self._sender = sender
@@ -80,7 +88,9 @@ class Outbox:
         self.backlog = backlog
         self.policy = policy
         self.reader = 0
-        """The thread that may put messages straight into mailboxes; 0 if there is none. Changed by the loop only."""
+        """The thread that may put messages straight into mailboxes; 0 if there is none. Changed by
+        the loop only.
+        """
         self.released = False
         """The stop has come: nobody waits here any more."""
         self.sent = 0
@@ -97,10 +107,12 @@ class Outbox:
         """Whether the reader's thread is held up by a slow receiver at this moment."""
         return self._waits is not None
 
-    # -- straight to the receiver ------------------------------------------------------------------------------------
+    # -- straight to the receiver ------------------------------------------------------------------
 
     def deliver(self, to: Target, message: object, priority: Priority) -> bool:
-        """Put a message into the mailbox of an open process that keeps up, from the reader. False if that cannot be done."""
+        """Put a message into the mailbox of an open process that keeps up, from the reader. False
+        if that cannot be done.
+        """
         receiver: Any = self._peer
         kind = MESSAGE
         if to is not receiver.id:
@@ -123,17 +135,24 @@ class Outbox:
 
     def _is_clear(self) -> bool:
         """Whether the reader overtakes nothing of its own if it sends straight to the receiver."""
-        # In this order: what the loop takes out of the queue it holds before, and has delivered after.
+        # In this order: what the loop takes out of the queue it holds before, and has delivered
+        # after.
         return not (self._queue or self._holds or self._overran)
 
-    # -- in the reader's thread --------------------------------------------------------------------------------------
+    # -- in the reader's thread --------------------------------------------------------------------
 
     def put(self, to: Target, message: object, priority: Priority) -> bool:
         """Send a message, waiting or dropping as the policy says when too many are queued."""
         if self.deliver(to, message, priority):
             return True
         receiver = self._router.resolve(to)
-        if self.policy is Behind.WAIT and receiver is not None and receiver.open and self._is_clear() and not priority:
+        if (
+            self.policy is Behind.WAIT
+            and receiver is not None
+            and receiver.open
+            and self._is_clear()
+            and not priority
+        ):
             self._wait_at(receiver)
             if self.deliver(to, message, priority):
                 return True
@@ -166,7 +185,9 @@ class Outbox:
             self.put(to, message, priority)
 
     def _wait_at(self, receiver: Any) -> None:
-        """Wait until a receiver has worked off half of what it may be behind, or the stop has come, or it is ending."""
+        """Wait until a receiver has worked off half of what it may be behind, or the stop has come,
+        or it is ending.
+        """
         parker: Parker[None] = Parker()
         self._waits = parker
         self._router.bridge.post(self._call_when_there_is_room, receiver, parker)
@@ -176,7 +197,9 @@ class Outbox:
 
     def _call_when_there_is_room(self, receiver: Receiver, parker: Parker[None]) -> None:
         if receiver.accepting and self.is_behind(receiver, Lane.MAIN):
-            receiver.mailbox.wait_for_room(Lane.MAIN, None, _Waker(parker), max(1, self.backlog // 2))
+            receiver.mailbox.wait_for_room(
+                Lane.MAIN, None, _Waker(parker), max(1, self.backlog // 2)
+            )
         else:
             parker.settle(None)
 
@@ -226,7 +249,7 @@ class Outbox:
         self.dropped += 1
         self._router.bridge.do(self._router.dead_letters.add, self._sender, to, message, Why.FULL)
 
-    # -- on the loop -------------------------------------------------------------------------------------------------
+    # -- on the loop -------------------------------------------------------------------------------
 
     def offer(self, to: Target, message: object, priority: Priority) -> bool:
         """Queue a message of a reader that is a task, which cannot wait in a plain function.
@@ -259,7 +282,9 @@ class Outbox:
         self._armed = False
         self._deliver()
         waits = self._waits
-        if waits is not None and (self.released or len(self) * 2 <= (0 if self._winds_up else self.backlog)):
+        if waits is not None and (
+            self.released or len(self) * 2 <= (0 if self._winds_up else self.backlog)
+        ):
             waits.settle(None)
         if self._emptied and not len(self):
             emptied, self._emptied = self._emptied, []
@@ -325,7 +350,8 @@ class Outbox:
         self.flush()
 
     def follow(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message of the handler behind those of the reader to the same receiver, from any thread.
+        """Queue a message of the handler behind those of the reader to the same receiver, from any
+        thread.
 
         Returns False if there are none: then it may be sent at once, without overtaking anything.
         """
@@ -336,7 +362,9 @@ class Outbox:
         receiver, door = self._router.resolve(to), self._door
         try:
             ahead = [entry[0] for entry in self._queue]
-        except RuntimeError:  # changed by the other side in the middle of this look: so there was something
+        except (
+            RuntimeError
+        ):  # changed by the other side in the middle of this look: so there was something
             ahead = [to]
         if (door is None or door[0] is not receiver) and all(
             self._router.resolve(one) is not receiver for one in ahead
@@ -347,7 +375,9 @@ class Outbox:
         return True
 
     def rush(self) -> None:
-        """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more follows."""
+        """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more
+        follows.
+        """
         self._winds_up = True
         door, self._door = self._door, None
         if door is not None:
@@ -367,7 +397,7 @@ class Outbox:
                 if waiter in self._emptied:
                     self._emptied.remove(waiter)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Let the reader go, whatever it waits for. From the loop, when the stop has come."""

@@ -29,12 +29,16 @@ def start_reader(meta: "Meta") -> None:
         meta.reader.start(meta.kernel, lambda: read(meta), f"{meta.callbacks.behaviour}.start")
         return
     kind = meta.behaviour.kind or type(meta.behaviour).__name__.lower()
-    meta.thread = thread = ReaderThread(f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta))
+    meta.thread = thread = ReaderThread(
+        f"ergo-{kind}-{meta.id.number}", lambda: _read_in_thread(meta)
+    )
     try:
         thread.start()
     except RuntimeError as error:
         meta.thread = None
-        raise SpawnError(f"the system has no thread for {meta.callbacks.behaviour}: {error}") from error
+        raise SpawnError(
+            f"the system has no thread for {meta.callbacks.behaviour}: {error}"
+        ) from error
     meta.outbox.reader = thread.ident
 
 
@@ -79,7 +83,9 @@ def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
 
 @runs_callbacks
 async def read(meta: "Meta") -> None:
-    """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since nobody else needs this one."""
+    """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since
+    nobody else needs this one.
+    """
     try:
         await meta.behaviour.start()
         meta.outbox.rush()
@@ -98,7 +104,9 @@ async def read(meta: "Meta") -> None:
 
 
 def reader_ended(meta: "Meta") -> None:
-    """Note that the reader's task has ended, if it did not say so itself: it was told to, or cut off."""
+    """Note that the reader's task has ended, if it did not say so itself: it was told to, or cut
+    off.
+    """
     _ended(meta, outcome.Value(None))
 
 

@@ -1,4 +1,6 @@
-"""How a meta-process sends: its reader within a bound, its handler at once, and neither overtaking the other."""
+"""How a meta-process sends: its reader within a bound, its handler at once, and neither overtaking
+the other.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -54,7 +56,9 @@ async def send_wait(meta: "Meta", to: Target, message: object, priority: Priorit
         await meta.router.pause()
         return sent
     waiter = TaskWaiter(current_task())
-    receiver.mailbox.wait_for_room(lane, envelope(receiver, meta.id, to, message), waiter, meta.outbox.backlog)
+    receiver.mailbox.wait_for_room(
+        lane, envelope(receiver, meta.id, to, message), waiter, meta.outbox.backlog
+    )
     try:
         await park_as(waiter.task, waiter)
     finally:
@@ -66,7 +70,9 @@ async def send_wait(meta: "Meta", to: Target, message: object, priority: Priorit
 
 
 async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> bool:
-    """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses nothing."""
+    """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses
+    nothing.
+    """
     waited = False
     while True:
         receiver = meta.router.resolve(to)
@@ -85,6 +91,7 @@ async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> boo
 def _check(meta: "Meta", priority: Priority | None) -> Priority:
     if meta.silenced or (meta.reader_left and in_reader(meta)):
         raise NotAllowedError(
-            f"{meta} was stopped, and this part of it was left behind because it did not end; it cannot send any more"
+            f"{meta} was stopped, and this part of it was left behind because it did not end; it "
+            "cannot send any more"
         )
     return meta.priority if priority is None else check_priority(priority)

@@ -1,4 +1,6 @@
-"""State that both halves of a meta-process touch: two small helpers, and a way to find what should have used them."""
+"""State that both halves of a meta-process touch: two small helpers, and a way to find what should
+have used them.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,8 +64,11 @@ class Flag:
         return f"Flag({self._value})"
 
 
-def watch_writes(behaviour: Any, side: Callable[[], str | None], report: Callable[[str], None]) -> None:
-    """Have ``report(attribute)`` called, once, when an attribute of ``behaviour`` is written by both sides.
+def watch_writes(
+    behaviour: Any, side: Callable[[], str | None], report: Callable[[str], None]
+) -> None:
+    """Have ``report(attribute)`` called, once, when an attribute of ``behaviour`` is written by
+    both sides.
 
     ``side`` says which one runs; None means that there is no other one at that moment.
     """
@@ -74,10 +79,16 @@ def watch_writes(behaviour: Any, side: Callable[[], str | None], report: Callabl
 
     def setattr_watched(self: Any, name: str, value: object) -> None:
         writer = side()
-        if writer is not None and writers.setdefault(name, writer) != writer and name not in reported:
+        if (
+            writer is not None
+            and writers.setdefault(name, writer) != writer
+            and name not in reported
+        ):
             reported.add(name)
             report(name)
         write(self, name, value)
 
-    watched = type(cls.__name__, (cls,), {"__setattr__": setattr_watched, "__qualname__": cls.__qualname__})
+    watched = type(
+        cls.__name__, (cls,), {"__setattr__": setattr_watched, "__qualname__": cls.__qualname__}
+    )
     behaviour.__class__ = watched

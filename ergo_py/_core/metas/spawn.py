@@ -43,7 +43,8 @@ async def spawn(
     birth: DetachedTask | None = None,
     reads: bool = False,
 ) -> "Meta":
-    """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth`` goes on as the reader.
+    """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth``
+    goes on as the reader.
 
     Raises:
         SpawnError: and nothing of it remains.
@@ -53,11 +54,15 @@ async def spawn(
         raise NodeStoppedError(kernel.pid.node, "it starts nothing any more")
     if not isinstance(owner, Process):
         owner.allow_spawn()
-    meta = kind(kernel, behaviour, options, owner, owner if isinstance(owner, Process) else owner.process)
+    meta = kind(
+        kernel, behaviour, options, owner, owner if isinstance(owner, Process) else owner.process
+    )
     for name in ("handle_inspect", "unblock"):
         if name in meta.callbacks.asynchronous:
             raise BehaviourError(
-                f"{meta.callbacks.behaviour}.{name}", f"async def {name}", f"a plain, quick `def {name}`"
+                f"{meta.callbacks.behaviour}.{name}",
+                f"async def {name}",
+                f"a plain, quick `def {name}`",
             )
     if meta.has_thread and kernel.thread_fairness.readers >= kernel.max_reader_threads:
         raise TooManyReadersError(kernel.max_reader_threads)
@@ -65,7 +70,8 @@ async def spawn(
     # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
     object.__setattr__(behaviour, "_meta", meta)
     if meta.has_thread:
-        # Taken before init runs, so that those who spawn at the same time do not all see the last place free.
+        # Taken before init runs, so that those who spawn at the same time do not all see the last
+        # place free.
         kernel.thread_fairness.take_place()
     kernel.router.registry.add_alias(meta.id, meta)
     owner.own(meta.id, meta)
@@ -107,9 +113,11 @@ def spawn_beside(
     options: MetaOptions,
     told: Callable[[BaseException | None], None],
 ) -> DetachedTask:
-    """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it is that very one.
+    """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it
+    is that very one.
 
-    ``told`` is called once: with None when its reader starts, or with the exception that is why there is none.
+    ``told`` is called once: with None when its reader starts, or with the exception that is why
+    there is none.
 
     Raises:
         NodeStoppedError: the node has ended.
@@ -157,7 +165,9 @@ async def _initialise(meta: "Meta") -> None:
 
 
 def _begin_to_undo(meta: "Meta", error: BaseException) -> Reason:
-    """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never lived."""
+    """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never
+    lived.
+    """
     if meta.has_thread:
         meta.kernel.thread_fairness.give_place_back()
     reason = meta.reason
@@ -175,8 +185,11 @@ def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Ali
     parker: Parker[outcome.Outcome[Meta]] = Parker()
 
     def refuse() -> None:
-        # However the detached ends, the thread goes on; if it was told something else before, this says nothing.
-        parker.settle(outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more")))
+        # However the detached ends, the thread goes on; if it was told something else before, this
+        # says nothing.
+        parker.settle(
+            outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more"))
+        )
 
     detached = DetachedTask(refuse)
 
@@ -207,6 +220,7 @@ def _side(meta: "Meta") -> str | None:
 
 def _report_shared(meta: "Meta", attribute: str) -> None:
     meta.log.warning(
-        "an attribute is written by the reader and by the handler; use Counter or Flag, or let one side own it",
+        "an attribute is written by the reader and by the handler; use Counter or Flag, or let "
+        "one side own it",
         attribute=attribute,
     )

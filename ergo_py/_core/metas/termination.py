@@ -1,6 +1,7 @@
 """How a meta-process ends: one order, whatever the cause, and every step bounded.
 
-Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns, ``terminate``, release, tell.
+Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns,
+``terminate``, release, tell.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -33,7 +34,9 @@ __all__ = ["close", "release"]
 _GRACE: Final = 0.5
 """Seconds that something cancelled is given to be gone."""
 _AGAIN: Final = 0.02
-"""Seconds after which a reader that has not ended is woken once more; then twice as many, and so on up to one."""
+"""Seconds after which a reader that has not ended is woken once more; then twice as many, and so on
+up to one.
+"""
 
 
 async def close(meta: "Meta") -> None:
@@ -63,11 +66,13 @@ async def _wait(
     meta.step = None
 
 
-# -- the reader ----------------------------------------------------------------------------------------------------------
+# -- the reader ------------------------------------------------------------------------------------
 
 
 async def _end_reader(meta: "Meta") -> None:
-    """Unblock, and wait: again and again, since an unblocking of the user's own may have come a moment too early."""
+    """Unblock, and wait: again and again, since an unblocking of the user's own may have come a
+    moment too early.
+    """
     meta.resources.stopping = True
     meta.outbox.release()
     if meta.reader_gone.is_set():
@@ -95,7 +100,9 @@ async def _leave_reader(meta: "Meta") -> None:
     meta.reader_left = True
     meta.outbox.reader = 0
     if meta.reader is not None and await meta.reader.cut_off():
-        meta.log.error("a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout)
+        meta.log.error(
+            "a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout
+        )
         return
     meta.stragglers.add("reader")
     name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
@@ -115,7 +122,7 @@ def _note_left(meta: "Meta", *, is_thread: bool) -> None:
     meta.note_abandoned()
 
 
-# -- the handler, and what it owns ---------------------------------------------------------------------------------------
+# -- the handler, and what it owns -----------------------------------------------------------------
 
 
 async def _end_handler(meta: "Meta") -> None:
@@ -141,7 +148,8 @@ async def _leave_handler(meta: "Meta", handler: DetachedTask) -> None:
     if meta.hop is not None:
         meta.stragglers.add("handler")
         meta.hop.cancel()
-        # Looked at after the note was made: a thread that ends just now sees the note, or is seen to have ended.
+        # Looked at after the note was made: a thread that ends just now sees the note, or is seen
+        # to have ended.
         if not meta.worker:
             meta.stragglers.discard("handler")
         else:
@@ -173,11 +181,13 @@ async def _deliver_rest(meta: "Meta") -> None:
     meta.outbox.force()
 
 
-# -- the last word -------------------------------------------------------------------------------------------------------
+# -- the last word ---------------------------------------------------------------------------------
 
 
 def _set_aside(meta: "Meta") -> None:
-    """Nothing is in progress any more. A call that was when the handler was cut off is answered with those that were deferred."""
+    """Nothing is in progress any more. A call that was when the handler was cut off is answered
+    with those that were deferred.
+    """
     owed = list(meta.promised)
     if meta.handling is not None and isinstance(meta.handling[2], Caller):
         owed.append(meta.handling[2])
@@ -194,7 +204,8 @@ async def _terminate(meta: "Meta") -> None:
     last.start(meta.kernel, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
     await _wait(meta, last.gone.wait)
     if not meta.has_last_word:
-        # A busy machine has not come to it yet. It has its last word in any case; what is bounded is how long that takes.
+        # A busy machine has not come to it yet. It has its last word in any case; what is bounded
+        # is how long that takes.
         while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
             await trio.sleep(_AGAIN)
         await _wait(meta, last.gone.wait)
@@ -261,7 +272,11 @@ def release(meta: "Meta") -> None:
     meta.kernel.tell_all(meta.id, reason)
     if meta.kernel.observer is not None and meta.initialised:
         meta.kernel.observer(Stopped(meta.id, reason))
-    if meta.initialised and owner is meta.process and "handle_child_exit" in meta.process.callbacks.defined:
+    if (
+        meta.initialised
+        and owner is meta.process
+        and "handle_child_exit" in meta.process.callbacks.defined
+    ):
         meta.router.signal(meta.process, Lane.SYSTEM, (CHILD_EXIT, meta.id, None, reason))
     if takes_owner_along:
         owner.ask_to_exit(meta.id, reason)
@@ -269,15 +284,21 @@ def release(meta: "Meta") -> None:
 
 
 def _is_needed(meta: "Meta") -> bool:
-    """Whether its owner must learn of a failure as by a link. One that is linked learns of it anyhow."""
+    """Whether its owner must learn of a failure as by a link. One that is linked learns of it
+    anyhow.
+    """
     chosen = meta.options.needed
     needed = meta.behaviour._needed if chosen is None else chosen
-    is_linked = meta.owner is meta.process and meta.kernel.relations.has(meta.process.id, meta.id, Kind.LINK)
+    is_linked = meta.owner is meta.process and meta.kernel.relations.has(
+        meta.process.id, meta.id, Kind.LINK
+    )
     return meta.initialised and needed and not is_linked
 
 
 def _answer(meta: "Meta") -> Iterator[None]:
-    """Answer every call that was queued, deferred, or in progress when the handler was cut off; bury the messages."""
+    """Answer every call that was queued, deferred, or in progress when the handler was cut off;
+    bury the messages.
+    """
     reason = meta.reason or Shutdown()
     _set_aside(meta)
     yield from refuse(list(meta.deferred or ()), reason)

@@ -1,4 +1,6 @@
-"""Background tasks of a process: they go on between its callbacks, crash with it, and end before it."""
+"""Background tasks of a process: they go on between its callbacks, crash with it, and end before
+it.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -19,7 +21,9 @@ class BackgroundTask:
 
     __slots__ = ("_function", "_gone", "_process", "_abandonable", "_scope", "_task", "name")
 
-    def __init__(self, process: "Process", function: Callable[[], Awaitable[object]], name: str) -> None:
+    def __init__(
+        self, process: "Process", function: Callable[[], Awaitable[object]], name: str
+    ) -> None:
         self.name = name
         """What it is called in the log."""
         self._process = process

@@ -1,4 +1,6 @@
-"""Context variables: a process has a context of its own, which its callbacks share wherever they run."""
+"""Context variables: a process has a context of its own, which its callbacks share wherever they
+run.
+"""
 
 from contextvars import Context
 from typing import Final

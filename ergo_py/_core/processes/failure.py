@@ -15,7 +15,9 @@ __all__ = ["account_for", "account_for_task"]
 
 
 def account_for(process: "Process", error: BaseException) -> Reason | None:
-    """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+    """Account for an exception that left a callback. Returns the reason to end with, or None to go
+    on.
+    """
     resumes = _resumes(process, error)
     reason = Crashed(error)
     kind, _, ref, payload = process.handling or (STOP, None, None, None)
@@ -41,11 +43,15 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
 
 
 def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
-    """Account for an exception that left a background task. Returns the reason to end with, or None to go on without it."""
+    """Account for an exception that left a background task. Returns the reason to end with, or None
+    to go on without it.
+    """
     resumes = _resumes(process, error)
     reason = Crashed(error)
     process.log.error(
-        "a background task failed, and the process goes on" if resumes else "a background task crashed its process",
+        "a background task failed, and the process goes on"
+        if resumes
+        else "a background task crashed its process",
         task=name,
         error=str(reason),
         exception=reason.traceback,
@@ -58,7 +64,9 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
 
 
 def _resumes(process: "Process", error: BaseException) -> bool:
-    """Say whether the process goes on after an error; one that is meant for the whole program ends the node, too."""
+    """Say whether the process goes on after an error; one that is meant for the whole program ends
+    the node, too.
+    """
     if not isinstance(error, Exception | GeneratorExit):
         process.kernel.panic(error)
         return False
@@ -72,7 +80,9 @@ def _decide(process: "Process", slot: ChildSlot, error: Exception) -> Decision:
     try:
         decision = slot.judge(error)
     except Exception as problem:
-        process.log.error("decide failed, so the process ends", exception=Crashed(problem).traceback)
+        process.log.error(
+            "decide failed, so the process ends", exception=Crashed(problem).traceback
+        )
         return Decision.RESTART
     if decision is Decision.RESUME:
         slot.resumed += 1

@@ -1,4 +1,6 @@
-"""How a process serves its mailbox: the loop every message goes through, and what is done with each kind of envelope."""
+"""How a process serves its mailbox: the loop every message goes through, and what is done with each
+kind of envelope.
+"""
 
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -44,18 +46,28 @@ if TYPE_CHECKING:
     from ..metas.meta import Meta
     from .process import Process
 
-__all__ = ["AGAIN", "answer_now", "callback", "check_plain", "check_waiting", "handle_inspect", "serve"]
+__all__ = [
+    "AGAIN",
+    "answer_now",
+    "callback",
+    "check_plain",
+    "check_waiting",
+    "handle_inspect",
+    "serve",
+]
 
 _SLICE: Final = 0.001
 """Seconds after which a process that always has messages lets others run."""
 _HISTORY: Final = 16
 AGAIN: Final = Normal()
-"""Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew."""
+"""Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew.
+"""
 
 
 @runs_callbacks
 async def serve(process: "Process") -> Reason | None:
-    """Serve the mailbox until something ends the process; None if its owner has ended it in its sleep.
+    """Serve the mailbox until something ends the process; None if its owner has ended it in its
+    sleep.
 
     Flat and long, because every message pays for each layer.
     """
@@ -74,7 +86,8 @@ async def serve(process: "Process") -> Reason | None:
     status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
-    # The count of all that was handled is the count of the burst, too: it is looked at every eighth time.
+    # The count of all that was handled is the count of the burst, too: it is looked at every eighth
+    # time.
     often = 7 if burst >= 8 else 0
     last, mask, end = process.handled + burst, often, 0.0
     history = process.history
@@ -145,10 +158,13 @@ async def serve(process: "Process") -> Reason | None:
                     behaviour = process.behaviour
                     handle_message, handle_call = behaviour.handle_message, behaviour.handle_call
                     if observer is not None:
-                        handle_message, handle_call = observer.watch(process.id, handle_message, handle_call)
+                        handle_message, handle_call = observer.watch(
+                            process.id, handle_message, handle_call
+                        )
             if handled & mask:
                 continue
-            # Fairness: every so many messages a look at the clock, after each one once they turn out to be slow.
+            # Fairness: every so many messages a look at the clock, after each one once they turn
+            # out to be slow.
             now = clock()
             if box.waiters:
                 box.admit_waiters()
@@ -174,7 +190,9 @@ async def serve(process: "Process") -> Reason | None:
 
 
 def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
-    """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep in it, and end in it."""
+    """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep
+    in it, and end in it.
+    """
     kind = STARTED if process.handling is None else process.handling[0]
     error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
     return process.failed(error) or Crashed(error)
@@ -182,7 +200,9 @@ def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
 
 @runs_callbacks
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
-    """Serve everything that is rarer than a message or a call. Returns why the process must end, if it must."""
+    """Serve everything that is rarer than a message or a call. Returns why the process must end, if
+    it must.
+    """
     kind, sender, ref, payload = envelope
     if process.kernel.observer is not None and kind <= EVENT:
         process.kernel.observer(Delivered(process.id, sender, payload))
@@ -232,7 +252,9 @@ async def _greet(process: "Process") -> None:
 async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
     kind, sender, ref, payload = envelope
     to = ref.to if kind == ADDRESSED_CALL else ref
-    suffix, address = ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
+    suffix, address = (
+        ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
+    )
     general = "handle_message" if kind == ADDRESSED else "handle_call"
     special = f"{general}_{suffix}"
     # One that does not say what to do with this kind of address is served as without the split.
@@ -251,7 +273,9 @@ async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
             process.kernel.calls.reply(ref, reply, None)
 
 
-async def _handle_exit(process: "Process", source: Any, relation: Any, reason: Reason) -> Reason | None:
+async def _handle_exit(
+    process: "Process", source: Any, relation: Any, reason: Reason
+) -> Reason | None:
     if relation is not None:
         if not process.kernel.relations.deliver(relation):
             return None
@@ -288,7 +312,8 @@ async def callback(process: "Process", name: str, *args: Any) -> Any:
 
 
 def check_plain(process: "Process | Meta", name: str, result: object) -> None:
-    """Refuse what a plain callback returned instead of doing its work: what is to be awaited, or a generator.
+    """Refuse what a plain callback returned instead of doing its work: what is to be awaited, or a
+    generator.
 
     The answer to a call may be any value but a coroutine, which nobody else could await.
     """
@@ -297,12 +322,15 @@ def check_plain(process: "Process | Meta", name: str, result: object) -> None:
     callback = f"{process.callbacks.behaviour}.{name}"
     if isinstance(result, CoroutineType):
         result.close()
-        raise CallbackError(f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`")
+        raise CallbackError(
+            f"{callback} is a plain `def` but returned a coroutine; write `async def {name}`"
+        )
     if name.startswith("handle_call"):
         return
     if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
         raise CallbackError(
-            f"{callback} is a plain `def` but returned {type(result).__qualname__}, and nothing of that would run;"
+            f"{callback} is a plain `def` but returned {type(result).__qualname__}, and nothing "
+            "of that would run;"
             f" write `async def {name}`, and `await` what is to be awaited"
         )
 
@@ -311,17 +339,20 @@ def check_waiting(given: object) -> None:
     """Refuse what cannot be waited for."""
     if not isinstance(given, CoroutineType):
         raise BadInputError(
-            "wait_for(waiting)", given, "what an async verb returns, called: `self.wait_for(self.call(to, request))`"
+            "wait_for(waiting)",
+            given,
+            "what an async verb returns, called: `self.wait_for(self.call(to, request))`",
         )
 
 
 @runs_callbacks
 @enable_ki_protection
 def answer_now(process: "Process", caller: TaskCaller, request: object) -> CancelScopes | None:
-    """Serve a call as this process, in the caller's turn of the scheduler: one message at a time still holds, because the
-    process sleeps and a plain function cannot be interrupted.
+    """Serve a call as this process, in the caller's turn of the scheduler: one message at a time
+    still holds, because the process sleeps and a plain function cannot be interrupted.
 
-    Returns the scopes that the task of the caller is to close, if ``handle_call`` has left one open in it.
+    Returns the scopes that the task of the caller is to close, if ``handle_call`` has left one open
+    in it.
     """
     task: Any = caller.task
     status, left = task._cancel_status, None
@@ -362,6 +393,8 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
 
 
 def _end_in_sleep(process: "Process", reason: Reason) -> None:
-    """Have a process end that has failed in its caller's turn: at once, so that no other caller waits for one that is ending."""
+    """Have a process end that has failed in its caller's turn: at once, so that no other caller
+    waits for one that is ending.
+    """
     process.refuse()
     process.end(FAILED, reason)

@@ -1,4 +1,6 @@
-"""A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches it."""
+"""A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches
+it.
+"""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -56,7 +58,9 @@ _HISTORY: Final = 16
 
 
 class Process:
-    """The kernel's side of a process; its behaviour is the user's side. Everything here happens on the loop's thread."""
+    """The kernel's side of a process; its behaviour is the user's side. Everything here happens on
+    the loop's thread.
+    """
 
     blocks: ClassVar = False
     """Whether callbacks may be in a thread, and so refuse to be cancelled at first."""
@@ -116,7 +120,9 @@ class Process:
         "woken",
     )
 
-    def __init__(self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None") -> None:
+    def __init__(
+        self, kernel: Kernel, callbacks: Callbacks, options: Options, parent: "Process | None"
+    ) -> None:
         router = kernel.router
         self.kernel = kernel
         self.router = router
@@ -130,10 +136,13 @@ class Process:
         self.accepting = True
         is_plain = kernel.observer is None and not callbacks.supervises
         self.open = is_plain and not options.mailbox_size
-        """Accepting, and with nothing to look at before an append, which any thread may do: what every send tests first. Once it
-        is False it stays so, or what a thread has sent on the longer way would be overtaken.
+        """Accepting, and with nothing to look at before an append, which any thread may do: what
+        every send tests first. Once it is False it stays so, or what a thread has sent on the
+        longer way would be overtaken.
         """
-        self.measured = is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
+        self.measured = (
+            is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
+        )
         """Accepting, and with nothing but the bound to look at before an append."""
         self.peer: Any = NOBODY
         """To whom it has last sent: most send to the same one again, and need not look for it."""
@@ -166,7 +175,9 @@ class Process:
         self.running_time = 0.0
         """Seconds in callbacks, up to the end of the last turn."""
         self.woken = 0.0
-        """When the turn in progress began, its own or one that a caller lends it; 0.0 while it sleeps."""
+        """When the turn in progress began, its own or one that a caller lends it; 0.0 while it
+        sleeps.
+        """
         self.waiting: Caller | Process | None = None
         # Made when first needed: a process that never uses them should not pay for them.
         self.owned: dict[object, Any] | None = None
@@ -183,7 +194,9 @@ class Process:
         self.slots: dict[str, ChildSlot] | None = None
         """If it is a supervisor: the places of its children."""
         self.sessions_over: trio.Event | None = None
-        """Set when the sessions of its servers have ended, which come first when it ends and have time limits of their own."""
+        """Set when the sessions of its servers have ended, which come first when it ends and have
+        time limits of their own.
+        """
         self._logger: Any = None
         self._gone: trio.Event | None = None
         self._scope: trio.CancelScope | None = None
@@ -192,7 +205,9 @@ class Process:
         self.tasks: dict[BackgroundTask, None] = NO_TASKS
         """The background tasks that it has started."""
         self.forced = False
-        """Whether it had to be killed, a last callback of it was cut short by a kill, or background tasks of it were cut off."""
+        """Whether it had to be killed, a last callback of it was cut short by a kill, or background
+        tasks of it were cut off.
+        """
         self.abandoned = False
         """Whether it did not even end when it was killed, and is left behind."""
 
@@ -236,13 +251,17 @@ class Process:
         if len(history) > _HISTORY:
             del history[: _HISTORY // 2]
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     spawn = classmethod(spawn)
 
     @runs_callbacks
-    def _initialise(self, factory: Any, args: tuple[Any, ...], context: Context) -> Coroutine[Any, Any, None] | None:
-        """Make the behaviour and call its ``init``; or return what is to be awaited, so that only those that wait pay for it."""
+    def _initialise(
+        self, factory: Any, args: tuple[Any, ...], context: Context
+    ) -> Coroutine[Any, Any, None] | None:
+        """Make the behaviour and call its ``init``; or return what is to be awaited, so that only
+        those that wait pay for it.
+        """
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
         if "init" in self.callbacks.asynchronous:
@@ -291,7 +310,9 @@ class Process:
             await self.cut_off()
 
     def is_unborn_in(self, task: Task) -> bool:
-        """Say whether its ``init`` has been left behind in this task, by an error that was raised where it was to be undone."""
+        """Say whether its ``init`` has been left behind in this task, by an error that was raised
+        where it was to be undone.
+        """
         return self.task is _NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
 
     def sit(self, slot: ChildSlot) -> None:
@@ -304,7 +325,7 @@ class Process:
             self.mailbox.inherit(kept)
             self.main = self.mailbox.main
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def run_guarded(self) -> None:
         """The whole life of the task, with a relay from the beginning."""
@@ -312,14 +333,18 @@ class Process:
         await self._abandonable.run(self.run())
 
     def guard(self, task: Task) -> Abandonable:
-        """Have a relay, the way to leave behind a callback that can wait for anything, and so refuse to end."""
+        """Have a relay, the way to leave behind a callback that can wait for anything, and so
+        refuse to end.
+        """
         if self._abandonable is None:
             self._abandonable = Abandonable()
             self._abandonable.take_over(task)
         return self._abandonable
 
     async def run(self) -> None:
-        """The whole life of the task. Nothing leaves it: an exception here would end all other tasks of the node."""
+        """The whole life of the task. Nothing leaves it: an exception here would end all other
+        tasks of the node.
+        """
         if self.abandoned:
             # Before its first step.
             return
@@ -331,12 +356,14 @@ class Process:
             try:
                 box = self.mailbox
                 if not (self.callbacks.greets or box.main or box.ahead or box.log):
-                    # Most sleep first. What serving needs, the scope above all, can wait until there is something to serve.
+                    # Most sleep first. What serving needs, the scope above all, can wait until
+                    # there is something to serve.
                     await park_unless(task, box.main)
                     if self.state is TERMINATED:
                         return
                 if self.callbacks.any_async:
-                    # The scope lets kill reach a callback that waits for something else than its mailbox.
+                    # The scope lets kill reach a callback that waits for something else than its
+                    # mailbox.
                     with trio.CancelScope() as self._scope:
                         scopes = CancelScopes(task)
                         try:
@@ -350,15 +377,24 @@ class Process:
                 if self.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                     raise
                 # Killed out of a callback whose nursery raised more than the cancellation.
-                reason = _KILLED if self._scope is not None and self._scope.cancel_called else Crashed(error)
+                reason = (
+                    _KILLED
+                    if self._scope is not None and self._scope.cancel_called
+                    else Crashed(error)
+                )
                 if not isinstance(error, Exception | trio.Cancelled | GeneratorExit):
                     self.kernel.panic(error)
-                self.log.error("a callback raised while it was being killed", exception=Crashed(error).traceback)
+                self.log.error(
+                    "a callback raised while it was being killed",
+                    exception=Crashed(error).traceback,
+                )
             if task._cancel_status is not status:
                 # Left open by a plain callback.
                 await CancelScopes.since(task, status).close()
             if reason is not None:
-                await finish(self, reason if reason is not _KILLED or self.reason is None else self.reason)
+                await finish(
+                    self, reason if reason is not _KILLED or self.reason is None else self.reason
+                )
         except BaseException as error:
             if isinstance(error, GeneratorExit) and is_being_closed(task):
                 raise
@@ -367,7 +403,7 @@ class Process:
                 return
             fail_to_end(self, error)
 
-    # -- background tasks --------------------------------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------------------
 
     def start_task(self, function: Callable[[], Awaitable[object]], name: str) -> BackgroundTask:
         """Start a task that ends with this process."""
@@ -386,7 +422,9 @@ class Process:
             return
         if self.state in (STOPPING, TERMINATED):
             self.log.error(
-                "a background task raised while its process ended", task=name, exception=Crashed(error).traceback
+                "a background task raised while its process ended",
+                task=name,
+                exception=Crashed(error).traceback,
             )
             return
         reason = account_for_task(self, name, failure)
@@ -403,11 +441,13 @@ class Process:
         stubborn = await end_tasks(self.tasks, self.options.terminate_timeout)
         if stubborn:
             names = ", ".join(one.name for one in stubborn)
-            self.log.error("background tasks did not end when cancelled and were cut off", tasks=names)
+            self.log.error(
+                "background tasks did not end when cancelled and were cut off", tasks=names
+            )
             self.forced = True
             await self.cut_off_tasks()
 
-    # -- the end of a task that will not ----------------------------------------------------------------------------
+    # -- the end of a task that will not -----------------------------------------------------------
 
     async def cut_off(self) -> None:
         """End its task, or the ``init`` in the task of its spawner, whatever its callback does."""
@@ -423,7 +463,7 @@ class Process:
             for one in list(self.tasks):
                 await one.cut_off()
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def serves_in_passing(self, _message: object, _sender: PID | Alias, /) -> bool:
         """A process serves messages in its own turn only."""
@@ -432,11 +472,15 @@ class Process:
     answer_now = answer_now
 
     def works_in(self, task: Task) -> bool:
-        """Say whether it is in one of its callbacks in that task. Before its first step, its ``home`` is still the spawner's."""
+        """Say whether it is in one of its callbacks in that task. Before its first step, its
+        ``home`` is still the spawner's.
+        """
         return self.home is task and self.state is not SLEEP
 
     def waits_for_task(self, task: Task) -> bool:
-        """Say whether one of its callbacks is at the end of a nursery, and waits there until that task has ended."""
+        """Say whether one of its callbacks is at the end of a nursery, and waits there until that
+        task has ended.
+        """
         if self.task is not self.home:
             return False
         nursery = task.parent_nursery
@@ -451,8 +495,9 @@ class Process:
         """Note that the process waits in a call."""
         self.waiting = caller
         if self.state is not STOPPING:
-            # Not by way of the table: no state in which calls are allowed is without this change. And spelled out, as in
-            # end_wait, which also shortens the history: every call pays for both.
+            # Not by way of the table: no state in which calls are allowed is without this change.
+            # And spelled out, as in end_wait, which also shortens the history: every call pays for
+            # both.
             self.state = WAIT_RESPONSE
             self.history += (WAIT_RESPONSE, perf_counter())
 
@@ -471,10 +516,11 @@ class Process:
         check_waiting(waiting)
         waiting.close()
         raise NotAllowedError(
-            f"the callbacks of {self} run on the loop, which wait_for(...) would block: write `async def` and `await`"
+            f"the callbacks of {self} run on the loop, which wait_for(...) would block: write "
+            "`async def` and `await`"
         )
 
-    # -- what it holds -----------------------------------------------------------------------------------------------
+    # -- what it holds -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Have the task look at its mailbox, if it sleeps there."""
@@ -482,7 +528,9 @@ class Process:
 
     @enable_ki_protection
     def stir(self) -> None:
-        """Have the task look at what any thread, the loop's own or not, has appended to an open mailbox."""
+        """Have the task look at what any thread, the loop's own or not, has appended to an open
+        mailbox.
+        """
         mark = self.task.custom_sleep_data
         if mark is PARKED:
             if get_ident() == self.router.loop_thread:
@@ -496,7 +544,8 @@ class Process:
                     self.stirred = False
                     raise
         elif mark is ENDED:
-            # It was open a moment ago. What a thread has put there since is treated as all that comes too late.
+            # It was open a moment ago. What a thread has put there since is treated as all that
+            # comes too late.
             self.router.bridge.do(sweep, self)
 
     def _stir_on_loop(self) -> None:
@@ -536,10 +585,12 @@ class Process:
         self.aliases[alias] = None
         return alias
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> Reason | None:
-        """Account for an exception that left a callback. Returns the reason to end with, or None to go on."""
+        """Account for an exception that left a callback. Returns the reason to end with, or None to
+        go on.
+        """
         return account_for(self, error)
 
     def end(self, kind: int, reason: Reason) -> None:
@@ -548,7 +599,9 @@ class Process:
         self.wake()
 
     def ask_to_exit(self, sender: PID | Alias, reason: Reason) -> None:
-        """Ask politely: taken between messages, and trapped by one that traps exits unless its parent asks."""
+        """Ask politely: taken between messages, and trapped by one that traps exits unless its
+        parent asks.
+        """
         self.router.signal(self, URGENT_LANE, (EXIT, sender, None, reason))
 
     def kill(self) -> None:
@@ -568,7 +621,9 @@ class Process:
             self._scope.cancel()
 
     def force_end(self) -> None:
-        """Kill it because it does not end when asked. One that only waits for its own is not to blame."""
+        """Kill it because it does not end when asked. One that only waits for its own is not to
+        blame.
+        """
         if self.state is not STOPPING:
             self.forced = True
         self.kill()
@@ -580,7 +635,8 @@ class Process:
             self._scope.cancel()
 
     def leave_wait(self, reason: Reason) -> bool:
-        """Cut it out of a call that has no time limit and that its callee has put off, so that it may wait for ever.
+        """Cut it out of a call that has no time limit and that its callee has put off, so that it
+        may wait for ever.
 
         False if it is in none.
         """
@@ -615,7 +671,9 @@ class Process:
         await abandon(self)
 
     def time_in_callbacks(self, now: float) -> float:
-        """All seconds in callbacks, waiting inside them and the turn in progress included. From any thread."""
+        """All seconds in callbacks, waiting inside them and the turn in progress included. From any
+        thread.
+        """
         woken = self.woken
         return self.running_time + (now - woken if woken else 0.0)
 
@@ -636,7 +694,9 @@ class Process:
 
 
 def caller_in(task: Task) -> Process | None:
-    """The process that asks somebody by way of its node instead of with its own verb; None for code that is none's callback."""
+    """The process that asks somebody by way of its node instead of with its own verb; None for code
+    that is none's callback.
+    """
     coroutine: Any = task.coro
     if getattr(coroutine, "cr_code", None) not in _LIVES:
         return None

@@ -31,14 +31,16 @@ async def spawn(
     options: Options,
     slot: ChildSlot | None = None,
 ) -> "Process":
-    """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's, without a handshake.
+    """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's,
+    without a handshake.
 
     Raises:
         SpawnError: and nothing of the process remains.
         NameTakenError: and nothing was started.
     """
     router = kernel.router
-    # What __init__ and init set is the process's own: its task goes on with it, and the spawner does not see it.
+    # What __init__ and init set is the process's own: its task goes on with it, and the spawner
+    # does not see it.
     context = copy_context()
     if kernel.stopping and (parent is None or router.stopped):
         raise NodeStoppedError(router.node, "it starts nothing any more")
@@ -51,14 +53,16 @@ async def spawn(
     if slot is not None:
         process.sit(slot)
     if options.name is not None:
-        # After what a predecessor has left: from now on threads may send to it, and must not overtake that.
+        # After what a predecessor has left: from now on threads may send to it, and must not
+        # overtake that.
         process.take_name(options.name)
     router.processes[process.id] = process
     if parent is None:
         kernel.roots[process.id] = process
     else:
         parent.own(process.id, process)
-    # A child whose init calls its waiting parent would wait for ever: that edge is part of a ring, too.
+    # A child whose init calls its waiting parent would wait for ever: that edge is part of a ring,
+    # too.
     spawner = parent if parent is not None and process.home is parent.home else None
     if spawner is not None:
         spawner.waiting = process
@@ -94,8 +98,11 @@ async def spawn(
     if kernel.publisher.heard:
         kernel.publisher.announce(PROCESS_STARTED, process.id)
     start_soon: Any = kernel.nursery.start_soon
-    context.run(start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour)
-    # A supervisor notes first who has started, since its pool would find nobody in the meantime, and pauses then.
+    context.run(
+        start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour
+    )
+    # A supervisor notes first who has started, since its pool would find nobody in the meantime,
+    # and pauses then.
     if slot is None and router.pause_is_due():
         await router.turn()
     return process

@@ -1,4 +1,6 @@
-"""How a process ends: one order, whatever the cause, so that whoever is told can start a replacement at once."""
+"""How a process ends: one order, whatever the cause, so that whoever is told can start a
+replacement at once.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +45,8 @@ __all__ = [
 ]
 
 _TURN: Final = 1.0
-"""Seconds that a last callback has at a time, before it is found out whether the loop stood still."""
+"""Seconds that a last callback has at a time, before it is found out whether the loop stood still.
+"""
 GRACE: Final = 0.5
 """Seconds that something killed is given to be gone, beyond its own time limits."""
 _GONE: Final = Standin(ENDED)
@@ -90,7 +93,9 @@ async def finish(process: "Process", reason: Reason) -> None:
 
 
 async def undo(process: "Process", reason: Reason) -> None:
-    """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is told to ``terminate``."""
+    """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is
+    told to ``terminate``.
+    """
     if process.state is TERMINATED:
         return
     process.reason = process.reason or reason
@@ -115,7 +120,8 @@ async def undo(process: "Process", reason: Reason) -> None:
 
 
 def _undo_unborn(process: "Process", reason: Reason) -> None:
-    """Undo what could not be undone below, for want of stack: without recursion, and the lowest first.
+    """Undo what could not be undone below, for want of stack: without recursion, and the lowest
+    first.
 
     If there is no room for it here either, the spawner above does it.
     """
@@ -138,8 +144,8 @@ def _undo_unborn(process: "Process", reason: Reason) -> None:
 async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
     """Stop what somebody owns, each within its own time.
 
-    Servers stop accepting, or peers that come back would keep them busy. Then their sessions are stopped, all together. The
-    rest follows one by one, last started first.
+    Servers stop accepting, or peers that come back would keep them busy. Then their sessions are
+    stopped, all together. The rest follows one by one, last started first.
     """
     sessions = [session for one in tuple(owned.values()) for session in one.stop_accepting()]
     if sessions:
@@ -152,7 +158,9 @@ async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
 
 
 async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
-    """Stop many children of one process at once. Its own time limit does not count meanwhile: each of them has one."""
+    """Stop many children of one process at once. Its own time limit does not count meanwhile: each
+    of them has one.
+    """
     owner = sessions[0].parent
     assert owner is not None
     owner.sessions_over = over = trio.Event()
@@ -166,7 +174,9 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
 
 
 async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
-    """End what somebody owns and all below it, at once and without being asked; in the end leave it behind."""
+    """End what somebody owns and all below it, at once and without being asked; in the end leave it
+    behind.
+    """
     for _ in range(kills):
         await in_slices(_force_ends(_levels(owned)))
         with trio.move_on_after(GRACE):
@@ -189,7 +199,8 @@ async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
 def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
     """Kill those above before those below, so that no supervisor among them starts another child."""
     these = [one for level in levels for one in level]
-    # One that begins to end meanwhile has been asked to by its owner, which ends: a kill now would cut its last callbacks short.
+    # One that begins to end meanwhile has been asked to by its owner, which ends: a kill now would
+    # cut its last callbacks short.
     are_ending = [one.reason is not None for one in these]
     for number, (one, was_ending) in enumerate(zip(these, are_ending, strict=True), 1):
         if was_ending or one.reason is None:
@@ -214,7 +225,9 @@ async def _wait_until_gone(these: list[Any]) -> None:
 
 
 async def shut(process: "Process") -> None:
-    """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of its time limits."""
+    """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of
+    its time limits.
+    """
     options = process.options
     # First what nearly all are: asleep.
     if options.shutdown > 0 and _can_end_asleep(process):
@@ -223,13 +236,15 @@ async def shut(process: "Process") -> None:
             await process.router.turn()
         return
     if process.is_unborn_in(current_task()):
-        # Its init was left behind in this very task by an error for which there was no room to undo it.
+        # Its init was left behind in this very task by an error for which there was no room to undo
+        # it.
         await undo(process, Shutdown())
         return
     if options.shutdown > 0:
         owner = process.kernel.pid if process.parent is None else process.parent.id
         process.ask_to_exit(owner, Shutdown())
-        # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need no time limit.
+        # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need
+        # no time limit.
         for _ in range(2):
             await checkpoint()
             if process.state is TERMINATED:
@@ -272,9 +287,11 @@ def _has_few(process: "Process") -> bool:
 
 @runs_callbacks
 def _end_asleep(process: "Process", reason: Reason) -> None:
-    """End a process in the turn of its owner: to wake it and wait costs three times as much as all that its end does.
+    """End a process in the turn of its owner: to wake it and wait costs three times as much as all
+    that its end does.
 
-    Asleep means that its lanes are empty and no callback runs: this is where it would have taken the exit.
+    Asleep means that its lanes are empty and no callback runs: this is where it would have taken
+    the exit.
     """
     process.reason, task = reason, process.task
     assert isinstance(task, Task)
@@ -296,9 +313,14 @@ async def abandon(process: "Process") -> None:
     if not process.abandoned:
         process.abandoned = True
         process.kernel.abandoned.append(as_ended(process))
-        process.log.error("process abandoned: it did not end when killed", callback=process.current_callback())
-        # In a task of the node: the one who has lost patience may itself be left behind in the middle of it.
-        process.kernel.start(_leave_behind, process, name=f"leave {process.callbacks.behaviour} behind")
+        process.log.error(
+            "process abandoned: it did not end when killed", callback=process.current_callback()
+        )
+        # In a task of the node: the one who has lost patience may itself be left behind in the
+        # middle of it.
+        process.kernel.start(
+            _leave_behind, process, name=f"leave {process.callbacks.behaviour} behind"
+        )
     await process.wait_gone()
 
 
@@ -344,7 +366,9 @@ def fail_to_end(process: "Process", error: BaseException) -> None:
 
 
 def _begin(process: "Process") -> None:
-    """Take no more user messages. A call that was cut off in progress is answered with the queued ones."""
+    """Take no more user messages. A call that was cut off in progress is answered with the queued
+    ones.
+    """
     process.refuse()
     process.kernel.obituaries.note(process)
     process.enter(STOPPING)
@@ -353,7 +377,9 @@ def _begin(process: "Process") -> None:
 
 
 async def _part(process: "Process", reason: Reason) -> None:
-    """What comes before the children are stopped: one callback if there is to be a successor, another one if not."""
+    """What comes before the children are stopped: one callback if there is to be a successor,
+    another one if not.
+    """
     slot = process.slot
     name = "pre_restart" if slot is not None and slot.returns(reason) else "pre_stop"
     if name in process.callbacks.defined:
@@ -383,7 +409,9 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
         elif limit.cancelled_caught:
             process.log.error(f"{name} was cut off", limit=timeout)
     except BaseException as error:
-        if process.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(process.home)):
+        if process.abandoned or (
+            isinstance(error, GeneratorExit) and is_being_closed(process.home)
+        ):
             raise
         _account_for(process, name, error)
     finally:
@@ -391,9 +419,11 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
 
 
 class _Countdown:
-    """The time that a last callback has: cut off when it is over, and left behind if it goes on although it was.
+    """The time that a last callback has: cut off when it is over, and left behind if it goes on
+    although it was.
 
-    It counts in turns, and a turn that ends late moves the end: time in which the loop itself stood still does not count.
+    It counts in turns, and a turn that ends late moves the end: time in which the loop itself stood
+    still does not count.
     """
 
     __slots__ = ("_clock", "_due", "_end", "_patience", "_turn", "scope")
@@ -470,7 +500,9 @@ def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
         _account_for(process, name, error)
     if task._cancel_status is not status:
         scopes = CancelScopes.since(task, status)
-        _account_for(process, name, left_open(process.callbacks.behaviour, name, scopes.nurseries()))
+        _account_for(
+            process, name, left_open(process.callbacks.behaviour, name, scopes.nurseries())
+        )
         scopes.close_plain()
 
 
@@ -483,7 +515,9 @@ def _account_for(process: "Process", name: str, error: BaseException) -> None:
 
 
 def _has_much(process: "Process") -> bool:
-    """Say whether there may be much to release. Mostly there is not, and then the end of a process pays for this look only."""
+    """Say whether there may be much to release. Mostly there is not, and then the end of a process
+    pays for this look only.
+    """
     return bool(
         process.main
         or process.mailbox.ahead
@@ -503,7 +537,8 @@ async def _clear(process: "Process", reason: Reason) -> None:
     if kernel.relations:
         await in_slices(kernel.forget_watcher(process.id))
     if process.slots and process.slot is None:
-        # A supervisor that nobody restarts; the slots of one that has a slot itself wait for its successor.
+        # A supervisor that nobody restarts; the slots of one that has a slot itself wait for its
+        # successor.
         slots, process.slots = process.slots, {}
         await in_slices(drop_slots(kernel, slots.values(), reason))
 
@@ -537,7 +572,8 @@ def _release(process: "Process") -> Iterator[None] | None:
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     is_related = bool(kernel.relations)
     lived = process.behaviour is not None and process.task is process.home
-    # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it came too late.
+    # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it
+    # came too late.
     process.task = _GONE
     process.handling = None
     box = process.mailbox
@@ -596,7 +632,9 @@ def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
     return fired
 
 
-def _tell_many(process: "Process", watching: list[Relation], reason: Reason, lived: bool) -> Iterator[None]:
+def _tell_many(
+    process: "Process", watching: list[Relation], reason: Reason, lived: bool
+) -> Iterator[None]:
     for number, relation in enumerate(watching, 1):
         process.kernel.tell(relation, reason)
         if not number % _MANY:
@@ -605,7 +643,9 @@ def _tell_many(process: "Process", watching: list[Relation], reason: Reason, liv
 
 
 def _tell(process: "Process", reason: Reason, lived: bool) -> None:
-    """Tell those who need no relation to it: observer, subscribers of the node's events, parent, and whoever waits for its end."""
+    """Tell those who need no relation to it: observer, subscribers of the node's events, parent,
+    and whoever waits for its end.
+    """
     kernel, router, parent = process.kernel, process.router, process.parent
     if kernel.observer is not None and lived:
         kernel.observer(Stopped(process.id, reason))
@@ -626,7 +666,8 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
 
 
 async def _empty_lines(process: "Process", reason: Reason) -> None:
-    """A supervisor ends: a child that is down comes back with the successor of its supervisor at the earliest, or never.
+    """A supervisor ends: a child that is down comes back with the successor of its supervisor at
+    the earliest, or never.
 
     Its other children would wait for it until they are killed, since they end first.
     """

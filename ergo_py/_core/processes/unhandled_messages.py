@@ -1,8 +1,10 @@
-"""What a process did not come to: its calls are answered, its messages buried, or left to its successor.
+"""What a process did not come to: its calls are answered, its messages buried, or left to its
+successor.
 
-There may be millions of messages. So this is work that yields after every few hundred of them, and whoever can wait does it in
-slices. What users send to a process that ends is refused before, so that nothing is added but by threads that were just too late;
-the last look is taken at once, when these find the mark that the process is gone.
+There may be millions of messages. So this is work that yields after every few hundred of them, and
+whoever can wait does it in slices. What users send to a process that ends is refused before, so
+that nothing is added but by threads that were just too late; the last look is taken at once, when
+these find the mark that the process is gone.
 """
 
 from collections import deque
@@ -41,7 +43,9 @@ _CHUNK: Final = 256
 
 
 def answer(process: "Process", reason: Reason) -> Iterator[None]:
-    """Answer every call that was queued or deferred; the other messages become dead letters, or what the supervisor says."""
+    """Answer every call that was queued or deferred; the other messages become dead letters, or
+    what the supervisor says.
+    """
     process.handling = None
     if process.postponed:
         process.main.extendleft(reversed(process.postponed))
@@ -90,7 +94,9 @@ def _settle_calls(envelopes: Iterable[Envelope], reason: Reason) -> list[Envelop
     return messages
 
 
-def _hand_on(process: "Process", slot: ChildSlot, lane: Lane, envelope: Envelope, reason: Reason) -> None:
+def _hand_on(
+    process: "Process", slot: ChildSlot, lane: Lane, envelope: Envelope, reason: Reason
+) -> None:
     """Treat what was left in the mailbox of a supervised child as its supervisor was told to."""
     kind, sender, ref, payload = envelope
     caller = ref if isinstance(ref, Caller) else None
@@ -108,7 +114,7 @@ def _hand_on(process: "Process", slot: ChildSlot, lane: Lane, envelope: Envelope
         slot.dropped += 1
 
 
-# -- from one process to the next --------------------------------------------------------------------------------------
+# -- from one process to the next ------------------------------------------------------------------
 
 
 def hand_over(process: "Process", slot: ChildSlot) -> None:
@@ -119,13 +125,19 @@ def hand_over(process: "Process", slot: ChildSlot) -> None:
 
 
 def skip_given_up(lane: deque[Envelope]) -> None:
-    """Take calls away whose callers have stopped to wait, as far as they are among the first in a lane that a successor gets."""
+    """Take calls away whose callers have stopped to wait, as far as they are among the first in a
+    lane that a successor gets.
+    """
     first = [lane.popleft() for _ in range(min(_CHUNK, len(lane)))]
-    lane.extendleft(one for one in reversed(first) if not (isinstance(one[2], Caller) and one[2].settled))
+    lane.extendleft(
+        one for one in reversed(first) if not (isinstance(one[2], Caller) and one[2].settled)
+    )
 
 
 def sweep(process: "Process") -> None:
-    """Account for what threads have appended to the main lane in the moment in which its owner ended."""
+    """Account for what threads have appended to the main lane in the moment in which its owner
+    ended.
+    """
     lane, slot = process.main, process.slot
     if slot is not None:
         if slot.kept.get(MAIN_LANE) is lane:
@@ -137,7 +149,7 @@ def sweep(process: "Process") -> None:
     process.router.sweep(process.id, lane)
 
 
-# -- the places of children ----------------------------------------------------------------------------------------------
+# -- the places of children ------------------------------------------------------------------------
 
 
 def close_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
@@ -147,7 +159,9 @@ def close_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
         if len(kept) <= _CHUNK:
             at_once(_bury_kept(kernel, one.name, kept, reason))
         else:
-            kernel.start(in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}")
+            kernel.start(
+                in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}"
+            )
 
 
 def close_slots(kernel: Kernel, slots: Iterable[ChildSlot], reason: Reason) -> Iterator[None]:

@@ -1,7 +1,9 @@
-"""Between trio and a coroutine that may refuse to end: the way to leave it behind when nothing else helps.
+"""Between trio and a coroutine that may refuse to end: the way to leave it behind when nothing else
+helps.
 
-Cancelling is a request; a callback that catches every exception in a loop, or shields itself, never ends, and a nursery would wait
-for it for ever. The relay passes each trap through, so that between two of them it can decide not to go on.
+Cancelling is a request; a callback that catches every exception in a loop, or shields itself, never
+ends, and a nursery would wait for it for ever. The relay passes each trap through, so that between
+two of them it can decide not to go on.
 """
 
 import ctypes
@@ -25,7 +27,8 @@ _ROUNDS: Final = 40
 
 
 _STEPS: Final = 8
-"""How many nurseries, one in another, a coroutine that was abandoned may leave in an orderly way."""
+"""How many nurseries, one in another, a coroutine that was abandoned may leave in an orderly way.
+"""
 
 
 class _Sleep:
@@ -40,7 +43,17 @@ class _Sleep:
 class Abandonable:
     """Runs one coroutine inside one task, until it ends or is abandoned."""
 
-    __slots__ = ("_abandoned", "_context", "_is_body", "_scopes", "_steps", "_trap", "detached", "ended", "finished")
+    __slots__ = (
+        "_abandoned",
+        "_context",
+        "_is_body",
+        "_scopes",
+        "_steps",
+        "_trap",
+        "detached",
+        "ended",
+        "finished",
+    )
 
     def __init__(self) -> None:
         self._abandoned = False
@@ -61,15 +74,19 @@ class Abandonable:
         return self._pass(current_task(), coroutine, has_begun=False)
 
     def run_part(self, coroutine: Coroutine[Any, Any, None], context: Context) -> Awaitable[None]:
-        """Run a coroutine in the present task, which goes on after it, with each of its steps in another context."""
+        """Run a coroutine in the present task, which goes on after it, with each of its steps in
+        another context.
+        """
         self._is_body = False
         self._context = context
         return self.run(coroutine)
 
     def take_over(self, task: Task) -> None:
-        """Come between trio and the coroutine of a task in the middle of its life, so that a life without need of it costs nothing.
+        """Come between trio and the coroutine of a task in the middle of its life, so that a life
+        without need of it costs nothing.
 
-        trio asks a task for its ``coro`` whenever it wakes it; one that is awake already has been asked, and is told.
+        trio asks a task for its ``coro`` whenever it wakes it; one that is awake already has been
+        asked, and is told.
         """
         # trio forgets how to abort a sleep when it has tried once.
         self._trap = _trap_of(task.coro) or _Sleep(task._abort_func)
@@ -86,7 +103,9 @@ class Abandonable:
 
     @enable_ki_protection
     @types.coroutine
-    def _pass(self, task: Task, coroutine: Coroutine[Any, Any, Any], has_begun: bool) -> Generator[Any, Any, None]:
+    def _pass(
+        self, task: Task, coroutine: Coroutine[Any, Any, Any], has_begun: bool
+    ) -> Generator[Any, Any, None]:
         step: Any = coroutine.send
         answer: Any = None
         context = self._context
@@ -143,7 +162,9 @@ class Abandonable:
         yield from self._scopes.close().__await__()
 
     def _may_leave_nursery(self) -> bool:
-        """At the end of a nursery it takes one more step, which closes that; but it may not open them without end."""
+        """At the end of a nursery it takes one more step, which closes that; but it may not open
+        them without end.
+        """
         self._steps -= 1
         return self._steps > 0 and _is_end_of_nursery(self._trap)
 
@@ -153,19 +174,22 @@ class Abandonable:
         return self._abandoned
 
     def abandon(self) -> None:
-        """Have the coroutine left alone at its next step. One that is runnable ends within a turn of the scheduler."""
+        """Have the coroutine left alone at its next step. One that is runnable ends within a turn
+        of the scheduler.
+        """
         self._abandoned = True
 
     def abort(self, task: Task) -> bool:
         """End the sleep of a task that was abandoned and has not stirred since, shielded or not.
 
-        This is what trio itself does when it delivers a cancellation. False if what it sleeps in cannot be aborted: then it must be
-        left as it is.
+        This is what trio itself does when it delivers a cancellation. False if what it sleeps in
+        cannot be aborted: then it must be left as it is.
         """
         if self.finished:
             return True
         if task._next_send_fn is not None:
-            # Somebody has woken it in this very turn: at its next step it finds that it was given up.
+            # Somebody has woken it in this very turn: at its next step it finds that it was given
+            # up.
             return True
         abort = getattr(self._trap, "abort_func", None)
         # At the end of a nursery it is woken when the last task of that has ended.
@@ -183,10 +207,11 @@ class Abandonable:
         return found
 
     async def cut_off(self, task: Task) -> bool:
-        """End the coroutine, and all tasks below it, whatever they do. False if not even that is possible.
+        """End the coroutine, and all tasks below it, whatever they do. False if not even that is
+        possible.
 
-        Each of them is closed, where it can be; one that somebody else will wake is taken out of trio's books instead, so that
-        nothing waits for it.
+        Each of them is closed, where it can be; one that somebody else will wake is taken out of
+        trio's books instead, so that nothing waits for it.
         """
         relays: dict[Task, Abandonable] = {task: self}
         with trio.CancelScope(shield=True):
@@ -195,7 +220,9 @@ class Abandonable:
                 self._scopes.force(one)
             if await self._has_ended():
                 return True
-            for round_ in range(_ROUNDS):  # pragma: no branch - the bound is for what nobody has thought of
+            for round_ in range(
+                _ROUNDS
+            ):  # pragma: no branch - the bound is for what nobody has thought of
                 for one in self.family(task):
                     if one not in relays:
                         relays[one] = Abandonable()
@@ -228,7 +255,9 @@ class Abandonable:
         return self.ended
 
     def _detach(self, task: Task) -> None:
-        """Take a task that sleeps out of trio's books: neither its nursery nor the run waits for it any more."""
+        """Take a task that sleeps out of trio's books: neither its nursery nor the run waits for it
+        any more.
+        """
         self.detached = True
         _keep_for_good(task.coro)
         nursery = task._parent_nursery
@@ -255,7 +284,9 @@ def _abort(abort: Any) -> bool:
 
 
 def frames_of(task: Task) -> list[FrameType]:
-    """Where a task waits: the frames of its coroutines, the outermost first, those behind a relay included."""
+    """Where a task waits: the frames of its coroutines, the outermost first, those behind a relay
+    included.
+    """
     frames: list[FrameType] = []
     part: Any = task.coro
     while (frame := _frame(part)) is not None:
@@ -269,8 +300,9 @@ def frames_of(task: Task) -> list[FrameType]:
 def _keep_for_good(remains: Any) -> None:
     """Never let a coroutine that refused to be closed be collected: collecting it would try again.
 
-    A list would keep it only until the interpreter goes down. Outside of trio what it awaits raises at once, and one that catches
-    that as well would never let the interpreter end. A reference that nobody holds is never given back.
+    A list would keep it only until the interpreter goes down. Outside of trio what it awaits raises
+    at once, and one that catches that as well would never let the interpreter end. A reference that
+    nobody holds is never given back.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(remains))
 
@@ -280,7 +312,9 @@ def _raise_cancel() -> NoReturn:
 
 
 def _trap_of(part: Any) -> Any:
-    """What a coroutine that refused to be closed waits for now: whoever would wake a task that has ended, would break trio."""
+    """What a coroutine that refused to be closed waits for now: whoever would wake a task that has
+    ended, would break trio.
+    """
     *_, last = _parts(part)
     frame = _frame(last)
     # The innermost one of trio's has nothing but what it passes to the loop.
@@ -289,7 +323,9 @@ def _trap_of(part: Any) -> Any:
 
 
 def _parts(coroutine: Any) -> Iterator[Any]:
-    """A coroutine, what it awaits, what that awaits: any of them may be the one that refuses to be closed."""
+    """A coroutine, what it awaits, what that awaits: any of them may be the one that refuses to be
+    closed.
+    """
     while coroutine is not None:
         yield coroutine
         coroutine = _awaited(coroutine)

@@ -1,8 +1,8 @@
 """The one door between threads and the loop.
 
-A thread appends what it wants done and looks at a flag: only the first of a batch wakes the loop, which takes the flag down
-before it looks at the queue, so nothing can fall between. That costs a thread under half a microsecond, where a wake-up for
-each message would cost twenty times as much.
+A thread appends what it wants done and looks at a flag: only the first of a batch wakes the loop,
+which takes the flag down before it looks at the queue, so nothing can fall between. That costs a
+thread under half a microsecond, where a wake-up for each message would cost twenty times as much.
 """
 
 import os
@@ -48,7 +48,9 @@ Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Parker(Generic[T]):
-    """Where a thread waits for one value from the loop. A raw lock, because a Condition costs ten times as much."""
+    """Where a thread waits for one value from the loop. A raw lock, because a Condition costs ten
+    times as much.
+    """
 
     __slots__ = ("_lock", "value")
 
@@ -64,7 +66,9 @@ class Parker(Generic[T]):
             self._lock.release()
 
     def wait(self, timeout: float | None) -> bool:
-        """Block this thread until there is a value. False if none came in time. Ctrl-C ends the wait, in the main thread."""
+        """Block this thread until there is a value. False if none came in time. Ctrl-C ends the
+        wait, in the main thread.
+        """
         return wait_in_slices(self._take, timeout)
 
     def _take(self, seconds: float) -> bool:
@@ -72,10 +76,12 @@ class Parker(Generic[T]):
 
 
 def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Have ``wait(seconds)`` block this thread until it says True, or until the time is over; False then.
+    """Have ``wait(seconds)`` block this thread until it says True, or until the time is over; False
+    then.
 
-    Python runs the handlers of signals in the main thread, between two of its steps. One that comes just before that thread
-    blocks does not wake it, so it comes up for air now and then. Other threads wait in one go.
+    Python runs the handlers of signals in the main thread, between two of its steps. One that comes
+    just before that thread blocks does not wake it, so it comes up for air now and then. Other
+    threads wait in one go.
     """
     if get_ident() != threading.main_thread().ident:
         return wait(-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -105,7 +111,9 @@ class Bridge:
         "loop_thread",
     )
 
-    def __init__(self, node: str, token: TrioToken, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, node: str, token: TrioToken, on_error: Callable[[BaseException], None]
+    ) -> None:
         self._node = node
         self._token = token
         self._on_error = on_error
@@ -115,7 +123,8 @@ class Bridge:
         self._closed = False
         self._why = ""
         self._when_forked: Callable[[], None] | None = None
-        # Held where the flag changes, once for each batch. Reentrant, because a signal handler may post in the middle of it.
+        # Held where the flag changes, once for each batch. Reentrant, because a signal handler may
+        # post in the middle of it.
         self._edge = threading.RLock()
         self.lock = threading.Lock()
         """Guards the few counts that a thread and the loop both change."""
@@ -132,9 +141,13 @@ class Bridge:
         return get_ident() == self.loop_thread
 
     def refuse_on_loop(self, verb: str, instead: str) -> None:
-        """Raise :class:`NotAllowedError` if a verb that blocks is used where it would block the loop."""
+        """Raise :class:`NotAllowedError` if a verb that blocks is used where it would block the
+        loop.
+        """
         if self.on_loop():
-            raise NotAllowedError(f"{verb} would block the event loop it waits for; write {instead} instead")
+            raise NotAllowedError(
+                f"{verb} would block the event loop it waits for; write {instead} instead"
+            )
 
     def check_open(self) -> None:
         """Raise :class:`NodeStoppedError` if nothing is carried any more."""
@@ -142,10 +155,12 @@ class Bridge:
             raise NodeStoppedError(self._node, self._why)
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
-        """Have ``job(*args)`` run on the loop soon. From any thread; never blocks. What is accepted is run.
+        """Have ``job(*args)`` run on the loop soon. From any thread; never blocks. What is accepted
+        is run.
 
         Raises:
-            NodeStoppedError: the node has stopped, its loop is over, or this is a forked copy of the program.
+            NodeStoppedError: the node has stopped, its loop is over, or this is a forked copy of
+                the program.
         """
         if self._closed:
             raise NodeStoppedError(self._node, self._why)
@@ -173,7 +188,9 @@ class Bridge:
             self.post(job, *args)
 
     def catch_up(self) -> None:
-        """Do, on the loop, what threads have handed over so far: it comes before whatever is done next."""
+        """Do, on the loop, what threads have handed over so far: it comes before whatever is done
+        next.
+        """
         for _ in range(0, len(self._inbox), _TURN):
             self._drain()
 
@@ -188,8 +205,9 @@ class Bridge:
     async def serve(self) -> None:
         """Wait for threads until the bridge is closed.
 
-        While this runs, a batch wakes the loop through a descriptor of its own: a write and a read, where trio's door for
-        everybody takes a lock, a socket and a look at two queues. Where there is none to be had, that door is used.
+        While this runs, a batch wakes the loop through a descriptor of its own: a write and a read,
+        where trio's door for everybody takes a lock, a socket and a look at two queues. Where there
+        is none to be had, that door is used.
         """
         bell = self._bell
         if bell == _NO_BELL:
@@ -197,15 +215,18 @@ class Bridge:
         try:
             while not self._closed:
                 await wait_readable(bell)
-                # Before the flag comes down: a ring that comes after that is one of the next batch, and stays.
+                # Before the flag comes down: a ring that comes after that is one of the next batch,
+                # and stays.
                 os.eventfd_read(bell)
                 self._drain()
         finally:
-            # Threads ring under this lock, so none of them writes to a number that belongs to somebody else by then.
+            # Threads ring under this lock, so none of them writes to a number that belongs to
+            # somebody else by then.
             with self._edge:
                 self._bell = _NO_BELL
                 os.close(bell)
-            # Also if there is nothing: a ring that nobody takes any more would leave the flag up for good.
+            # Also if there is nothing: a ring that nobody takes any more would leave the flag up
+            # for good.
             self._drain()
 
     def close(self) -> None:
@@ -220,7 +241,9 @@ class Bridge:
         self._when_forked = mark_dead
 
     def forked(self) -> None:
-        """Be closed: this is the copy, without the loop. Locks may have been copied while they were held."""
+        """Be closed: this is the copy, without the loop. Locks may have been copied while they were
+        held.
+        """
         self._closed = True
         self._why = "this program was forked from the one the node lives in"
         self.loop_thread = 0
@@ -228,7 +251,8 @@ class Bridge:
             self._when_forked()
 
     def _arm(self) -> None:
-        # The flag goes up only after the loop has promised to come: who sees it up may rely on that.
+        # The flag goes up only after the loop has promised to come: who sees it up may rely on
+        # that.
         with self._edge:
             self.check_open()
             if self._armed:
@@ -275,9 +299,13 @@ _bridges: Final[WeakSet[Bridge]] = WeakSet()
 
 
 def bells() -> int:
-    """How many bridges of this thread's loop wait at a descriptor of their own, which only threads write to."""
+    """How many bridges of this thread's loop wait at a descriptor of their own, which only threads
+    write to.
+    """
     me = get_ident()
-    return sum(1 for bridge in tuple(_bridges) if bridge.loop_thread == me and bridge._bell != _NO_BELL)
+    return sum(
+        1 for bridge in tuple(_bridges) if bridge.loop_thread == me and bridge._bell != _NO_BELL
+    )
 
 
 def _mark_dead_in_copy() -> None:
@@ -290,15 +318,18 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch - only Windows has none
 
 
 _STACK: Final = 1792 * 1024
-"""Bytes of stack for a reader thread. It changes address space only, and thousands of readers should fit; but Python's own limit of
-recursion must be reached first. On a third of this it is not: a recursion by way of C then ends the whole program. And it is less
-than the two mebibytes that some systems would back with one huge page, each of which is real memory.
+"""Bytes of stack for a reader thread. It changes address space only, and thousands of readers
+should fit; but Python's own limit of recursion must be reached first. On a third of this it is not:
+a recursion by way of C then ends the whole program. And it is less than the two mebibytes that some
+systems would back with one huge page, each of which is real memory.
 """
 _starting = threading.Lock()
 
 
 class ReaderThread:
-    """An OS thread that runs blocking code, and whose end is told to the loop. A daemon: it never keeps a program alive."""
+    """An OS thread that runs blocking code, and whose end is told to the loop. A daemon: it never
+    keeps a program alive.
+    """
 
     __slots__ = ("_thread", "ident", "name", "native_id")
 
@@ -309,7 +340,8 @@ class ReaderThread:
         self._thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
 
     def start(self) -> None:
-        """Start it with a small stack. The size is a setting of the whole program, so it is put back at once.
+        """Start it with a small stack. The size is a setting of the whole program, so it is put
+        back at once.
 
         Raises:
             RuntimeError: the system has no thread to give.
@@ -334,7 +366,8 @@ class ReaderThread:
         self.ident = get_ident()
         self.native_id = threading.get_native_id()
         try:
-            # The name that ps and top show; at most 15 characters there. Not a file of Python's, which takes longer to make.
+            # The name that ps and top show; at most 15 characters there. Not a file of Python's,
+            # which takes longer to make.
             comm = os.open(f"/proc/self/task/{self.native_id}/comm", os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(comm, _short(self.name).encode())
@@ -354,7 +387,9 @@ def task_waiting_for_thread() -> Task | None:
 
 def thread_names() -> dict[int, str]:
     """The names of the threads of this program."""
-    return {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
+    return {
+        thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None
+    }
 
 
 def stack_of(ident: int, limit: int = 20) -> str:
@@ -364,6 +399,8 @@ def stack_of(ident: int, limit: int = 20) -> str:
 
 
 def _short(name: str) -> str:
-    """At most 15 characters, which must leave the number at the end: names that differ in nothing are of no use."""
+    """At most 15 characters, which must leave the number at the end: names that differ in nothing
+    are of no use.
+    """
     kind, _, number = name.rpartition("-")
     return f"{kind[: 14 - len(number)]}-{number}"[:15]

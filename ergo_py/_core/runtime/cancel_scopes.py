@@ -1,8 +1,9 @@
-"""The cancel scopes and nurseries that a task has open, and how to close those that a callback left.
+"""The cancel scopes and nurseries that a task has open, and how to close those that a callback
+left.
 
-trio expects the code that opened one to close it, in order. If a callback enters one and returns, all
-that the kernel does next in this task happens inside it. trio notices when the task ends, and raises the
-error in the nursery that holds the task: that is the nursery of the whole node.
+trio expects the code that opened one to close it, in order. If a callback enters one and returns,
+all that the kernel does next in this task happens inside it. trio notices when the task ends, and
+raises the error in the nursery that holds the task: that is the nursery of the whole node.
 """
 
 from typing import Any, Final
@@ -35,7 +36,9 @@ class CancelScopes:
         scopes = cls(task)
         scopes._status = status
         # Those that were open already enclose it.
-        scopes._depth = sum(nursery._cancel_status.encloses(status) for nursery in task._child_nurseries)
+        scopes._depth = sum(
+            nursery._cancel_status.encloses(status) for nursery in task._child_nurseries
+        )
         return scopes
 
     @classmethod
@@ -55,14 +58,19 @@ class CancelScopes:
 
     def are_left(self) -> bool:
         """Say whether the task has more open, or less, than then."""
-        return self._task._cancel_status is not self._status or len(self._task._child_nurseries) != self._depth
+        return (
+            self._task._cancel_status is not self._status
+            or len(self._task._child_nurseries) != self._depth
+        )
 
     def nurseries(self) -> list[Any]:
         """The nurseries that it has opened since, the outermost first."""
         return self._task.child_nurseries[self._depth :]  # type: ignore[no-any-return]
 
     async def close(self) -> None:
-        """Close what was opened since. Only in the task itself. Tasks in a nursery are cancelled, and waited for."""
+        """Close what was opened since. Only in the task itself. Tasks in a nursery are cancelled,
+        and waited for.
+        """
         for nursery in reversed(self.nurseries()):
             nursery.cancel_scope.cancel()
             # Its own way out: it waits for its tasks. What they raise concerns nobody any more.
@@ -74,7 +82,8 @@ class CancelScopes:
         task, status = self._task, self._status
         while (inner := task._cancel_status) is not status:
             if not status.encloses(inner):
-                # One was closed before one inside of it: trio has cut the inner one off from all others.
+                # One was closed before one inside of it: trio has cut the inner one off from all
+                # others.
                 task._activate_cancel_status(status)
                 return
             inner._scope._close(None)
@@ -102,5 +111,7 @@ def close_coroutine(coroutine: Any) -> None:
 
 
 def is_being_closed(task: object) -> bool:
-    """Say whether a ``GeneratorExit`` means that this task is being closed: user code may raise one, too."""
+    """Say whether a ``GeneratorExit`` means that this task is being closed: user code may raise
+    one, too.
+    """
     return bool(_closing) or not in_trio_task() or current_task() is not task

@@ -1,8 +1,10 @@
-"""A task that somebody waits for, but not for ever: it can be asked to end, and in the end be left behind."""
+"""A task that somebody waits for, but not for ever: it can be asked to end, and in the end be left
+behind.
+"""
 
 import contextvars
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
@@ -15,7 +17,7 @@ __all__ = ["DetachedTask", "is_cut_off", "without_cancellation"]
 class Starter(Protocol):
     """Starts tasks in the nursery of a node: the kernel."""
 
-    def start(self, body: Callable[..., Awaitable[object]], *args: object, name: str) -> None: ...
+    def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None: ...
 
 
 class DetachedTask:
@@ -80,5 +82,7 @@ def without_cancellation(error: BaseException) -> BaseException | None:
 
 
 def is_cut_off(error: BaseException) -> bool:
-    """Whether an exception says no more than that its task is to end: it was cancelled, or left behind."""
+    """Whether an exception says no more than that its task is to end: it was cancelled, or left
+    behind.
+    """
     return isinstance(error, GeneratorExit) or without_cancellation(error) is None

@@ -1,4 +1,6 @@
-"""The threads in which plain callbacks run: a thread_group for each pinned process, each pod and each pool."""
+"""The threads in which plain callbacks run: a thread_group for each pinned process, each pod and
+each pool.
+"""
 
 import os
 from collections.abc import Callable
@@ -16,11 +18,15 @@ __all__ = ["ThreadGroup", "DispatcherThreads", "Job"]
 
 
 class Job:
-    """One callback that is to run in a thread. Who takes its only ticket, the thread or the loop, decides whether it runs."""
+    """One callback that is to run in a thread. Who takes its only ticket, the thread or the loop,
+    decides whether it runs.
+    """
 
     __slots__ = ("_finished", "_tickets", "function", "ident", "outcome", "owner")
 
-    def __init__(self, function: Callable[[], Any], finished: Callable[[], None], owner: Any = None) -> None:
+    def __init__(
+        self, function: Callable[[], Any], finished: Callable[[], None], owner: Any = None
+    ) -> None:
         self.function = function
         self.owner = owner
         """The process whose callback it is."""
@@ -67,7 +73,9 @@ class ThreadGroup:
 
     __slots__ = ("_at_work", "_bridge", "_jobs", "dispatcher", "members", "threads")
 
-    def __init__(self, bridge: Bridge, dispatcher: Dispatcher, names: list[str], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, bridge: Bridge, dispatcher: Dispatcher, names: list[str], warn: Callable[[str], None]
+    ) -> None:
         self._bridge = bridge
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._at_work: Job | None = None
@@ -93,9 +101,13 @@ class ThreadGroup:
         return not self._jobs.empty()
 
     def holder(self) -> Any:
-        """The process that has the only thread at this moment; None if there are more threads, or nobody has it."""
+        """The process that has the only thread at this moment; None if there are more threads, or
+        nobody has it.
+        """
         job = self._at_work
-        return None if job is None or job.outcome is not None or len(self.threads) > 1 else job.owner
+        return (
+            None if job is None or job.outcome is not None or len(self.threads) > 1 else job.owner
+        )
 
     def dismiss(self) -> None:
         """Let each thread end when it has done what it is at."""
@@ -130,7 +142,10 @@ class DispatcherThreads:
     __slots__ = ("_thread_fairness", "_bridge", "_shared", "_warn", "threads")
 
     def __init__(
-        self, bridge: Bridge, thread_fairness: ThreadFairness, warn: Callable[[Dispatcher, str], None]
+        self,
+        bridge: Bridge,
+        thread_fairness: ThreadFairness,
+        warn: Callable[[Dispatcher, str], None],
     ) -> None:
         self._bridge = bridge
         self._thread_fairness = thread_fairness
@@ -151,13 +166,18 @@ class DispatcherThreads:
                 raise BadInputError(
                     "dispatcher",
                     dispatcher,
-                    f"{thread_group.dispatcher!r}, which exists and is used by {thread_group.members}",
+                    f"{thread_group.dispatcher!r}, which exists and is used by "
+                    f"{thread_group.members}",
                 )
 
     def join(self, dispatcher: Dispatcher, number: int) -> ThreadGroup:
         """The thread_group for one more process; ``number`` is in the name of a thread of its own."""
         self.check(dispatcher)
-        key = None if isinstance(dispatcher, Pinned) else (type(dispatcher), getattr(dispatcher, "name", ""))
+        key = (
+            None
+            if isinstance(dispatcher, Pinned)
+            else (type(dispatcher), getattr(dispatcher, "name", ""))
+        )
         thread_group = None if key is None else self._shared.get(key)
         if thread_group is None:
             names = [f"pinned-{number}"]
@@ -165,7 +185,9 @@ class DispatcherThreads:
                 names = [f"{dispatcher.name}-pod"]
             elif isinstance(dispatcher, ThreadPool):
                 names = [f"{dispatcher.name}-{one}" for one in range(1, dispatcher.size + 1)]
-            thread_group = ThreadGroup(self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why))
+            thread_group = ThreadGroup(
+                self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why)
+            )
             if key is not None:
                 self._shared[key] = thread_group
             self.threads += len(thread_group.threads)

@@ -1,4 +1,6 @@
-"""Handlers of meta-processes that have nothing to do: kept for a moment, in case more comes, and then let go."""
+"""Handlers of meta-processes that have nothing to do: kept for a moment, in case more comes, and
+then let go.
+"""
 
 from typing import Final, Protocol
 
@@ -17,7 +19,9 @@ class Idle(Protocol):
 
 
 class IdleHandlers:
-    """Starting a task for each burst costs as much as serving it, so a handler outlives its burst by up to a second."""
+    """Starting a task for each burst costs as much as serving it, so a handler outlives its burst
+    by up to a second.
+    """
 
     __slots__ = ("_idle", "_nursery", "_round", "_scope")
 

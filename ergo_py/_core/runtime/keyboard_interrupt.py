@@ -2,8 +2,8 @@
 
 By default trio raises it wherever the main thread happens to be: in the middle of the kernel, which
 leaves a table half changed, or in a callback, which makes a process crash. trio has a mode in which
-only the main task gets it, but the caller of ``trio.run`` chooses the mode. So a node asks for it while
-it is up: trio's handler treats a signal without a frame as one that came in protected code.
+only the main task gets it, but the caller of ``trio.run`` chooses the mode. So a node asks for it
+while it is up: trio's handler treats a signal without a frame as one that came in protected code.
 """
 
 import signal
@@ -16,8 +16,9 @@ import trio
 __all__ = ["Interrupts"]
 
 REPEAT: Final = 0.5
-"""Seconds in which a second signal counts as the same request to stop: wrappers signal a program and then its group. A person
-needs longer for the second Ctrl-C."""
+"""Seconds in which a second signal counts as the same request to stop: wrappers signal a program
+and then its group. A person needs longer for the second Ctrl-C.
+"""
 
 
 class _Handler:
@@ -43,7 +44,9 @@ class _Handler:
         self._is_heard = False
         try:
             self._token.run_sync_soon(self._hear)
-        except trio.RunFinishedError:  # pragma: no cover - nothing is left that could be interrupted
+        except (
+            trio.RunFinishedError
+        ):  # pragma: no cover - nothing is left that could be interrupted
             pass
         self.before(number, frame if strikes else None)
 

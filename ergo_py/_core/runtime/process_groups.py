@@ -1,7 +1,8 @@
 """The programs of the operating system that this one has started, and that must not outlive it.
 
-Meta-processes end theirs in order when they are stopped. When the program is left at once, nothing of that runs, and programs
-that lead sessions of their own are reached by no terminal: so they are known here.
+Meta-processes end theirs in order when they are stopped. When the program is left at once, nothing
+of that runs, and programs that lead sessions of their own are reached by no terminal: so they are
+known here.
 """
 
 import atexit
@@ -20,7 +21,9 @@ def note_group(group: int) -> None:
 
 
 def forget_group(group: int) -> None:
-    """Know it no more: nothing is left of it, and its number may be given to others. From any thread."""
+    """Know it no more: nothing is left of it, and its number may be given to others. From any
+    thread.
+    """
     _groups.discard(group)
 
 

@@ -1,7 +1,8 @@
 """Waking a thread that sits in a system call: what works for which kind of thing.
 
-``close`` frees nobody, and lets the next ``open`` take over the number while the thread still reads from it. So what is registered
-here is woken first, and closed only when its thread is known to be gone.
+``close`` frees nobody, and lets the next ``open`` take over the number while the thread still reads
+from it. So what is registered here is woken first, and closed only when its thread is known to be
+gone.
 """
 
 import io
@@ -26,7 +27,9 @@ _REAP: Final = 0.5
 
 
 class Doorbell:
-    """A descriptor that becomes readable when rung, and stays so: what a thread selects on beside its own."""
+    """A descriptor that becomes readable when rung, and stays so: what a thread selects on beside
+    its own.
+    """
 
     __slots__ = ("_read", "_write")
 
@@ -52,7 +55,9 @@ class Doorbell:
 
 
 class Resources:
-    """What a reader has opened, how to free a thread that is blocked in it, and closing it in the end."""
+    """What a reader has opened, how to free a thread that is blocked in it, and closing it in the
+    end.
+    """
 
     __slots__ = ("_bell", "_closed", "_known", "_report", "stopping")
 
@@ -88,7 +93,9 @@ class Resources:
                     make_wakeable(stream, self.bell())
         elif isinstance(resource, int):
             raise BadInputError(
-                "opened(resource)", resource, "a file, such as os.fdopen(fd, 'rb'): a bare number cannot be woken"
+                "opened(resource)",
+                resource,
+                "a file, such as os.fdopen(fd, 'rb'): a bare number cannot be woken",
             )
         elif isinstance(resource, io.IOBase):
             self._prepare_file(resource)
@@ -102,7 +109,8 @@ class Resources:
             raise BadInputError(
                 "opened(resource)",
                 file,
-                "a buffered file, or `unblock=` as well: a read without a buffer cannot be woken from a pipe; "
+                "a buffered file, or `unblock=` as well: a read without a buffer cannot be woken "
+                "from a pipe; "
                 "or self.wait_readable(file) before each read",
             )
 
@@ -211,5 +219,7 @@ def _end_program(program: "subprocess.Popen[Any]") -> None:
                 continue
     try:
         program.wait(_REAP)
-    except subprocess.TimeoutExpired:  # stuck in the system: nothing ends it, and the loop must not wait
+    except (
+        subprocess.TimeoutExpired
+    ):  # stuck in the system: nothing ends it, and the loop must not wait
         return

@@ -1,9 +1,10 @@
 """A moment for the threads: keeps a loop that is never idle from starving them.
 
-Every pass of a busy loop lets go of the interpreter lock for an instant, and each time starts anew the interval that a
-waiting thread has to sit out before it may ask for the lock; so beside a loop that always has work a thread may wait for
-seconds. A short real sleep every few milliseconds bounds that. It is there only while reader threads exist, and does
-nothing while the loop has pauses of its own.
+Every pass of a busy loop lets go of the interpreter lock for an instant, and each time starts anew
+the interval that a waiting thread has to sit out before it may ask for the lock; so beside a loop
+that always has work a thread may wait for seconds. A short real sleep every few milliseconds bounds
+that. It is there only while reader threads exist, and does nothing while the loop has pauses of its
+own.
 """
 
 import time
@@ -20,7 +21,9 @@ _PAUSE: Final = 0.0001
 
 
 class ThreadFairness(Instrument):
-    """Counts the reader threads of a node, and watches the loop while there are threads that must not starve."""
+    """Counts the reader threads of a node, and watches the loop while there are threads that must
+    not starve.
+    """
 
     def __init__(self) -> None:
         self._places = 0
@@ -58,7 +61,9 @@ class ThreadFairness(Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def stop(self) -> None:
-        """Turn the watch off for good, even if a thread was left behind: the loop is the host program's again."""
+        """Turn the watch off for good, even if a thread was left behind: the loop is the host
+        program's again.
+        """
         if self._threads and not self._stopped:
             trio.lowlevel.remove_instrument(self)
         self._stopped = True
@@ -71,7 +76,8 @@ class ThreadFairness(Instrument):
         """Called by trio once for each pass, after that."""
         now = perf_counter()
         if now - self._waited_from > _PAUSE:
-            # The loop really waited: that is pause enough. Whether it meant to says little, since I/O may have been ready.
+            # The loop really waited: that is pause enough. Whether it meant to says little, since
+            # I/O may have been ready.
             self._rested = now
         elif now - self._rested > _EVERY:
             time.sleep(_PAUSE)

@@ -1,7 +1,8 @@
 """Time limits of an ending, of which the time does not count in which the loop itself stood still.
 
-After SIGSTOP and SIGCONT, or on a machine that was paused, every deadline is over at once, and that says nothing about those it was
-set for: they stood still as well. So a limit is counted in turns, and a turn that ends late moves it.
+After SIGSTOP and SIGCONT, or on a machine that was paused, every deadline is over at once, and that
+says nothing about those it was set for: they stood still as well. So a limit is counted in turns,
+and a turn that ends late moves it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,10 +31,13 @@ class TimeLimit:
         self._end = min(self._end, trio.current_time() + seconds)
         self._scope.deadline = min(self._scope.deadline, self._end)
 
-    async def wait(self, wait: Callable[[], Awaitable[object]], again: Callable[[], None] | None = None) -> bool:
+    async def wait(
+        self, wait: Callable[[], Awaitable[object]], again: Callable[[], None] | None = None
+    ) -> bool:
         """Have ``wait()`` awaited until it returns; False if the time is over first.
 
-        It is begun anew in each turn, so it must wait for a state and not for a moment. ``again`` is called before each turn.
+        It is begun anew in each turn, so it must wait for a state and not for a moment. ``again``
+        is called before each turn.
         """
         pause = _FIRST if self._end < inf or again is not None else inf
         is_over = False

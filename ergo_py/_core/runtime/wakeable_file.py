@@ -1,8 +1,9 @@
 """Files on pipes and terminals that can be woken: their reads end when the doorbell rings.
 
-A thread in ``read`` on a pipe stays there until a byte comes or the last writer leaves; closing the file under it helps nobody, and
-a byte of our own would be a lie to whoever reads. So the file is given another bottom, which looks at the doorbell, too, before
-it reads. The file itself, with its encoding and its idea of a line, is the user's own.
+A thread in ``read`` on a pipe stays there until a byte comes or the last writer leaves; closing the
+file under it helps nobody, and a byte of our own would be a lie to whoever reads. So the file is
+given another bottom, which looks at the doorbell, too, before it reads. The file itself, with its
+encoding and its idea of a line, is the user's own.
 """
 
 import io
@@ -24,15 +25,23 @@ class Bell(Protocol):
 
 
 def can_block(fd: int) -> bool:
-    """Say whether a read may wait for somebody, and is woken by the bell: not on a disk, and sockets have a way of their own."""
+    """Say whether a read may wait for somebody, and is woken by the bell: not on a disk, and
+    sockets have a way of their own.
+    """
     mode = os.fstat(fd).st_mode
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode))
+    return not (
+        stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)
+    )
 
 
 def make_wakeable(file: Any, bell: Bell) -> bool:
-    """Have reads and writes of a buffered file end when ``bell`` rings. False if it is not a buffered file."""
+    """Have reads and writes of a buffered file end when ``bell`` rings. False if it is not a
+    buffered file.
+    """
     buffer = file.buffer if isinstance(file, io.TextIOWrapper) else file
-    if not isinstance(buffer, io.BufferedReader | io.BufferedWriter) or not isinstance(buffer.raw, io.FileIO):
+    if not isinstance(buffer, io.BufferedReader | io.BufferedWriter) or not isinstance(
+        buffer.raw, io.FileIO
+    ):
         return False
     original = buffer.raw
     read = b""
@@ -40,7 +49,8 @@ def make_wakeable(file: Any, bell: Bell) -> bool:
         read = _buffered(buffer, original.fileno())
     else:
         buffer.flush()
-    # The same object gets another bottom: there is no other way to keep the newline mode of a text file.
+    # The same object gets another bottom: there is no other way to keep the newline mode of a text
+    # file.
     cast(Any, buffer).__init__(_Wakeable(original, bell, read))
     return True
 
@@ -60,7 +70,9 @@ def _buffered(buffer: io.BufferedReader, fd: int) -> bytes:
 
 
 class _Wakeable(io.RawIOBase):
-    """Reads from and writes to a descriptor that belongs to another file, and looks at the bell while it waits."""
+    """Reads from and writes to a descriptor that belongs to another file, and looks at the bell
+    while it waits.
+    """
 
     def __init__(self, original: io.FileIO, bell: Bell, read: bytes) -> None:
         self._original = original

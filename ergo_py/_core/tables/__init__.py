@@ -1,1 +1,3 @@
-"""Data structures of a node, without trio: mailboxes, names, links, events, timers, calls in flight."""
+"""Data structures of a node, without trio: mailboxes, names, links, events, timers, calls in
+flight.
+"""

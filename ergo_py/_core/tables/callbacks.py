@@ -1,4 +1,6 @@
-"""What a behaviour class can be called for: found out once for each class, so that no message pays for it."""
+"""What a behaviour class can be called for: found out once for each class, so that no message pays
+for it.
+"""
 
 import inspect
 import sys
@@ -33,10 +35,14 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
 """The callbacks of a behaviour and what each is called with."""
 
 _READING: Final[dict[str, Any]] = {}
-if sys.version_info >= (3, 14):  # pragma: no cover - the whole of it, since a version takes one way only
+if sys.version_info >= (
+    3,
+    14,
+):  # pragma: no cover - the whole of it, since a version takes one way only
     import annotationlib
 
-    # Annotations are evaluated when they are asked for; names imported for type checkers only do not exist then.
+    # Annotations are evaluated when they are asked for; names imported for type checkers only do
+    # not exist then.
     _READING["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
@@ -57,9 +63,11 @@ _RUNS_CALLBACKS: Final[set[CodeType]] = set()
 
 
 def runs_callbacks(function: F) -> F:
-    """Mark a kernel function that calls callbacks; its first argument is the process or meta-process they belong to.
+    """Mark a kernel function that calls callbacks; its first argument is the process or
+    meta-process they belong to.
 
-    The watchdog looks for these functions on the loop's stack. The outermost decorator: others may replace the code.
+    The watchdog looks for these functions on the loop's stack. The outermost decorator: others may
+    replace the code.
     """
     code: CodeType = function.__code__
     _RUNS_CALLBACKS.add(code)
@@ -67,13 +75,17 @@ def runs_callbacks(function: F) -> F:
 
 
 def process_of(frame: FrameType) -> Any:
-    """The process or meta-process whose callback a marked function calls in this frame; None for any other function."""
+    """The process or meta-process whose callback a marked function calls in this frame; None for
+    any other function.
+    """
     code = frame.f_code
     return frame.f_locals[code.co_varnames[0]] if code in _RUNS_CALLBACKS else None
 
 
 def default(function: F) -> F:
-    """Mark the do-nothing version of a callback, so that the kernel knows which ones a class really has."""
+    """Mark the do-nothing version of a callback, so that the kernel knows which ones a class really
+    has.
+    """
     setattr(function, "__is_default__", True)  # noqa: B010 - no type checker knows the attribute
     return function
 
@@ -81,9 +93,20 @@ def default(function: F) -> F:
 class Callbacks:
     """Which callbacks a class defines, and which of them are coroutine functions."""
 
-    __slots__ = ("any_async", "asynchronous", "behaviour", "defined", "greets", "parts", "splits", "supervises")
+    __slots__ = (
+        "any_async",
+        "asynchronous",
+        "behaviour",
+        "defined",
+        "greets",
+        "parts",
+        "splits",
+        "supervises",
+    )
 
-    def __init__(self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS) -> None:
+    def __init__(
+        self, cls: type[Any], callbacks: Mapping[str, tuple[str, ...]] = CALLBACKS
+    ) -> None:
         self.behaviour = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
@@ -102,19 +125,24 @@ class Callbacks:
         self.asynchronous = frozenset(asynchronous)
         self.greets = bool(defined & {"post_start", "post_restart"})
         self.parts = bool(defined & {"pre_stop", "pre_restart"})
-        # init runs in the spawner's task, so it alone does not make a process one that can be asleep in a callback.
-        # A supervisor can: what its children do in their init happens in its callbacks.
+        # init runs in the spawner's task, so it alone does not make a process one that can be
+        # asleep in a callback. A supervisor can: what its children do in their init happens in its
+        # callbacks.
         self.supervises: bool = getattr(cls, "is_supervisor", False)
         self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
 
 
 def _check_runs(cls: type[Any], name: str, function: Any) -> None:
-    """Refuse a function with ``yield`` in it: calling it makes a generator, and nothing of its body runs."""
+    """Refuse a function with ``yield`` in it: calling it makes a generator, and nothing of its body
+    runs.
+    """
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise BehaviourError(
-            f"{cls.__qualname__}.{name} is a generator, because there is a `yield` in it; it would never run",
+            f"{cls.__qualname__}.{name} is a generator, because there is a `yield` in it; it "
+            "would never run",
             function,
-            f"`def {name}(…)` or `async def {name}(…)` without `yield`; to let others run, `await trio.sleep(0)`",
+            f"`def {name}(…)` or `async def {name}(…)` without `yield`; to let others run, `await "
+            "trio.sleep(0)`",
         )
 
 
@@ -124,7 +152,10 @@ def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
     try:
         signature = inspect.signature(function, **_READING)
-    except (TypeError, ValueError):  # something written in C: it will say itself what it does not take
+    except (
+        TypeError,
+        ValueError,
+    ):  # something written in C: it will say itself what it does not take
         return
     positional: list[object] = (
         [] if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else [None]

@@ -1,7 +1,8 @@
 """The place of a supervised child: what outlives the processes that sit in it, one after the other.
 
-A supervisor has a slot for each child. The kernel tells the slot when its process stops taking messages and leaves there what the
-process did not come to; services wait at it for the successor. So nobody needs to hear from the supervisor first.
+A supervisor has a slot for each child. The kernel tells the slot when its process stops taking
+messages and leaves there what the process did not come to; services wait at it for the successor.
+So nobody needs to hear from the supervisor first.
 """
 
 from collections import deque
@@ -37,14 +38,18 @@ class Fate(Enum):
     DEAD_LETTER = "dead letter"
     """They become dead letters, and calls among them are answered with ``TargetDownError``."""
     KEEP = "keep"
-    """They wait for the successor, which handles them in order. The one that was being handled is not among them."""
+    """They wait for the successor, which handles them in order. The one that was being handled is
+    not among them.
+    """
     DROP = "drop"
     """They are counted and dropped, and calls among them are answered with ``TargetDownError``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Mailbox fate: hand what is left to the process registered as ``to``, as if its senders had sent it there."""
+    """Mailbox fate: hand what is left to the process registered as ``to``, as if its senders had
+    sent it there.
+    """
 
     to: str
 
@@ -105,9 +110,13 @@ class ChildSlot:
         self.returns_after: Callable[[Reason], bool] = _never
         """The child's restart policy: whether it comes back after it ended by itself like this."""
         self.plan: bool | None = None
-        """Whether its supervisor, which is stopping it, means to start it again; None if it is not being stopped."""
+        """Whether its supervisor, which is stopping it, means to start it again; None if it is not
+        being stopped.
+        """
         self.goes_first = False
-        """It is stopped with its siblings, now or when it is its turn; none of them is started before it has ended."""
+        """It is stopped with its siblings, now or when it is its turn; none of them is started
+        before it has ended.
+        """
         self.decision: Decision | None = None
         """What was decided about the failure that the process ends of."""
         self.successor_of: Reason | None = None
@@ -119,20 +128,31 @@ class ChildSlot:
         self.kept: dict[Lane, deque[Envelope]] = {}
         """What the last process did not come to and its successor gets, in the order of service."""
         self.heir: Any = None
-        """The last process that was given a place here, and with it what its predecessors had left."""
+        """The last process that was given a place here, and with it what its predecessors had left.
+        """
         self.line: dict[Claim, None] = {}
         """Those who wait for the next process, in order."""
         self.inner: dict[str, ChildSlot] = {}
-        """If the child is a supervisor: the slots of its own children, which its successor takes over."""
+        """If the child is a supervisor: the slots of its own children, which its successor takes
+        over.
+        """
         self.resumed = 0
         self.dropped = 0
 
     def __repr__(self) -> str:
-        state = str(self.pid) if self.pid is not None else f"gone: {self.gone}" if self.gone is not None else "vacant"
+        state = (
+            str(self.pid)
+            if self.pid is not None
+            else f"gone: {self.gone}"
+            if self.gone is not None
+            else "vacant"
+        )
         return f"<ChildSlot {self.name!r} {state}>"
 
     def occupy(self, pid: PID) -> None:
-        """A process has started here: everybody who waited goes on with it, first come first served."""
+        """A process has started here: everybody who waited goes on with it, first come first
+        served.
+        """
         self.pid = pid
         self.gone = self.decision = self.plan = None
         self.goes_first = False
@@ -155,12 +175,16 @@ class ChildSlot:
         assert self.decide is not None
         decision = self.decide(error)
         if not isinstance(decision, Decision):
-            raise BadInputError("what decide returned", decision, "RESUME, RESTART, STOP or ESCALATE")
+            raise BadInputError(
+                "what decide returned", decision, "RESUME, RESTART, STOP or ESCALATE"
+            )
         self.decision = decision
         return decision
 
     def returns(self, reason: Reason) -> bool:
-        """Say whether a process that ends here like this will have a successor, as far as limits allow."""
+        """Say whether a process that ends here like this will have a successor, as far as limits
+        allow.
+        """
         if self.plan is not None:
             return self.plan
         above = self.supervisor
@@ -172,13 +196,17 @@ class ChildSlot:
         return self.returns_after(reason)
 
     def is_closed_to(self, process: Any) -> bool:
-        """Say whether a process would wait here in vain, because it has to end before anybody can be started here."""
+        """Say whether a process would wait here in vain, because it has to end before anybody can
+        be started here.
+        """
         slot: ChildSlot | None = self
         while slot is not None and slot.supervisor is not None:
             above, below = slot.supervisor, process
             while below is not None and below.parent is not above:
                 below = below.parent
-            if below is not None and (not above.accepting or (below.slot is not None and below.slot.goes_first)):
+            if below is not None and (
+                not above.accepting or (below.slot is not None and below.slot.goes_first)
+            ):
                 return True
             # A supervisor that is down has to be started itself, by the one above it.
             slot = None if above.accepting else above.slot

@@ -17,14 +17,17 @@ _ENDED: Final = frozenset({Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT})
 
 
 class DeadLetters:
-    """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead processes happen."""
+    """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead
+    processes happen.
+    """
 
     __slots__ = ("_kept", "announce", "counts", "late")
 
     def __init__(self, capacity: int) -> None:
         self.counts: Counter[Why] = Counter()
         self.late = 0
-        """Messages that came after the end of their receiver, as they may; see :class:`MayBeLate`."""
+        """Messages that came after the end of their receiver, as they may; see :class:`MayBeLate`.
+        """
         self.announce: Callable[[DeadLetter], None] | None = None
         """Told of each one, by whoever publishes them."""
         # A ring that forgets its oldest entry is what is wanted here; the counts forget nothing.
@@ -47,17 +50,25 @@ class DeadLetters:
             self.announce(DeadLetter(*entry))
 
     def add_all(self, envelopes: Sequence[Envelope], target: object, why: Why) -> None:
-        """Count messages that one receiver did not come to. For many it is faster than one after the other."""
+        """Count messages that one receiver did not come to. For many it is faster than one after
+        the other.
+        """
         if self.announce is not None:
             for _, sender, _, message in envelopes:
                 self.add(sender, target, message, why)
             return
-        dead = [one for one in envelopes if not isinstance(one[3], MayBeLate)] if why in _ENDED else envelopes
+        dead = (
+            [one for one in envelopes if not isinstance(one[3], MayBeLate)]
+            if why in _ENDED
+            else envelopes
+        )
         self.late += len(envelopes) - len(dead)
         if dead:
             self.counts[why] += len(dead)
             now = time.time()
-            self._kept.extend([(one[1], target, type(one[3]).__qualname__, why, now) for one in dead])
+            self._kept.extend(
+                [(one[1], target, type(one[3]).__qualname__, why, now) for one in dead]
+            )
 
     def last(self, count: int | None = None) -> list[DeadLetter]:
         """The most recent dead letters, newest last."""

@@ -1,4 +1,6 @@
-"""Events: who publishes what, who has subscribed, and the last few of each for those who come later."""
+"""Events: who publishes what, who has subscribed, and the last few of each for those who come
+later.
+"""
 
 from collections import deque
 
@@ -16,17 +18,32 @@ class Subscription:
 
     def __init__(self) -> None:
         self.relations = 0
-        """A process may be linked to an event and monitor it as well; it gets each publication once."""
+        """A process may be linked to an event and monitor it as well; it gets each publication
+        once.
+        """
         self.dropped = 0
-        """What it has lost because its mailbox was full: publications, or older messages that had to go for one."""
+        """What it has lost because its mailbox was full: publications, or older messages that had
+        to go for one.
+        """
 
 
 class Event:
     """A registered event."""
 
-    __slots__ = ("_buffer", "name", "notifies", "open", "producer", "published", "subscribers", "token")
+    __slots__ = (
+        "_buffer",
+        "name",
+        "notifies",
+        "open",
+        "producer",
+        "published",
+        "subscribers",
+        "token",
+    )
 
-    def __init__(self, name: EventName, producer: PID, token: Ref, buffer: int, notifies: bool, is_open: bool) -> None:
+    def __init__(
+        self, name: EventName, producer: PID, token: Ref, buffer: int, notifies: bool, is_open: bool
+    ) -> None:
         self.name = name
         self.producer = producer
         self.token = token
@@ -48,14 +65,16 @@ class Event:
         self._buffer.append(publication)
 
     def check_publisher(self, publisher: PID, token: Ref | None) -> None:
-        """Refuse a publisher who is neither the producer nor holds the token, unless the event is open to all.
+        """Refuse a publisher who is neither the producer nor holds the token, unless the event is
+        open to all.
 
         Raises:
             NotAllowedError: says whose event it is.
         """
         if not self.open and publisher != self.producer and token != self.token:
             raise NotAllowedError(
-                f"{self.name.name!r} is an event of {self.producer}: publish with the token that register_event returned, "
+                f"{self.name.name!r} is an event of {self.producer}: publish with the token that "
+                "register_event returned, "
                 "or have it registered with open=True"
             )
 

@@ -1,4 +1,5 @@
-"""`Mailbox`: four lanes of envelopes and their bound; it decides the order of service, and the overflow when it is full.
+"""`Mailbox`: four lanes of envelopes and their bound; it decides the order of service, and the
+overflow when it is full.
 
 Lanes other than MAIN come into being when first used, since an empty deque is 760 bytes.
 """
@@ -44,17 +45,23 @@ class Waiter(Protocol):
 
 
 Waiting = OrderedDict[Waiter, tuple[Envelope | None, int]]
-"""Who waits, in the order they came, with what they want to put and how few may be queued then. Any of them can leave without a
-search; an OrderedDict, because finding the first key of a dict takes the longer the more were taken from its front."""
+"""Who waits, in the order they came, with what they want to put and how few may be queued then. Any
+of them can leave without a search; an OrderedDict, because finding the first key of a dict takes
+the longer the more were taken from its front.
+"""
 
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
 _LAST_PLACES: Final = 16
-"""How many places of a bounded lane threads take one after the other, so that they do not run past the bound together."""
+"""How many places of a bounded lane threads take one after the other, so that they do not run past
+the bound together.
+"""
 
 
 class Mailbox:
-    """Four lanes with one order of service. Only the loop's own thread touches it, but for appends to MAIN and promises."""
+    """Four lanes with one order of service. Only the loop's own thread touches it, but for appends
+    to MAIN and promises.
+    """
 
     __slots__ = (
         "_bounded",
@@ -78,14 +85,18 @@ class Mailbox:
         self.system: deque[Envelope] = _EMPTY
         self.log: deque[Envelope] = _EMPTY
         self.ahead = False
-        """Something waits in URGENT or SYSTEM. One flag to test before each message instead of two lanes."""
+        """Something waits in URGENT or SYSTEM. One flag to test before each message instead of two
+        lanes.
+        """
         self.mixed = False
         """There are, or were, signals in MAIN, among the messages that a successor may get."""
         self.limit = limit
         self.overflow = overflow
         self.dropped = 0
         self.inbound: dict[Lane, int] | None = None
-        """Messages that threads were promised room for and that are on their way; changed under the bridge's lock."""
+        """Messages that threads were promised room for and that are on their way; changed under the
+        bridge's lock.
+        """
         self.waiters: dict[Lane, Waiting] | None = None
         self._bounded: dict[Lane, int] | None = None
         self._calls_in = False
@@ -95,13 +106,20 @@ class Mailbox:
 
     def depths(self) -> dict[str, int]:
         """How many envelopes wait in each lane."""
-        return {"urgent": len(self.urgent), "system": len(self.system), "main": len(self.main), "log": len(self.log)}
+        return {
+            "urgent": len(self.urgent),
+            "system": len(self.system),
+            "main": len(self.main),
+            "log": len(self.log),
+        }
 
     def depth(self, lane: Lane) -> int:
         """How many envelopes wait in one lane."""
         if lane is MAIN_LANE:
             return len(self.main)
-        return len(self.system if lane is SYSTEM_LANE else self.urgent if lane is URGENT_LANE else self.log)
+        return len(
+            self.system if lane is SYSTEM_LANE else self.urgent if lane is URGENT_LANE else self.log
+        )
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
         """Append without looking at any bound: signals, and messages that have been admitted."""
@@ -116,7 +134,9 @@ class Mailbox:
             self.ahead = True
 
     def push_first(self, envelope: Envelope) -> None:
-        """Put a signal before everything else: what ends a process does not wait behind what it would have done."""
+        """Put a signal before everything else: what ends a process does not wait behind what it
+        would have done.
+        """
         self._made(URGENT_LANE).appendleft(envelope)
         self.ahead = True
 
@@ -129,16 +149,21 @@ class Mailbox:
             self.ahead = True
 
     def has_room(self, lane: Lane) -> bool:
-        """Say whether a user message would be accepted in ``lane`` without asking the overflow rule."""
+        """Say whether a user message would be accepted in ``lane`` without asking the overflow
+        rule.
+        """
         if not self._has_space(lane):
             return False
         if not self.limit or self.overflow is not Overflow.WAIT or self._calls_in:
             return True
-        # Where senders wait, nobody overtakes those who already do, except the one whose turn it is.
+        # Where senders wait, nobody overtakes those who already do, except the one whose turn it
+        # is.
         return not self.waiters or lane not in self.waiters
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        """Put a user message, as far as bound and overflow rule allow; also give back what had to make room."""
+        """Put a user message, as far as bound and overflow rule allow; also give back what had to
+        make room.
+        """
         if self.has_room(lane) or self._was_promised_meanwhile(lane):
             self.push(lane, envelope)
             return _ACCEPTED, None
@@ -160,7 +185,9 @@ class Mailbox:
         return Verdict.REFUSED, None
 
     def pop(self) -> Envelope | None:
-        """Take the next envelope in the order of service, or None. The process loop spells out these same tests."""
+        """Take the next envelope in the order of service, or None. The process loop spells out
+        these same tests.
+        """
         if self.ahead:
             return self.pop_ahead()
         if self.main:
@@ -189,15 +216,24 @@ class Mailbox:
         return taken
 
     def leave(self, with_main: bool = True) -> Iterator[tuple[Lane, Envelope]]:
-        """Take everything, in the order of service, and say which lane each envelope was in; or all but what is in MAIN."""
+        """Take everything, in the order of service, and say which lane each envelope was in; or all
+        but what is in MAIN.
+        """
         self.ahead, self._bounded = False, None
-        lanes = ((URGENT_LANE, self.urgent), (SYSTEM_LANE, self.system), (MAIN_LANE, self.main), (LOG_LANE, self.log))
+        lanes = (
+            (URGENT_LANE, self.urgent),
+            (SYSTEM_LANE, self.system),
+            (MAIN_LANE, self.main),
+            (LOG_LANE, self.log),
+        )
         for lane, queue in lanes:
             while queue and (with_main or lane is not MAIN_LANE):
                 yield lane, queue.popleft()
 
     def inherit(self, lanes: Mapping[Lane, deque[Envelope]]) -> None:
-        """Take over whole lanes of a predecessor, in which there are messages of users only. Nothing is in the own ones yet."""
+        """Take over whole lanes of a predecessor, in which there are messages of users only.
+        Nothing is in the own ones yet.
+        """
         for lane, queue in lanes.items():
             if lane is MAIN_LANE:
                 self.main = queue
@@ -208,15 +244,17 @@ class Mailbox:
                 self._count(lane, len(queue))
 
     def has_plenty(self) -> bool:
-        """Say whether any thread may append to MAIN just so: nobody is overtaken by that, and the bound is far away.
+        """Say whether any thread may append to MAIN just so: nobody is overtaken by that, and the
+        bound is far away.
 
-        Between this look and the append other threads may append, too, one each. There are enough places left for that; they are
-        given out one at a time, under a lock.
+        Between this look and the append other threads may append, too, one each. There are enough
+        places left for that; they are given out one at a time, under a lock.
         """
         return len(self.main) + _LAST_PLACES < self.limit and not self.waiters and not self.inbound
 
     def take_in(self, envelope: Envelope) -> bool:
-        """Put a user message into MAIN, from any thread, under the bridge's lock. False if there is no room or it would overtake.
+        """Put a user message into MAIN, from any thread, under the bridge's lock. False if there is
+        no room or it would overtake.
 
         The very last place is left to those on the loop, who look for room first and take it then.
         """
@@ -241,11 +279,14 @@ class Mailbox:
             if not self.inbound[lane]:
                 del self.inbound[lane]
 
-    def wait_for_room(self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0) -> None:
-        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told then.
+    def wait_for_room(
+        self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
+    ) -> None:
+        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told
+        then.
 
-        With a ``depth`` the sender waits, in a lane without a bound too, until fewer than that many are queued. Without an
-        envelope it is only told, and comes back by itself.
+        With a ``depth`` the sender waits, in a lane without a bound too, until fewer than that many
+        are queued. Without an envelope it is only told, and comes back by itself.
         """
         if self.waiters is None:
             self.waiters = {}
@@ -259,9 +300,11 @@ class Mailbox:
             self._forget_if_empty(lane, queue)
 
     def admit_waiters(self) -> bool:
-        """Let in what waits, first come first served, as far as there is room now. False if nobody could come in.
+        """Let in what waits, first come first served, as far as there is room now. False if nobody
+        could come in.
 
-        With empty lanes that means that the places are promised to threads, whose messages are on their way.
+        With empty lanes that means that the places are promised to threads, whose messages are on
+        their way.
         """
         admitted = False
         for lane, queue in list((self.waiters or {}).items()):
@@ -272,8 +315,8 @@ class Mailbox:
                 del queue[waiter]
                 if envelope is not None:
                     self.push(lane, envelope)
-                # One without an envelope may come back before this returns. Finding itself behind the others, it would wait
-                # anew, be told anew, and so on for ever.
+                # One without an envelope may come back before this returns. Finding itself behind
+                # the others, it would wait anew, be told anew, and so on for ever.
                 self._calls_in = envelope is None
                 waiter.settle(True)
                 self._calls_in = False
@@ -317,9 +360,14 @@ class Mailbox:
         return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
     def _was_promised_meanwhile(self, lane: Lane) -> bool:
-        # Who comes to one that lets senders wait has looked for room before. A thread may have been promised the last place
-        # since; one message too many is better than to refuse where waiting was the rule.
-        if self.overflow is not Overflow.WAIT or lane is LOG_LANE or (self.waiters and lane in self.waiters):
+        # Who comes to one that lets senders wait has looked for room before. A thread may have been
+        # promised the last place since; one message too many is better than to refuse where waiting
+        # was the rule.
+        if (
+            self.overflow is not Overflow.WAIT
+            or lane is LOG_LANE
+            or (self.waiters and lane in self.waiters)
+        ):
             return False
         return (len(self.main) if lane is MAIN_LANE else self._users(lane)) < self.limit
 

@@ -1,4 +1,6 @@
-"""Why did it die: the last processes and meta-processes that ended, and what is known of their last moments."""
+"""Why did it die: the last processes and meta-processes that ended, and what is known of their last
+moments.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +23,9 @@ _WAITING: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Obituary:
-    """One process or meta-process that ended. No message is kept, only types: messages may hold secrets."""
+    """One process or meta-process that ended. No message is kept, only types: messages may hold
+    secrets.
+    """
 
     pid: PID | Alias
     name: str | None
@@ -42,7 +46,9 @@ class Obituary:
     left: int = 0
     """How many messages it did not come to."""
     recent: tuple[str, ...] = ()
-    """The types of the last messages it handled, newest last; only if the node was opened with ``recent_messages``."""
+    """The types of the last messages it handled, newest last; only if the node was opened with
+    ``recent_messages``.
+    """
     restarts: int = 0
     """How often its supervisor had started it again before."""
 
@@ -67,7 +73,9 @@ class Obituary:
 
 
 class Obituaries:
-    """Three rings, so that neither many that just finished nor many that peers have ended push out the one that failed."""
+    """Three rings, so that neither many that just finished nor many that peers have ended push out
+    the one that failed.
+    """
 
     __slots__ = ("_failed", "_others", "_outside", "_sites")
 
@@ -85,9 +93,19 @@ class Obituaries:
             self._sites[one.id] = (callback, message_type)
 
     def note(self, one: Any) -> None:
-        """Keep what is known of a process or meta-process whose reason is set and that has begun to end."""
+        """Keep what is known of a process or meta-process whose reason is set and that has begun to
+        end.
+        """
         reason = one.reason
-        facts = (one.id, one.name, one.callbacks.behaviour, reason, time(), perf_counter() - one.born, one.handled)
+        facts = (
+            one.id,
+            one.name,
+            one.callbacks.behaviour,
+            reason,
+            time(),
+            perf_counter() - one.born,
+            one.handled,
+        )
         if type(reason) in _WELL:
             self._others.append(facts)
             return
@@ -101,7 +119,9 @@ class Obituaries:
         ring.append((*facts, *site, waiting, left, recent, _restarts(one)))
 
     def reason_of(self, one: object) -> Reason | None:
-        """Why a process or meta-process ended, by its PID or alias; None if it is not among those remembered."""
+        """Why a process or meta-process ended, by its PID or alias; None if it is not among those
+        remembered.
+        """
         rings = chain(reversed(self._failed), reversed(self._outside), reversed(self._others))
         return next((facts[3] for facts in rings if facts[0] == one), None)
 
@@ -140,7 +160,8 @@ def _waiting(*lanes: Sequence[Envelope]) -> tuple[str, ...]:
 
 def _payloads(lanes: Iterable[Sequence[Envelope]]) -> Iterator[object]:
     for lane in lanes:
-        # By index, and without a copy of what may be a long lane: other threads may append to it or take from it meanwhile.
+        # By index, and without a copy of what may be a long lane: other threads may append to it or
+        # take from it meanwhile.
         for index in range(min(_WAITING, len(lane))):
             try:
                 envelope = lane[index]

@@ -1,7 +1,8 @@
 """Calls in flight: who waits for an answer, and until when.
 
-The reference of a call is its future: one slotted object holds the waiting task and the result, so that answering is one
-``reschedule`` and there is no table to clean. Exactly one of answer, death of the callee, timeout and cancellation settles it.
+The reference of a call is its future: one slotted object holds the waiting task and the result, so
+that answering is one ``reschedule`` and there is no table to clean. Exactly one of answer, death of
+the callee, timeout and cancellation settles it.
 """
 
 from collections import deque
@@ -21,9 +22,21 @@ __all__ = ["Caller", "Deadlines", "ring_of", "waiting_process"]
 
 
 class Caller:
-    """Who asked: ``pid`` of the calling process and the ``ref`` of the call. Keep it to answer later with ``reply``."""
+    """Who asked: ``pid`` of the calling process and the ``ref`` of the call. Keep it to answer
+    later with ``reply``.
+    """
 
-    __slots__ = ("_deferred", "callee", "error", "number", "pid", "request", "settled", "to", "value")
+    __slots__ = (
+        "_deferred",
+        "callee",
+        "error",
+        "number",
+        "pid",
+        "request",
+        "settled",
+        "to",
+        "value",
+    )
 
     def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
         self.pid = pid
@@ -69,7 +82,9 @@ class Caller:
                 callee.deferred.discard(self)
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
-        """End the call with an answer or an error. False if it had ended before: nobody waits any more."""
+        """End the call with an answer or an error. False if it had ended before: nobody waits any
+        more.
+        """
         if self.settled:
             return False
         self.settled = True
@@ -91,7 +106,9 @@ class Caller:
         self.callee = None
 
     def result(self) -> Any:
-        """The answer, or its error raised; given away, so that a queued deadline keeps neither it nor the request alive."""
+        """The answer, or its error raised; given away, so that a queued deadline keeps neither it
+        nor the request alive.
+        """
         value, error = self.value, self.error
         self.value = self.error = self.callee = self.request = None
         if error is not None:
@@ -100,9 +117,11 @@ class Caller:
 
 
 def _given_frames(error: BaseException) -> TracebackType | None:
-    """The traceback that an error had when it was given as an answer, without what raising it for earlier calls has added.
+    """The traceback that an error had when it was given as an answer, without what raising it for
+    earlier calls has added.
 
-    A callee may give the same exception to every caller; each time it would grow, and keep the frames of all of them.
+    A callee may give the same exception to every caller; each time it would grow, and keep the
+    frames of all of them.
     """
     found = traceback = error.__traceback__
     while traceback is not None:
@@ -116,13 +135,17 @@ _RESULT: Final = Caller.result.__code__
 
 
 def present(callee: Any) -> Any:
-    """The one who has a call that was put into the mailbox of ``callee``: itself, or the successor that it left its mailbox to."""
+    """The one who has a call that was put into the mailbox of ``callee``: itself, or the successor
+    that it left its mailbox to.
+    """
     slot = getattr(callee, "left_to", None)
     return callee if slot is None else slot.heir
 
 
 def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
-    """The ring that would close if the process ``start`` waited for ``callee``; empty if none would."""
+    """The ring that would close if the process ``start`` waited for ``callee``; empty if none
+    would.
+    """
     if start is None:
         return []
     path: list[PID | Alias] = [start.id]
@@ -135,8 +158,11 @@ def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
             return path
         waits_for = current.waiting
         if isinstance(waits_for, Caller):
-            # Once deferred, the answer may come from anybody; once settled, it only has not been taken yet: those are no edges.
-            waits_for = None if waits_for.deferred or waits_for.settled else present(waits_for.callee)
+            # Once deferred, the answer may come from anybody; once settled, it only has not been
+            # taken yet: those are no edges.
+            waits_for = (
+                None if waits_for.deferred or waits_for.settled else present(waits_for.callee)
+            )
         current = waits_for
     return []
 
@@ -150,11 +176,12 @@ def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
 class Deadlines:
     """When calls in flight run out of time.
 
-    Most calls have one of a few timeouts and are answered soon. Each such timeout has a queue: equal timeouts have growing
-    deadlines, so a deque is a priority queue, and arming is an append. Answered calls at its head are trimmed as new ones come.
-    All other calls are in heaps: those with a timeout that has no queue, and a slow one at the head of a long queue. Each heap
-    has a bounded size, so that looking for the answered calls in it never takes long; for every heap that has been filled, two
-    others are looked through.
+    Most calls have one of a few timeouts and are answered soon. Each such timeout has a queue:
+    equal timeouts have growing deadlines, so a deque is a priority queue, and arming is an append.
+    Answered calls at its head are trimmed as new ones come. All other calls are in heaps: those
+    with a timeout that has no queue, and a slow one at the head of a long queue. Each heap has a
+    bounded size, so that looking for the answered calls in it never takes long; for every heap that
+    has been filled, two others are looked through.
     """
 
     __slots__ = ("_heaps", "_queues", "_sequence")
@@ -171,7 +198,9 @@ class Deadlines:
     def __init__(self) -> None:
         self._queues: dict[float, deque[tuple[float, Caller]]] = {}
         self._heaps: deque[list[tuple[float, int, Caller, float]]] = deque([[]])
-        """The last one is being filled. Its entries: deadline, number, call, timeout; so calls are never compared."""
+        """The last one is being filled. Its entries: deadline, number, call, timeout; so calls are
+        never compared.
+        """
         self._sequence = count()
 
     def __len__(self) -> int:
@@ -198,7 +227,8 @@ class Deadlines:
     def next(self) -> float:
         """The first deadline of a call that is still open, or infinity.
 
-        Where very many calls have been answered it may be that of one of these: then more of them are gone the next time.
+        Where very many calls have been answered it may be that of one of these: then more of them
+        are gone the next time.
         """
         first = inf
         for timeout, queue in list(self._queues.items()):
@@ -218,9 +248,12 @@ class Deadlines:
         return first
 
     def expire(self, now: float, most: int, give_up: Callable[[Caller, float], None]) -> int:
-        """Give up on at most ``most`` calls that are overdue at ``now``; return how many there were."""
+        """Give up on at most ``most`` calls that are overdue at ``now``; return how many there
+        were.
+        """
         count = 0
-        # First the heaps: the calls in them came before those with the same timeout that are in a queue.
+        # First the heaps: the calls in them came before those with the same timeout that are in a
+        # queue.
         for _ in range(self.TRIM):
             heap = min(filter(None, self._heaps), default=None)
             if heap is None or count >= most or heap[0][0] > now:
@@ -238,7 +271,9 @@ class Deadlines:
         return count
 
     def _new_queue(self, timeout: float) -> deque[tuple[float, Caller]] | None:
-        """A queue for another timeout; None if there are enough, and the one whose turn it is to be looked at is in use."""
+        """A queue for another timeout; None if there are enough, and the one whose turn it is to be
+        looked at is in use.
+        """
         queues = self._queues
         if len(queues) >= self.QUEUES:
             oldest = next(iter(queues))
@@ -258,7 +293,9 @@ class Deadlines:
             self._begin_heap()
 
     def _begin_heap(self) -> None:
-        """Have another heap filled, and look for answered calls in the two that were looked at longest ago."""
+        """Have another heap filled, and look for answered calls in the two that were looked at
+        longest ago.
+        """
         begun: list[tuple[float, int, Caller, float]] = []
         for _ in range(min(2, len(self._heaps))):
             open_ones = [entry for entry in self._heaps.popleft() if not entry[2].settled]

@@ -19,7 +19,9 @@ class Kind(Enum):
 
 
 class Relation:
-    """One watcher's interest in one target. It lives until it was delivered, removed, or its watcher ended."""
+    """One watcher's interest in one target. It lives until it was delivered, removed, or its
+    watcher ended.
+    """
 
     __slots__ = ("alive", "kind", "target", "watcher")
 
@@ -76,7 +78,9 @@ class Relations:
         self._drop_from_target(relation)
 
     def fire(self, target: Watched) -> tuple[Relation, ...]:
-        """Take all relations to a target that ended. Each stays with its watcher until it is delivered or removed."""
+        """Take all relations to a target that ended. Each stays with its watcher until it is
+        delivered or removed.
+        """
         return tuple(self._by_target.pop(target, ()))
 
     def deliver(self, relation: Relation) -> bool:
@@ -88,7 +92,9 @@ class Relations:
         return True
 
     def forget(self, watcher: PID) -> Iterator[Watched]:
-        """Remove everything a watcher had, since it ended, one after the other. Says what it watched, once for each relation."""
+        """Remove everything a watcher had, since it ended, one after the other. Says what it
+        watched, once for each relation.
+        """
         mine = self._by_watcher.pop(watcher, None)
         if mine is None:
             return
@@ -111,11 +117,19 @@ class Relations:
 
     def of_target(self, target: Watched, kind: Kind) -> tuple[PID, ...]:
         """The watchers of a target."""
-        return tuple(relation.watcher for relation in self._by_target.get(target, ()) if relation.kind is kind)
+        return tuple(
+            relation.watcher
+            for relation in self._by_target.get(target, ())
+            if relation.kind is kind
+        )
 
     def _drop_from_watcher(self, relation: Relation) -> None:
         mine = self._by_watcher.get(relation.watcher)
-        if mine is not None and mine.pop((relation.kind, relation.target), None) is not None and not mine:
+        if (
+            mine is not None
+            and mine.pop((relation.kind, relation.target), None) is not None
+            and not mine
+        ):
             del self._by_watcher[relation.watcher]
 
     def _drop_from_target(self, relation: Relation) -> None:

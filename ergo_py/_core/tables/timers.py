@@ -1,7 +1,7 @@
 """Messages to be sent later: a heap with lazy deletion, whatever their number.
 
-Timers that are over are taken out when more than half of a table are. A long table is gone through in steps, a few timers at each
-cancellation, so that no single turn has to look at all of them.
+Timers that are over are taken out when more than half of a table are. A long table is gone through
+in steps, a few timers at each cancellation, so that no single turn has to look at all of them.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,15 @@ _STEP: Final = 8
 
 
 class Timer:
-    """A message that will be sent once, or every ``period`` seconds, until cancelled or until its owner ends."""
+    """A message that will be sent once, or every ``period`` seconds, until cancelled or until its
+    owner ends.
+    """
 
     __slots__ = ("_queued", "_table", "message", "owner", "period", "priority", "to")
 
-    def __init__(self, table: "Timers", owner: Any, to: Any, message: Any, priority: Any, period: float) -> None:
+    def __init__(
+        self, table: "Timers", owner: Any, to: Any, message: Any, priority: Any, period: float
+    ) -> None:
         self._table: Timers | None = table
         self._queued = True
         self.owner: Any = owner
@@ -41,7 +45,9 @@ class Timer:
         return self._table is not None
 
     def cancel(self) -> bool:
-        """Take it back, from any thread. True if it was still going to fire; nothing of it is sent afterwards."""
+        """Take it back, from any thread. True if it was still going to fire; nothing of it is sent
+        afterwards.
+        """
         table = self._table
         return False if table is None else table.run(self._cancel)
 
@@ -64,7 +70,8 @@ class Timer:
 
 
 class Owned(list[Timer]):
-    """The timers of one owner, which end with it; a set would take five times as much room for each.
+    """The timers of one owner, which end with it; a set would take five times as much room for
+    each.
 
     Those that are over are forgotten once more than half of them are.
     """
@@ -117,11 +124,14 @@ class Timers:
     TRIM = 512
     """How many timers that are over are taken from the heads of the heaps at a time."""
 
-    def __init__(self, run: Callable[[Callable[[], bool]], bool] = _here, short: int = _SHORT) -> None:
+    def __init__(
+        self, run: Callable[[Callable[[], bool]], bool] = _here, short: int = _SHORT
+    ) -> None:
         self.run = run
         self._heap: list[tuple[float, int, Timer]] = []
         self._leaving: list[tuple[float, int, Timer]] = []
-        """A heap half of which was over: those that are not move to the other heap, step by step."""
+        """A heap half of which was over: those that are not move to the other heap, step by step.
+        """
         self._seq = count()
         self._cancelled = 0
         """How many in both heaps are over."""
@@ -169,7 +179,8 @@ class Timers:
     def next(self) -> float:
         """The deadline of the first living timer, or infinity.
 
-        Where very many were cancelled it may be that of one of these: then more of them are gone the next time.
+        Where very many were cancelled it may be that of one of these: then more of them are gone
+        the next time.
         """
         heap = self._first()
         for _ in range(self.TRIM):
@@ -186,16 +197,20 @@ class Timers:
         return leaving if leaving and (not heap or leaving[0] < heap[0]) else heap
 
     def expire(self, now: float, most: int, fire: Callable[[Timer], None]) -> int:
-        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is armed anew afterwards."""
+        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is
+        armed anew afterwards.
+        """
         fired = 0
         while fired < most and self.next() <= now:
             deadline, _, timer = heappop(self._first())
             if timer._table is None:
-                # One of very many that were cancelled: the rest of them can wait until others have had a turn.
+                # One of very many that were cancelled: the rest of them can wait until others have
+                # had a turn.
                 self._cancelled -= 1
                 break
             fired += 1
-            # It is out of the heap now, so one that is cancelled while it fires must not be counted as dead in there.
+            # It is out of the heap now, so one that is cancelled while it fires must not be counted
+            # as dead in there.
             timer._queued = False
             fire(timer)
             if timer._table is None:

@@ -23,7 +23,15 @@ from ..vocabulary.messages import NO_REPLY, NoReply, Request
 from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read_options
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
-from .common import arm_timer, check_caller, check_error, check_priority, check_timeout, exit_target, kill_target
+from .common import (
+    arm_timer,
+    check_caller,
+    check_error,
+    check_priority,
+    check_timeout,
+    exit_target,
+    kill_target,
+)
 from .links_and_events import LinksAndEvents
 from .meta_process import MetaProcess, spawn_meta
 
@@ -44,7 +52,8 @@ class _Unborn:
             # Python itself asks, for help() say: it has none of these.
             raise AttributeError(name)
         raise NotAllowedError(
-            "the process does not exist yet while __init__ runs; do this in `async def init(self)`, which is called next"
+            "the process does not exist yet while __init__ runs; do this in `async def "
+            "init(self)`, which is called next"
         )
 
 
@@ -55,21 +64,23 @@ class _NoConnection:
         if one is None:
             return self
         raise AttributeError(
-            "self.connection: this process was not made for a connection, or its init() is not done; a server has to be given "
-            "its class, such as TCPServer(receiver=Session), and the connection is there from TCPConnected on"
+            "self.connection: this process was not made for a connection, or its init() is not "
+            "done; a server has to be given "
+            "its class, such as TCPServer(receiver=Session), and the connection is there from "
+            "TCPConnected on"
         )
 
 
 class Behaviour(LinksAndEvents):
     """Base of what users write: the verbs, over the process that the kernel gives each instance.
 
-    There is no ``super().__init__()`` to call. A class is called anew for each start, and the process it speaks for exists from
-    ``init`` on.
+    There is no ``super().__init__()`` to call. A class is called anew for each start, and the
+    process it speaks for exists from ``init`` on.
     """
 
     _process: Process = cast(Process, _Unborn())
 
-    # -- identity ----------------------------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------
 
     @property
     def pid(self) -> PID:
@@ -103,19 +114,23 @@ class Behaviour(LinksAndEvents):
         return self._process.log
 
     connection: Any = _NoConnection()
-    """The alias of the connection that this process was made for, where a server has a behaviour as its ``receiver=``.
+    """The alias of the connection that this process was made for, where a server has a behaviour as
+    its ``receiver=``.
 
-    It is there from the first message on. A process that sets ``self.connection`` itself, by then, keeps what it has set.
+    It is there from the first message on. A process that sets ``self.connection`` itself, by then,
+    keeps what it has set.
     """
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
-    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a message nobody looks at.
+    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a
+    # message nobody looks at.
     @enable_ki_protection
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         """Send a message. May be used anywhere, from any thread.
 
-        Returns False if nobody is there to receive it; it is a dead letter then. The other side's death is never an error here.
+        Returns False if nobody is there to receive it; it is a dead letter then. The other side's
+        death is never an error here.
 
         Raises:
             MailboxFullError: the receiver is full and its rule is to refuse.
@@ -129,7 +144,8 @@ class Behaviour(LinksAndEvents):
                 receiver = NOBODY
                 if type(to) is PID and not process.priority:
                     receiver = process.router.processes.get(to, NOBODY)
-                    # Not from a thread: it might do so just after the loop has set another priority.
+                    # Not from a thread: it might do so just after the loop has set another
+                    # priority.
                     if get_ident() == process.router.loop_thread:
                         process.peer = receiver
             if receiver.open:
@@ -142,22 +158,35 @@ class Behaviour(LinksAndEvents):
         return process.router.send(process.id, to, message, priority)
 
     async def send_wait(
-        self, to: Target, message: object, *, priority: Priority | None = None, timeout: float | None = None
+        self,
+        to: Target,
+        message: object,
+        *,
+        priority: Priority | None = None,
+        timeout: float | None = None,
     ) -> bool:
-        """Send a message, and wait for room if the receiver is full and its rule is ``Overflow.WAIT``.
+        """Send a message, and wait for room if the receiver is full and its rule is
+        ``Overflow.WAIT``.
 
         Raises:
-            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses at once.
+            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses
+                at once.
             TargetTypeError: ``to`` is no address.
         """
         check_timeout(timeout)
         process = self._process
         process.sent += 1
         return await process.router.send_wait(
-            process.id, to, message, process.priority if priority is None else check_priority(priority), timeout
+            process.id,
+            to,
+            message,
+            process.priority if priority is None else check_priority(priority),
+            timeout,
         )
 
-    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+    def send_after(
+        self, delay: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
         """Send a message ``delay`` seconds from now. It is taken back if this process ends first.
 
         Raises:
@@ -168,8 +197,11 @@ class Behaviour(LinksAndEvents):
             check_number("delay", delay, least=0.0)
         return arm_timer(self._process, delay, 0.0, to, message, priority)
 
-    def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
-        """Send a message every ``period`` seconds, first after one period, until cancelled or until this process ends.
+    def send_every(
+        self, period: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
+        """Send a message every ``period`` seconds, first after one period, until cancelled or until
+        this process ends.
 
         Raises:
             BadInputError: the period is not positive.
@@ -178,13 +210,20 @@ class Behaviour(LinksAndEvents):
         return arm_timer(self._process, period, period, to, message, priority)
 
     @overload
-    def forward(self, to: Target, message: object, origin: Caller, *, priority: Priority | None = None) -> NoReply: ...
+    def forward(
+        self, to: Target, message: object, origin: Caller, *, priority: Priority | None = None
+    ) -> NoReply: ...
     @overload
     def forward(
         self, to: Target, message: object, origin: PID | Alias, *, priority: Priority | None = None
     ) -> bool: ...
     def forward(
-        self, to: Target, message: object, origin: PID | Alias | Caller, *, priority: Priority | None = None
+        self,
+        to: Target,
+        message: object,
+        origin: PID | Alias | Caller,
+        *,
+        priority: Priority | None = None,
     ) -> bool | NoReply:
         """Hand on a message as if its sender had sent it, or a call as if its caller had called.
 
@@ -192,21 +231,38 @@ class Behaviour(LinksAndEvents):
         """
         process = self._process
         process.sent += 1
-        sent = process.kernel.calls.forward(to, message, origin, process.priority if priority is None else priority)
+        sent = process.kernel.calls.forward(
+            to, message, origin, process.priority if priority is None else priority
+        )
         return NO_REPLY if isinstance(origin, Caller) else sent
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     @overload
     def call(
-        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority | None = None
+        self,
+        to: Target,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(
-        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority | None = None
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
     ) -> Coroutine[Any, Any, Any]: ...
     def call(
-        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority | None = None
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Ask and wait for the answer. ``timeout=None`` waits as long as the callee lives.
 
@@ -226,36 +282,52 @@ class Behaviour(LinksAndEvents):
         process.sent += 1
         # Not async itself: a second coroutine would be woken through at every answer.
         return process.kernel.calls.call(
-            process, process.id, to, request, timeout, process.priority if priority is None else priority
+            process,
+            process.id,
+            to,
+            request,
+            timeout,
+            process.priority if priority is None else priority,
         )
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
-        """Wait for what is awaited elsewhere, in a plain callback that runs in a thread: ``self.wait_for(self.call(to, request))``.
+        """Wait for what is awaited elsewhere, in a plain callback that runs in a thread:
+        ``self.wait_for(self.call(to, request))``.
 
-        It is done on the loop, as part of this process: whatever holds for an ``async def`` callback that awaits it holds here.
+        It is done on the loop, as part of this process: whatever holds for an ``async def``
+        callback that awaits it holds here.
 
         Raises:
-            NotAllowedError: this is not such a callback. On the loop, write ``async def`` and ``await``.
+            NotAllowedError: this is not such a callback. On the loop, write ``async def`` and
+                ``await``.
         """
         return self._process.wait_for(waiting)
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any more."""
+        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any
+        more.
+        """
         self._process.allow(Operation.REPLY)
         return self._process.kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer such a call with an exception, which its ``call`` raises. False if nobody waits any more."""
+        """Answer such a call with an exception, which its ``call`` raises. False if nobody waits
+        any more.
+        """
         self._process.allow(Operation.REPLY)
         return self._process.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
-    # -- children ----------------------------------------------------------------------------------------------------
+    # -- children ----------------------------------------------------------------------------------
 
-    async def spawn(self, behaviour: "Callable[[*Ts], Behaviour]", *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
-        """Start a child process, and return when its ``init`` has succeeded. It never outlives this process.
+    async def spawn(
+        self, behaviour: "Callable[[*Ts], Behaviour]", *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID:
+        """Start a child process, and return when its ``init`` has succeeded. It never outlives this
+        process.
 
         Raises:
-            InitError: its ``init`` raised; the original is the cause, and nothing of the child remains.
+            InitError: its ``init`` raised; the original is the cause, and nothing of the child
+                remains.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             NameTakenError: ``name`` belongs to another process.
             TooManyProcessesError: the node's limit is reached.
@@ -265,27 +337,33 @@ class Behaviour(LinksAndEvents):
         process.allow(Operation.SPAWN)
         checked = read_options(options)
         cls = behaviour_of(behaviour)
-        child = await process_type(checked).spawn(process.kernel, process, behaviour, cls, args, checked)
+        child = await process_type(checked).spawn(
+            process.kernel, process, behaviour, cls, args, checked
+        )
         return child.id
 
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
-        """Start a meta-process that belongs to this process, and return when its ``init`` has succeeded and its reader runs.
+        """Start a meta-process that belongs to this process, and return when its ``init`` has
+        succeeded and its reader runs.
 
-        With ``needed=True`` this process ends when the meta-process fails, with the same reason, as by a link: one that traps
-        exits gets an ``Exit`` instead. Servers are needed unless ``needed=False`` is given.
+        With ``needed=True`` this process ends when the meta-process fails, with the same reason, as
+        by a link: one that traps exits gets an ``Exit`` instead. Servers are needed unless
+        ``needed=False`` is given.
 
         Raises:
             InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             TooManyReadersError: as many reader threads run as the node allows.
-            BehaviourError: ``behaviour`` is not an instance of a ``MetaProcess``, or was spawned before.
+            BehaviourError: ``behaviour`` is not an instance of a ``MetaProcess``, or was spawned
+                before.
         """
         process = self._process
         process.allow(Operation.SPAWN)
         return await spawn_meta(process, behaviour, options)
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting messages.
+        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting
+        messages.
 
         Raises:
             ProcessUnknownError: there is none.
@@ -304,11 +382,13 @@ class Behaviour(LinksAndEvents):
     def start_task(
         self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
     ) -> BackgroundTask:
-        """Run ``function(*args)`` in a task beside the callbacks of this process, for instance a loop that waits for something.
+        """Run ``function(*args)`` in a task beside the callbacks of this process, for instance a
+        loop that waits for something.
 
-        The task may use the verbs of the process and its attributes; other callbacks run whenever it waits. If it raises, the
-        process crashes. When the process ends, the task is cancelled first, before the children are stopped, and has
-        ``terminate_timeout`` to clean up. The result of the function is dropped.
+        The task may use the verbs of the process and its attributes; other callbacks run whenever
+        it waits. If it raises, the process crashes. When the process ends, the task is cancelled
+        first, before the children are stopped, and has ``terminate_timeout`` to clean up. The
+        result of the function is dropped.
 
         Returns a handle with ``cancel()`` and ``done``.
 
@@ -319,7 +399,7 @@ class Behaviour(LinksAndEvents):
         called = name or getattr(function, "__qualname__", None) or repr(function)
         return self._process.start_task(partial(function, *args), called)
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------
 
     def stop(self, reason: object = Normal()) -> None:
         """End this process when the current callback returns; a reply it returns is still sent."""
@@ -327,7 +407,9 @@ class Behaviour(LinksAndEvents):
         self._process.end(STOP, as_reason(reason))
 
     def send_exit(self, to: Target, reason: object) -> bool:
-        """Ask a process or meta-process to end, politely: it is taken between messages. False if nobody is there."""
+        """Ask a process or meta-process to end, politely: it is taken between messages. False if
+        nobody is there.
+        """
         return exit_target(self._process, self._process.id, to, reason)
 
     def kill(self, to: Target) -> bool:
@@ -336,7 +418,9 @@ class Behaviour(LinksAndEvents):
 
     @property
     def trap_exit(self) -> bool:
-        """Whether exits of linked processes, and ones sent by others than the parent, arrive as ``Exit`` messages."""
+        """Whether exits of linked processes, and ones sent by others than the parent, arrive as
+        ``Exit`` messages.
+        """
         return self._process.trap_exit
 
     @trap_exit.setter
@@ -364,12 +448,15 @@ def check_task(function: object) -> None:
     """
     if not inspect.iscoroutinefunction(function) and not isinstance(function, partial):
         raise BadInputError(
-            "start_task(function)", function, "an async function and its arguments: `self.start_task(self.watch, path)`"
+            "start_task(function)",
+            function,
+            "an async function and its arguments: `self.start_task(self.watch, path)`",
         )
 
 
 def behaviour_of(given: object) -> type[Behaviour]:
-    """The behaviour class in what was given to ``spawn``: a class, or a ``functools.partial`` of one.
+    """The behaviour class in what was given to ``spawn``: a class, or a ``functools.partial`` of
+    one.
 
     Raises:
         BehaviourError: there is none, with the line to write instead.
@@ -384,13 +471,17 @@ def behaviour_of(given: object) -> type[Behaviour]:
         raise BehaviourError(
             "spawn(behaviour)",
             given,
-            f"the class and its arguments, `spawn({name}, …)`; each start makes an instance of its own",
+            f"the class and its arguments, `spawn({name}, …)`; each start makes an instance of "
+            "its own",
         )
     if isinstance(given, MetaProcess) or (isinstance(cls, type) and issubclass(cls, MetaProcess)):
         name = (cls if isinstance(cls, type) else type(cls)).__name__
         raise BehaviourError(
             "spawn(behaviour)",
             given,
-            f"a subclass of Actor; a meta-process belongs to a process, which writes `await self.spawn_meta({name}(…))`",
+            "a subclass of Actor; a meta-process belongs to a process, which writes `await "
+            f"self.spawn_meta({name}(…))`",
         )
-    raise BehaviourError("spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`")
+    raise BehaviourError(
+        "spawn(behaviour)", given, "a subclass of Actor, such as `spawn(Counter, 5)`"
+    )

@@ -28,7 +28,12 @@ _ARM_TIMER: Final = Operation.ARM_TIMER
 
 
 def arm_timer(
-    process: Any, delay: float, period: float, to: Target, message: object, priority: Priority | None
+    process: Any,
+    delay: float,
+    period: float,
+    to: Target,
+    message: object,
+    priority: Priority | None,
 ) -> Timer:
     """Arm a timer that belongs to ``process``: a process, a meta-process or a node."""
     process.allow(_ARM_TIMER)
@@ -79,7 +84,9 @@ def check_timeout(timeout: float | None) -> None:
 def check_error(error: object) -> BaseException:
     """Refuse what cannot be raised."""
     if not isinstance(error, BaseException):
-        raise BadInputError("error", error, "an exception; for an ordinary answer use reply(caller, value)")
+        raise BadInputError(
+            "error", error, "an exception; for an ordinary answer use reply(caller, value)"
+        )
     return error
 
 

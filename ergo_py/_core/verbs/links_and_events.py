@@ -19,7 +19,7 @@ class LinksAndEvents:
 
     _process: Process
 
-    # -- names and relations -----------------------------------------------------------------------------------------
+    # -- names and relations -----------------------------------------------------------------------
 
     def register(self, name: str) -> None:
         """Take a name. A process has at most one.
@@ -33,7 +33,8 @@ class LinksAndEvents:
         check_name(name)
         if process.name is not None and process.name != name:
             raise NotAllowedError(
-                f"{process} has the name {process.name!r}; unregister() first, a process has one name at a time"
+                f"{process} has the name {process.name!r}; unregister() first, a process has one "
+                "name at a time"
             )
         process.take_name(name)
 
@@ -67,7 +68,8 @@ class LinksAndEvents:
         process.kernel.tell_all(alias, Unregistered())
 
     def link(self, target: Target | EventName | NodeName) -> None:
-        """Have this process end, or get an ``Exit`` if it traps, when ``target`` ends. If it has ended already, at once.
+        """Have this process end, or get an ``Exit`` if it traps, when ``target`` ends. If it has
+        ended already, at once.
 
         Raises:
             RelationExistsError: there is such a link.
@@ -100,15 +102,19 @@ class LinksAndEvents:
         """
         self._unrelate(target, Kind.MONITOR)
 
-    # -- events ------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
-    def register_event(self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False) -> Ref:
-        """Make an event that others can subscribe to, and return the token that lets others publish it.
+    def register_event(
+        self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False
+    ) -> Ref:
+        """Make an event that others can subscribe to, and return the token that lets others publish
+        it.
 
         Args:
             name: the event's name on this node.
             buffer: how many of the last publications a new subscriber is handed.
-            notify: send this process ``EventStarted`` with the first subscriber and ``EventStopped`` after the last.
+            notify: send this process ``EventStarted`` with the first subscriber and
+                ``EventStopped`` after the last.
             open: let anybody publish, without the token.
 
         Raises:
@@ -141,19 +147,23 @@ class LinksAndEvents:
         process.kernel.end_event(full, Unregistered())
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
-        """Give a message to every subscriber of an event; each gets it in ``handle_event``. Returns how many have taken it.
+        """Give a message to every subscriber of an event; each gets it in ``handle_event``. Returns
+        how many have taken it.
 
         Raises:
             EventUnknownError: there is no such event.
-            NotAllowedError: the event belongs to another process, is not open, and ``token`` is not its token.
+            NotAllowedError: the event belongs to another process, is not open, and ``token`` is not
+                its token.
         """
         publishing = self._process.kernel.publisher
         return publishing.publish(self._process.id, publishing.name(event), message, token)
 
     def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
-        """Have publications of an event come to ``handle_event``, and return the last few, as its producer keeps them.
+        """Have publications of an event come to ``handle_event``, and return the last few, as its
+        producer keeps them.
 
-        When the event ends, a ``Down`` comes; with ``link``, an exit. ``monitor(EventName(...))`` and ``link`` do the same.
+        When the event ends, a ``Down`` comes; with ``link``, an exit. ``monitor(EventName(...))``
+        and ``link`` do the same.
 
         Raises:
             EventUnknownError: there is no such event.
@@ -180,8 +190,13 @@ class LinksAndEvents:
     def _relate(self, target: Target | EventName | NodeName, kind: Kind) -> None:
         process = self._process
         process.allow(Operation.RELATE)
-        if not isinstance(target, NodeName | EventName) and process.router.resolve(target) is process:
-            raise NotAllowedError(f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)")
+        if (
+            not isinstance(target, NodeName | EventName)
+            and process.router.resolve(target) is process
+        ):
+            raise NotAllowedError(
+                f"{process} cannot {kind.value} itself; its own end is told to terminate(reason)"
+            )
         process.kernel.relate(process, target, kind)
 
     def _unrelate(self, target: Target | EventName | NodeName, kind: Kind) -> None:

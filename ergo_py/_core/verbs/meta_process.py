@@ -34,48 +34,61 @@ class _Unborn:
             # Python itself asks, for help() say: it has none of these.
             raise AttributeError(name)
         raise NotAllowedError(
-            "this meta-process was not spawned yet; do this in init() or start(), which `await self.spawn_meta(...)` calls"
+            "this meta-process was not spawned yet; do this in init() or start(), which `await "
+            "self.spawn_meta(...)` calls"
         )
 
 
 class MetaProcess:
     """One object with two halves: a reader that may block, and a handler that serves messages.
 
-    ``start`` is the reader. A plain ``def start`` runs in an OS thread of its own and may block for as long as it likes; an
-    ``async def start`` runs as a trio task. When it returns, the meta-process ends.
+    ``start`` is the reader. A plain ``def start`` runs in an OS thread of its own and may block for
+    as long as it likes; an ``async def start`` runs as a trio task. When it returns, the
+    meta-process ends.
 
-    The handler comes when there are messages. A plain ``def`` callback runs on a worker thread and may block; an ``async def`` runs
-    on the event loop and must not. Callbacks never overlap one another; the reader runs beside them.
+    The handler comes when there are messages. A plain ``def`` callback runs on a worker thread and
+    may block; an ``async def`` runs on the event loop and must not. Callbacks never overlap one
+    another; the reader runs beside them.
 
-    Instances are given to ``await self.spawn_meta(...)`` in a process. There is no ``super().__init__()`` to call.
+    Instances are given to ``await self.spawn_meta(...)`` in a process. There is no
+    ``super().__init__()`` to call.
     """
 
     _meta: Meta = cast(Meta, _Unborn())
 
     _serve_in_passing: Any = None
-    """A plain function that serves simple messages in their sender's turn; see :meth:`Meta.serves_in_passing`."""
+    """A plain function that serves simple messages in their sender's turn; see
+    :meth:`Meta.serves_in_passing`.
+    """
 
     _begin_in_passing: Any = None
-    """A plain function that does all of ``init`` on the loop if nothing in it has to wait; it says False if it did nothing."""
+    """A plain function that does all of ``init`` on the loop if nothing in it has to wait; it says
+    False if it did nothing.
+    """
 
     _end_in_passing: Any = None
     """The same for ``terminate``, and given the reason."""
 
     _needed = False
-    """Whether its owner ends with it if it fails, unless ``spawn_meta(..., needed=...)`` says so."""
+    """Whether its owner ends with it if it fails, unless ``spawn_meta(..., needed=...)`` says so.
+    """
 
     def _stop_accepting(self) -> Sequence[Process]:
         """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
         return ()
 
     kind: str = ""
-    """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the class."""
+    """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the
+    class.
+    """
 
-    # -- callbacks ---------------------------------------------------------------------------------------------------
+    # -- callbacks ---------------------------------------------------------------------------------
 
     @default
     def init(self) -> Awaitable[None] | None:
-        """Called once before the reader starts: open things here. If it raises, ``spawn_meta`` raises and nothing remains."""
+        """Called once before the reader starts: open things here. If it raises, ``spawn_meta``
+        raises and nothing remains.
+        """
         return None
 
     def start(self) -> Awaitable[None] | None:
@@ -86,12 +99,16 @@ class MetaProcess:
     def handle_message(self, message: Any, sender: Any) -> Awaitable[None] | None:
         """Called for each message to this meta-process."""
         self._meta.unhandled += 1
-        self._meta.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+        self._meta.log.warning(
+            "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
+        )
         return None
 
     @default
     def handle_call(self, request: Any, caller: Caller) -> object:
-        """Called for each call. What it returns is the answer, ``NO_REPLY`` defers it, ``raise Reject(error)`` refuses it."""
+        """Called for each call. What it returns is the answer, ``NO_REPLY`` defers it, ``raise
+        Reject(error)`` refuses it.
+        """
         self._meta.unhandled += 1
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
@@ -102,7 +119,9 @@ class MetaProcess:
 
     @default
     def handle_inspect(self, *items: str) -> Mapping[str, str]:
-        """Called by ``inspect_meta``: a plain, quick function that runs on the event loop, between messages."""
+        """Called by ``inspect_meta``: a plain, quick function that runs on the event loop, between
+        messages.
+        """
         return {}
 
     @default
@@ -111,12 +130,14 @@ class MetaProcess:
         return None
 
     def unblock(self) -> None:
-        """Wake the reader out of whatever it is blocked in. Must be quick, callable from any thread, any number of times.
+        """Wake the reader out of whatever it is blocked in. Must be quick, callable from any
+        thread, any number of times.
 
-        What was given to ``opened`` is woken in any case; override this for what is not a socket, a pipe, a selector or a program.
+        What was given to ``opened`` is woken in any case; override this for what is not a socket, a
+        pipe, a selector or a program.
         """
 
-    # -- identity ----------------------------------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------------
 
     @property
     def id(self) -> Alias:
@@ -140,15 +161,19 @@ class MetaProcess:
 
     @cached_property
     def _now(self) -> Callable[[], float]:
-        """Tells the time on the node's clock, from any thread. All bridges measure with it, and so follow virtual time."""
+        """Tells the time on the node's clock, from any thread. All bridges measure with it, and so
+        follow virtual time.
+        """
         return self._meta.kernel.clock.now
 
-    # -- verbs of both sides -----------------------------------------------------------------------------------------
+    # -- verbs of both sides -----------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
-        """Send a message, from the reader or from the handler. The sender that the receiver sees is this alias.
+        """Send a message, from the reader or from the handler. The sender that the receiver sees is
+        this alias.
 
-        A reader in a thread waits here, or drops, as ``when_behind`` says, when its receivers are ``backlog`` messages behind.
+        A reader in a thread waits here, or drops, as ``when_behind`` says, when its receivers are
+        ``backlog`` messages behind.
 
         Returns False if nobody is there to receive it.
 
@@ -159,20 +184,30 @@ class MetaProcess:
         """
         meta = self._meta
         # The reader's own thread, whose receiver nearly always keeps up.
-        if priority is None and get_ident() == meta.outbox.reader and meta.outbox.deliver(to, message, meta.priority):
+        if (
+            priority is None
+            and get_ident() == meta.outbox.reader
+            and meta.outbox.deliver(to, message, meta.priority)
+        ):
             return True
         return send(meta, to, message, priority)
 
-    async def send_wait(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
-        """Send a message from ``async`` code, and wait while the receiver is ``backlog`` messages behind, or full.
+    async def send_wait(
+        self, to: Target, message: object, *, priority: Priority | None = None
+    ) -> bool:
+        """Send a message from ``async`` code, and wait while the receiver is ``backlog`` messages
+        behind, or full.
 
         Raises:
             TargetTypeError: ``to`` is no address.
         """
         return await self._meta.send_wait(to, message, priority)
 
-    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
-        """Send a message ``delay`` seconds from now. It is taken back if this meta-process ends first.
+    def send_after(
+        self, delay: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
+        """Send a message ``delay`` seconds from now. It is taken back if this meta-process ends
+        first.
 
         Raises:
             BadInputError: the delay is negative or no number.
@@ -180,7 +215,9 @@ class MetaProcess:
         check_number("delay", delay, least=0.0)
         return self._run(arm_timer, self._meta, delay, 0.0, to, message, priority)
 
-    def send_every(self, period: float, to: Target, message: object, *, priority: Priority | None = None) -> Timer:
+    def send_every(
+        self, period: float, to: Target, message: object, *, priority: Priority | None = None
+    ) -> Timer:
         """Send a message every ``period`` seconds until cancelled, or until this meta-process ends.
 
         Raises:
@@ -190,9 +227,16 @@ class MetaProcess:
         return self._run(arm_timer, self._meta, period, period, to, message, priority)
 
     def request(
-        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority | None = None
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority | None = None,
     ) -> Ref:
-        """Ask without waiting: exactly one ``handle_response`` follows, unless it is cancelled or this meta-process ends."""
+        """Ask without waiting: exactly one ``handle_response`` follows, unless it is cancelled or
+        this meta-process ends.
+        """
         check_timeout(timeout)
         return self._run(self._meta.request, to, request, timeout, priority)
 
@@ -201,7 +245,8 @@ class MetaProcess:
         return self._run(self._meta.cancel_request, ref)
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any more.
+        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any
+        more.
 
         Raises:
             NotAllowedError: the handler is not running.
@@ -219,12 +264,14 @@ class MetaProcess:
         return self._meta.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     def spawn(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
-        """Start a meta-process that belongs to this one, from a thread; it blocks until the child is there or refused.
+        """Start a meta-process that belongs to this one, from a thread; it blocks until the child
+        is there or refused.
 
         Raises:
             InitError: its ``init`` raised, and nothing of it remains.
             TooManyReadersError: as many reader threads run as the node allows.
-            NotAllowedError: this is ``async`` code, which writes ``await self.spawn_meta(...)``; or it is too late.
+            NotAllowedError: this is ``async`` code, which writes ``await self.spawn_meta(...)``; or
+                it is too late.
         """
         meta = self._meta
         meta.router.bridge.refuse_on_loop("self.spawn(...)", "`await self.spawn_meta(...)`")
@@ -238,7 +285,9 @@ class MetaProcess:
         return await spawn_meta(self._meta, behaviour, options)
 
     def stop(self, reason: object = Normal()) -> None:
-        """End this meta-process. The reader is unblocked, and the callback in progress is allowed to finish."""
+        """End this meta-process. The reader is unblocked, and the callback in progress is allowed
+        to finish.
+        """
         self._meta.allow(MetaOperation.STOP)
         self._meta.router.bridge.do(self._meta.finish, as_reason(reason))
 
@@ -252,13 +301,14 @@ class MetaProcess:
         self._meta.allow(MetaOperation.CONFIGURE)
         self._meta.priority = check_priority(value)
 
-    # -- for the reader ----------------------------------------------------------------------------------------------
+    # -- for the reader ----------------------------------------------------------------------------
 
     def opened(self, resource: T, *, unblock: Callable[[], object] | None = None) -> T:
-        """Register what the reader may block in, so that stopping can wake it, and so that it is closed in the end.
+        """Register what the reader may block in, so that stopping can wake it, and so that it is
+        closed in the end.
 
-        Known are sockets, pipes and fifos, selectors, and programs (``Popen``); for anything else give ``unblock``. It returns what
-        it was given: ``with self.opened(open(path)) as f``.
+        Known are sockets, pipes and fifos, selectors, and programs (``Popen``); for anything else
+        give ``unblock``. It returns what it was given: ``with self.opened(open(path)) as f``.
         """
         self._meta.resources.add(resource, unblock)
         return resource
@@ -269,32 +319,44 @@ class MetaProcess:
         return self._meta.resources.stopping or self._meta.reason is not None
 
     def wait_readable(self, fd: Any, timeout: float | None = None) -> bool:
-        """Block until a descriptor can be read. False if the time is over, or when the meta-process is to end."""
+        """Block until a descriptor can be read. False if the time is over, or when the meta-process
+        is to end.
+        """
         check_timeout(timeout)
-        self._meta.router.bridge.refuse_on_loop("self.wait_readable(...)", "`await trio.lowlevel.wait_readable(fd)`")
+        self._meta.router.bridge.refuse_on_loop(
+            "self.wait_readable(...)", "`await trio.lowlevel.wait_readable(fd)`"
+        )
         return self._meta.resources.wait_readable(fd, timeout)
 
     def pause(self, seconds: float) -> bool:
-        """Block this thread for some time, as ``time.sleep`` does. False, at once, when the meta-process is to end."""
+        """Block this thread for some time, as ``time.sleep`` does. False, at once, when the
+        meta-process is to end.
+        """
         check_number("seconds", seconds, least=0.0)
         self._meta.router.bridge.refuse_on_loop("self.pause(...)", "`await trio.sleep(seconds)`")
         return self._meta.resources.pause(seconds)
 
-    # -- what a meta-process cannot do -------------------------------------------------------------------------------
+    # -- what a meta-process cannot do -------------------------------------------------------------
 
     def call(self, to: Target, request: object, **_: object) -> NoReturn:
         """Not for meta-processes: neither half can wait for an answer. Use :meth:`request`."""
         raise NotAllowedError(
-            "a meta-process cannot wait for an answer; use self.request(to, request) and handle_response"
+            "a meta-process cannot wait for an answer; use self.request(to, request) and "
+            "handle_response"
         )
 
     def link(self, target: object) -> NoReturn:
         """Not for meta-processes: its owner can link, and it ends with its owner."""
-        raise NotAllowedError("a meta-process cannot link; it ends with its owner, and the owner can link to its alias")
+        raise NotAllowedError(
+            "a meta-process cannot link; it ends with its owner, and the owner can link to its "
+            "alias"
+        )
 
     def monitor(self, target: object) -> NoReturn:
         """Not for meta-processes: its owner can monitor and send it a message."""
-        raise NotAllowedError("a meta-process cannot monitor; let its owner monitor, and send a message here on Down")
+        raise NotAllowedError(
+            "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
+        )
 
     def _run(self, function: Callable[..., T], *args: Any) -> T:
         bridge = self._meta.router.bridge
@@ -314,15 +376,21 @@ def check_meta_behaviour(behaviour: object) -> None:
             f"an instance: `spawn_meta({behaviour.__name__}(…))`, made for this one spawn",
         )
     if not isinstance(behaviour, MetaProcess):
-        raise BehaviourError("spawn_meta(behaviour)", behaviour, "an instance of a subclass of MetaProcess")
+        raise BehaviourError(
+            "spawn_meta(behaviour)", behaviour, "an instance of a subclass of MetaProcess"
+        )
     cls = type(behaviour)
     if cls.start is MetaProcess.start:
         raise BehaviourError(
-            f"{cls.__qualname__}", behaviour, "a class with a `def start(self)` or `async def start(self)`"
+            f"{cls.__qualname__}",
+            behaviour,
+            "a class with a `def start(self)` or `async def start(self)`",
         )
     if isinstance(behaviour._meta, Meta):
         raise BehaviourError(
-            "spawn_meta(behaviour)", behaviour, f"a new instance: this one is, or was, {behaviour._meta.id}"
+            "spawn_meta(behaviour)",
+            behaviour,
+            f"a new instance: this one is, or was, {behaviour._meta.id}",
         )
 
 

@@ -1,4 +1,6 @@
-"""A node: owns the tables and the nursery, starts and stops everything, and answers questions about it."""
+"""A node: owns the tables and the nursery, starts and stops everything, and answers questions about
+it.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +21,13 @@ from ..runtime.bridge import get_ident, task_waiting_for_thread
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import Priority
-from ..vocabulary.errors import BadInputError, DeadlockError, NodeStoppedError, NotAllowedError, ProcessUnknownError
+from ..vocabulary.errors import (
+    BadInputError,
+    DeadlockError,
+    NodeStoppedError,
+    NotAllowedError,
+    ProcessUnknownError,
+)
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from ..vocabulary.info import BlockedReport, EventInfo, ExitReport, MetaInfo, NodeInfo, ProcessInfo
 from ..vocabulary.messages import DeadLetter, Request
@@ -46,7 +54,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class Node(NodeInspection):
-    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks work from any thread."""
+    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks
+    work from any thread.
+    """
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
         self._kernel = kernel
@@ -74,7 +84,9 @@ class Node(NodeInspection):
 
     @property
     def pid(self) -> PID:
-        """What stands as the sender of what the node itself sends, and as the parent of what it spawned."""
+        """What stands as the sender of what the node itself sends, and as the parent of what it
+        spawned.
+        """
         return self._kernel.pid
 
     @property
@@ -87,9 +99,11 @@ class Node(NodeInspection):
         """A structlog logger bound to the node."""
         return self._kernel.logger
 
-    # -- processes ---------------------------------------------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
-    async def spawn(self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]) -> PID:
+    async def spawn(
+        self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]
+    ) -> PID:
         """Start a process that belongs to the node, and return when its ``init`` has succeeded.
 
         Raises:
@@ -104,7 +118,9 @@ class Node(NodeInspection):
         checked = read_options(options)
         if checked.link:
             raise BadInputError(
-                "node.spawn(link=True)", True, "link=True where a process spawns: a node cannot be linked"
+                "node.spawn(link=True)",
+                True,
+                "link=True where a process spawns: a node cannot be linked",
             )
         process = await process_type(checked).spawn(
             self._kernel, None, behaviour, behaviour_of(behaviour), args, checked
@@ -124,14 +140,19 @@ class Node(NodeInspection):
         def __getattr__(self, name: str) -> Any:
             if name == "spawn_meta":
                 raise AttributeError(
-                    "a meta-process belongs to a process, not to the node: `await self.spawn_meta(…)` in a callback of an actor"
+                    "a meta-process belongs to a process, not to the node: `await "
+                    "self.spawn_meta(…)` in a callback of an actor"
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
 
     async def wait_ended(self, to: Target) -> Reason:
-        """Wait until a process or meta-process has ended and everything of it is released; returns why it ended.
+        """Wait until a process or meta-process has ended and everything of it is released; returns
+        why it ended.
 
-        Of one that has ended before, by its PID or alias, if it is among the last that the node remembers.
+        Of one that has ended before, by its PID or alias, if it is among the last that the node
+        remembers.
 
         Raises:
             ProcessUnknownError: there is none, and was none among the last that ended.
@@ -146,10 +167,11 @@ class Node(NodeInspection):
         await found.wait_gone()
         return found.reason or Shutdown()
 
-    # -- messages ----------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message, from any thread. False if nobody is there to receive it; it is a dead letter then.
+        """Send a message, from any thread. False if nobody is there to receive it; it is a dead
+        letter then.
 
         Raises:
             MailboxFullError: the receiver is full and its rule is to refuse.
@@ -159,44 +181,73 @@ class Node(NodeInspection):
         return self._router.send(self._kernel.pid, to, message, priority)
 
     async def send_wait(
-        self, to: Target, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = None
+        self,
+        to: Target,
+        message: object,
+        *,
+        priority: Priority = Priority.NORMAL,
+        timeout: float | None = None,
     ) -> bool:
-        """Send a message, and wait for room if the receiver is full and its rule is ``Overflow.WAIT``.
+        """Send a message, and wait for room if the receiver is full and its rule is
+        ``Overflow.WAIT``.
 
         Raises:
-            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses at once.
+            MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses
+                at once.
         """
         self._here("send_wait")
         check_timeout(timeout)
-        return await self._router.send_wait(self.pid, to, message, check_priority(priority), timeout)
+        return await self._router.send_wait(
+            self.pid, to, message, check_priority(priority), timeout
+        )
 
-    def send_after(self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+    def send_after(
+        self, delay: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+    ) -> Timer:
         """Send a message ``delay`` seconds from now."""
         check_number("delay", delay, least=0.0)
         return self._run(arm_timer, self._timers, delay, 0.0, to, message, priority)
 
-    def send_every(self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> Timer:
+    def send_every(
+        self, period: float, to: Target, message: object, *, priority: Priority = Priority.NORMAL
+    ) -> Timer:
         """Send a message every ``period`` seconds until the timer is cancelled."""
         check_number("period", period, least=1e-6)
         return self._run(arm_timer, self._timers, period, period, to, message, priority)
 
     @overload
     async def call(
-        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> R: ...
     @overload
     async def call(
-        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any: ...
     async def call(
-        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any:
         """Ask a process and wait for the answer, from any trio task of the program.
 
         Raises:
             TargetDownError: the callee died before it answered, or was not there.
             CallTimeoutError: it did not answer in time.
-            DeadlockError: a process asks in this way, and the callee waits for it, directly or through others.
+            DeadlockError: a process asks in this way, and the callee waits for it, directly or
+                through others.
             MailboxFullError: it is full and refuses.
             NodeStoppedError: the node has stopped.
             Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
@@ -209,14 +260,29 @@ class Node(NodeInspection):
 
     @overload
     def call_from_thread(
-        self, to: Target, request: Request[R], *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Request[R],
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> R: ...
     @overload
     def call_from_thread(
-        self, to: Target, request: object, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: object,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any: ...
     def call_from_thread(
-        self, to: Target, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
+        self,
+        to: Target,
+        request: Any,
+        *,
+        timeout: float | None = 5.0,
+        priority: Priority = Priority.NORMAL,
     ) -> Any:
         """Ask a process and block this thread until it answers. Raises what :meth:`call` raises.
 
@@ -227,17 +293,21 @@ class Node(NodeInspection):
         check_priority(priority)
         task = task_waiting_for_thread()
         process = None if task is None else caller_in(task)
-        return self._kernel.calls.call_from_thread(process, self._kernel.pid, to, request, timeout, priority)
+        return self._kernel.calls.call_from_thread(
+            process, self._kernel.pid, to, request, timeout, priority
+        )
 
     def reply(self, caller: Caller, value: object) -> bool:
         """Answer a deferred call, from any thread. False if nobody waits any more."""
         return self._kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer a deferred call with an exception, from any thread. False if nobody waits any more."""
+        """Answer a deferred call with an exception, from any thread. False if nobody waits any
+        more.
+        """
         return self._kernel.calls.reply(check_caller(caller), None, check_error(error))
 
-    # -- names -------------------------------------------------------------------------------------------------------
+    # -- names -------------------------------------------------------------------------------------
 
     def register(self, name: str, to: Target) -> None:
         """Give a process a name.
@@ -254,7 +324,8 @@ class Node(NodeInspection):
         process = self._find(to)
         if process.name is not None and process.name != name:
             raise NotAllowedError(
-                f"{process} has the name {process.name!r}; unregister it first, a process has one name at a time"
+                f"{process} has the name {process.name!r}; unregister it first, a process has one "
+                "name at a time"
             )
         process.take_name(name)
 
@@ -271,11 +342,13 @@ class Node(NodeInspection):
         holder = self._router.registry.names.get(check_name(name))
         return None if holder is None or not isinstance(holder.id, PID) else holder.id
 
-    # -- looking inside ----------------------------------------------------------------------------------------------
+    # -- looking inside ----------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
         """The node as it is at this moment."""
-        return self._run(node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env)
+        return self._run(
+            node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env
+        )
 
     def processes(self) -> list[PID]:
         """All living processes, oldest first."""
@@ -290,7 +363,8 @@ class Node(NodeInspection):
         return self._run(lambda: process_info(self._find(to), self._expose_env))
 
     async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a process tell about itself, through its ``handle_inspect``, before anything else it has to do.
+        """Have a process tell about itself, through its ``handle_inspect``, before anything else it
+        has to do.
 
         Raises:
             ProcessUnknownError: there is none.
@@ -302,12 +376,18 @@ class Node(NodeInspection):
         process = self._find(to)
         if process.works_in(current_task()):
             raise DeadlockError(to, items, [process.id, process.id])
-        answer: dict[str, str] = await self._kernel.calls.inspect(self.pid, process, to, items, timeout)
+        answer: dict[str, str] = await self._kernel.calls.inspect(
+            self.pid, process, to, items, timeout
+        )
         return answer
 
     def metas(self) -> list[Alias]:
         """All living meta-processes, oldest first."""
-        return sorted(alias for alias, holder in self._router.registry.aliases.items() if isinstance(holder, Meta))
+        return sorted(
+            alias
+            for alias, holder in self._router.registry.aliases.items()
+            if isinstance(holder, Meta)
+        )
 
     def meta_info(self, alias: Alias) -> MetaInfo:
         """A meta-process as it is at this moment, also while its handler is busy.
@@ -318,11 +398,13 @@ class Node(NodeInspection):
         return self._run(lambda: meta_info(self._find_meta(alias)))
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting messages.
+        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting
+        messages.
 
         Raises:
             ProcessUnknownError: there is none.
-            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` says in what.
+            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` says in
+                what.
         """
         self._here("inspect_meta")
         check_timeout(timeout)
@@ -333,7 +415,9 @@ class Node(NodeInspection):
 
     def events(self) -> dict[str, int]:
         """All events of this node, its own included, each with the number of its subscribers."""
-        return {event.name.name: len(event.subscribers) for event in self._kernel.publisher.events.all()}
+        return {
+            event.name.name: len(event.subscribers) for event in self._kernel.publisher.events.all()
+        }
 
     def event_info(self, event: str | EventName) -> EventInfo:
         """An event as it is at this moment, with what each subscriber has lost.
@@ -361,10 +445,12 @@ class Node(NodeInspection):
         """Stop that. False if it was no logger."""
         return self._run(lambda: self._kernel.remove_logger(self._find(to).id))
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask the node to stop; ``async with open_node(...)`` then ends its body by cancelling it. From any thread."""
+        """Ask the node to stop; ``async with open_node(...)`` then ends its body by cancelling it.
+        From any thread.
+        """
         self._run(self._stop_asked.set)
 
     def stop_soon(self) -> None:
@@ -372,7 +458,8 @@ class Node(NodeInspection):
         self._router.bridge.post(self._stop_asked.set)
 
     def alive(self, *, stacks: bool = False) -> list[str]:
-        """One line for each living process and meta-process: who it is and what it is doing. Needs no running loop.
+        """One line for each living process and meta-process: who it is and what it is doing. Needs
+        no running loop.
 
         With ``stacks``, further lines say where each one waits that is in the middle of something.
         """
@@ -386,7 +473,9 @@ class Node(NodeInspection):
     def _find(self, to: Target) -> Process:
         found = self._router.resolve(to)
         if isinstance(found, Meta):
-            raise BadInputError("target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`")
+            raise BadInputError(
+                "target", to, "a process; about a meta-process ask `meta_info` and `inspect_meta`"
+            )
         if not isinstance(found, Process):
             raise ProcessUnknownError(to)
         return found
@@ -395,7 +484,9 @@ class Node(NodeInspection):
         found = self._router.resolve(alias)
         if isinstance(found, Process):
             raise BadInputError(
-                "alias", alias, "that of a meta-process; about a process ask `process_info` and `inspect`"
+                "alias",
+                alias,
+                "that of a meta-process; about a process ask `process_info` and `inspect`",
             )
         if not isinstance(found, Meta):
             raise ProcessUnknownError(alias, "meta-process")
@@ -411,7 +502,8 @@ class Node(NodeInspection):
             raise NodeStoppedError(self.name)
         if get_ident() != self._router.loop_thread:
             raise NotAllowedError(
-                f"node.{verb} belongs on the node's own loop, and this is another thread; use send or call_from_thread"
+                f"node.{verb} belongs on the node's own loop, and this is another thread; use "
+                "send or call_from_thread"
             )
 
     def _note_long_mailbox(self, process: Process, depth: int) -> None:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from ..inspection.callback_watch import TOLD_VERBS, Observer
-from ..inspection.state import ask, get_state, observe, replace_state, resume, show, stop_observing, suspend
+from ..inspection.state import (
+    ask,
+    get_state,
+    observe,
+    replace_state,
+    resume,
+    show,
+    stop_observing,
+    suspend,
+)
 from ..inspection.trace import Statistics, Tally, Trace, count_meta
 from ..kernel import Kernel
 from ..metas.meta import Meta
@@ -61,7 +70,8 @@ class NodeInspection:
         raise NotImplementedError
 
     async def get_state(self, to: Target, *, timeout: float = 5.0) -> State:
-        """The attributes of a behaviour, read between two of its messages. The values are its own, not copies.
+        """The attributes of a behaviour, read between two of its messages. The values are its own,
+        not copies.
 
         Raises:
             ProcessUnknownError: there is none.
@@ -73,7 +83,8 @@ class NodeInspection:
     async def replace_state(
         self, to: Target, function: Callable[[State], Mapping[str, object]], *, timeout: float = 5.0
     ) -> State:
-        """Give a behaviour the attributes that ``function`` makes of the present ones, between two of its messages.
+        """Give a behaviour the attributes that ``function`` makes of the present ones, between two
+        of its messages.
 
         If ``function`` raises, that is raised here, and the behaviour is as before.
 
@@ -84,13 +95,16 @@ class NodeInspection:
         """
         if not callable(function):
             raise BadInputError(
-                "replace_state(to, function)", function, "a function such as `lambda state: {**state, 'total': 0}`"
+                "replace_state(to, function)",
+                function,
+                "a function such as `lambda state: {**state, 'total': 0}`",
             )
         new: State = await self._ask("replace_state", to, replace_state(function), timeout)
         return new
 
     async def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
-        """Have a process take no message until it is resumed. It can still be looked at and ended. False if it was suspended.
+        """Have a process take no message until it is resumed. It can still be looked at and ended.
+        False if it was suspended.
 
         Raises:
             ProcessUnknownError: there is none.
@@ -116,14 +130,17 @@ class NodeInspection:
         limit: int = 1000,
         seconds: float = 60.0,
     ) -> Trace:
-        """The callbacks and messages of a process: ``async with node.trace(pid) as trace: async for entry in trace: …``.
+        """The callbacks and messages of a process: ``async with node.trace(pid) as trace: async for
+        entry in trace: …``.
 
-        A callback is told of when it has ended, with the message it got; what it sent meanwhile stands before it.
+        A callback is told of when it has ended, with the message it got; what it sent meanwhile
+        stands before it.
 
         Args:
             to: the process.
             types: only messages of these types, given as classes or by name; all if there are none.
-            callbacks: only these callbacks and verbs, such as ``handle_call`` and ``send``; all if there are none.
+            callbacks: only these callbacks and verbs, such as ``handle_call`` and ``send``; all if
+                there are none.
             contents: show messages as text, after the node's ``redact``; else only their types.
             limit: after how many entries it ends by itself.
             seconds: after how many seconds it ends by itself.
@@ -137,10 +154,14 @@ class NodeInspection:
         check_number("seconds", seconds, least=0.0)
         check_flag("contents", contents)
         if isinstance(types, str) or not all(isinstance(one, str | type) for one in types):
-            raise BadInputError("types", types, "a list of classes or of their names, such as [Add] or ['Add']")
+            raise BadInputError(
+                "types", types, "a list of classes or of their names, such as [Add] or ['Add']"
+            )
         known = [*CALLBACKS, *TOLD_VERBS]
         if isinstance(callbacks, str) or not set(callbacks) <= set(known):
-            raise BadInputError("callbacks", callbacks, f"a list such as ['handle_call', 'send'] of any of {known}")
+            raise BadInputError(
+                "callbacks", callbacks, f"a list such as ['handle_call', 'send'] of any of {known}"
+            )
 
         async def attach(process: Process, observer: Observer) -> None:
             await ask(self._kernel, self.pid, process, to, "trace", observe(observer), 5.0)
@@ -157,7 +178,8 @@ class NodeInspection:
         )
 
     async def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
-        """Watch a process for a while, and tell what it did: how often, how long, with which messages.
+        """Watch a process for a while, and tell what it did: how often, how long, with which
+        messages.
 
         A meta-process is counted only: how many messages it handled and sent.
 
@@ -181,9 +203,11 @@ class NodeInspection:
         return tally.result()
 
     def peek(self, to: Target, *, limit: int = 100, contents: bool = False) -> list[Queued]:
-        """The messages that wait for a process or meta-process, in the order in which it will take them; it notices nothing.
+        """The messages that wait for a process or meta-process, in the order in which it will take
+        them; it notices nothing.
 
-        Only their types, unless ``contents`` are asked for; these are shown after the node's ``redact``.
+        Only their types, unless ``contents`` are asked for; these are shown after the node's
+        ``redact``.
 
         Raises:
             ProcessUnknownError: there is none.
@@ -197,24 +221,35 @@ class NodeInspection:
         if not isinstance(found, Process | Meta):
             raise ProcessUnknownError(to)
         box = found.mailbox
-        lanes = ((Lane.URGENT, box.urgent), (Lane.SYSTEM, box.system), (Lane.MAIN, box.main), (Lane.LOG, box.log))
+        lanes = (
+            (Lane.URGENT, box.urgent),
+            (Lane.SYSTEM, box.system),
+            (Lane.MAIN, box.main),
+            (Lane.LOG, box.log),
+        )
         # Copied first: a worker thread may be taking messages out of a meta-process's lane.
-        waiting = chain.from_iterable(((lane.value, one) for one in queue.copy()) for lane, queue in lanes)
+        waiting = chain.from_iterable(
+            ((lane.value, one) for one in queue.copy()) for lane, queue in lanes
+        )
         return [
             Queued(
                 lane,
                 kind_name(kind),
                 sender,
                 type(payload).__qualname__,
-                show(self._kernel, "message", payload) if contents and (kind <= EVENT or kind == INSPECT) else None,
+                show(self._kernel, "message", payload)
+                if contents and (kind <= EVENT or kind == INSPECT)
+                else None,
             )
             for lane, (kind, sender, _, payload) in islice(waiting, limit)
         ]
 
     def crashes(self, count: int | None = None) -> list[Obituary]:
-        """The last processes and meta-processes that failed, newest last: why, in what, and what they had left to do.
+        """The last processes and meta-processes that failed, newest last: why, in what, and what
+        they had left to do.
 
-        Connections that their peers ended are not among them, nor meta-processes that ended with their owner: see :meth:`ended`.
+        Connections that their peers ended are not among them, nor meta-processes that ended with
+        their owner: see :meth:`ended`.
         """
         return self._kernel.obituaries.failed(_checked(count))
 
@@ -231,7 +266,8 @@ class NodeInspection:
         found = self._router.resolve(to)
         if isinstance(found, Meta):
             raise NotAllowedError(
-                f"{verb} needs a process, and {found} is a meta-process, whose reader never pauses between two messages; "
+                f"{verb} needs a process, and {found} is a meta-process, whose reader never "
+                "pauses between two messages; "
                 "inspect_meta, meta_info, peek and statistics look into it"
             )
         if not isinstance(found, Process):

@@ -1,4 +1,6 @@
-"""Where the plain callbacks of a process run: on the loop, or in a thread. Values that check themselves, and nothing else."""
+"""Where the plain callbacks of a process run: on the loop, or in a thread. Values that check
+themselves, and nothing else.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +35,9 @@ class Pinned:
     """In a thread of the process's own, always the same one."""
 
     cpu: int | None = None
-    """The CPU the thread is to stay on; None for any. Where that cannot be had, it is said in the log, and any will do."""
+    """The CPU the thread is to stay on; None for any. Where that cannot be had, it is said in the
+    log, and any will do.
+    """
 
     def __post_init__(self) -> None:
         _check_cpu("Pinned(cpu)", self.cpu)
@@ -44,7 +48,9 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """In one thread that several processes share: those that name the same pod. One of them runs at a time."""
+    """In one thread that several processes share: those that name the same pod. One of them runs at
+    a time.
+    """
 
     name: str
     cpu: int | None = None
@@ -60,7 +66,9 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPool:
-    """In one of ``size`` threads that several processes share: those that name the same pool. Each time another one, perhaps."""
+    """In one of ``size`` threads that several processes share: those that name the same pool. Each
+    time another one, perhaps.
+    """
 
     name: str
     size: int
@@ -68,7 +76,9 @@ class ThreadPool:
     def __post_init__(self) -> None:
         _check_name("POOL(name, size)", self.name)
         if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise BadInputError("POOL(name, size)", self.size, "a whole number of threads from 1 up")
+            raise BadInputError(
+                "POOL(name, size)", self.size, "a whole number of threads from 1 up"
+            )
 
     def __str__(self) -> str:
         return f"pool {self.name} of {self.size}"
@@ -77,12 +87,16 @@ class ThreadPool:
 def check_dispatcher(given: object) -> None:
     """Refuse what is no dispatcher."""
     if not isinstance(given, Loop | Pinned | Pod | ThreadPool):
-        raise BadInputError("dispatcher", given, "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)")
+        raise BadInputError(
+            "dispatcher", given, "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)"
+        )
 
 
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name:
-        raise BadInputError(what, name, "a name: the processes that give the same one share its threads")
+        raise BadInputError(
+            what, name, "a name: the processes that give the same one share its threads"
+        )
 
 
 def _check_cpu(what: str, cpu: object) -> None:
@@ -95,7 +109,9 @@ LOOP_VERBS: Final = (
     *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
     *("register_event", "unregister_event", "subscribe", "unsubscribe"),
 )
-"""The verbs that change what the loop owns. A behaviour with a thread has its own: done on the loop while the thread waits."""
+"""The verbs that change what the loop owns. A behaviour with a thread has its own: done on the loop
+while the thread waits.
+"""
 SENDING_VERBS: Final = ("send", "forward", "publish")
 """The verbs that are taken away from a callback that was left behind in its thread."""
 

@@ -1,6 +1,8 @@
-"""Envelopes: a message in a mailbox with its kind, sender and reference; the lanes, priorities and overflow rules of mailboxes.
+"""Envelopes: a message in a mailbox with its kind, sender and reference; the lanes, priorities and
+overflow rules of mailboxes.
 
-An envelope is a plain tuple ``(kind, sender, ref, payload)``: a slotted class costs four times as much to create and to read.
+An envelope is a plain tuple ``(kind, sender, ref, payload)``: a slotted class costs four times as
+much to create and to read.
 """
 
 from dataclasses import dataclass
@@ -43,7 +45,8 @@ __all__ = [
 
 Envelope = tuple[int, Any, Any, Any]
 
-# Kinds of envelopes. What users send comes first: everything up to EVENT counts against a bound, nothing after it does.
+# Kinds of envelopes. What users send comes first: everything up to EVENT counts against a bound,
+# nothing after it does.
 MESSAGE: Final = 0
 CALL: Final = 1
 ADDRESSED: Final = 2
@@ -131,7 +134,9 @@ class Overflow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Overflow rule: send what finds no room to the process registered as ``to``, wrapped in ``Diverted``."""
+    """Overflow rule: send what finds no room to the process registered as ``to``, wrapped in
+    ``Diverted``.
+    """
 
     to: str
     tag: str = ""

@@ -128,7 +128,9 @@ class TargetTypeError(BadInputError, TypeError):
     """What was given as a target is no address."""
 
     def __init__(self, given: object) -> None:
-        super().__init__("target", given, "a PID, an Alias, a Name, or a str that is a name on this node")
+        super().__init__(
+            "target", given, "a PID, an Alias, a Name, or a str that is a name on this node"
+        )
 
 
 class SpawnError(ErgoError):
@@ -143,7 +145,8 @@ class InitError(SpawnError):
         self.behaviour = behaviour
         self.error = error
         if isinstance(reason, Crashed):
-            # The reason has taken the frames, which would keep the variables of one that never lived.
+            # The reason has taken the frames, which would keep the variables of one that never
+            # lived.
             self.add_note(reason.traceback)
 
 
@@ -152,7 +155,8 @@ class InitTimeoutError(SpawnError, TimeoutError):
 
     def __init__(self, behaviour: str, timeout: float) -> None:
         super().__init__(
-            f"init of {behaviour} took more than {timeout:g} s; give spawn a larger init_timeout, or do less in init"
+            f"init of {behaviour} took more than {timeout:g} s; give spawn a larger init_timeout, "
+            "or do less in init"
         )
         self.behaviour = behaviour
         self.timeout = timeout
@@ -163,7 +167,8 @@ class TooManyProcessesError(SpawnError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the node already runs its max_processes={limit} processes; open_node(max_processes=…) sets the limit"
+            f"the node already runs its max_processes={limit} processes; "
+            "open_node(max_processes=…) sets the limit"
         )
         self.limit = limit
 
@@ -173,7 +178,8 @@ class TooManyReadersError(SpawnError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the node already runs its max_reader_threads={limit}; open_node(max_reader_threads=…) sets the limit, "
+            f"the node already runs its max_reader_threads={limit}; "
+            "open_node(max_reader_threads=…) sets the limit, "
             "and a meta-process with `async def start` needs no thread"
         )
         self.limit = limit
@@ -183,7 +189,10 @@ class NameTakenError(ErgoError):
     """The name belongs to another process."""
 
     def __init__(self, name: str, holder: object) -> None:
-        super().__init__(f"the name {name!r} belongs to {holder}; it is free again once that process has terminated")
+        super().__init__(
+            f"the name {name!r} belongs to {holder}; it is free again once that process has "
+            "terminated"
+        )
         self.name = name
         self.holder = holder
         """Its PID."""
@@ -202,7 +211,8 @@ class EventTakenError(ErgoError):
 
     def __init__(self, name: str, producer: object) -> None:
         super().__init__(
-            f"the event {name!r} belongs to {producer}; it is free again once that process ends or gives it up"
+            f"the event {name!r} belongs to {producer}; it is free again once that process ends "
+            "or gives it up"
         )
         self.name = name
         self.producer = producer
@@ -213,7 +223,8 @@ class EventUnknownError(ErgoError, LookupError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"there is no event {name!r} on this node; its producer makes it with register_event({name!r})"
+            f"there is no event {name!r} on this node; its producer makes it with "
+            f"register_event({name!r})"
         )
         self.name = name
 
@@ -285,10 +296,16 @@ class TargetDownError(CallError):
 
 
 class CallFailedError(CallError):
-    """The callee failed on this request, and its supervision let it go on with the next. Its error is the ``__cause__``."""
+    """The callee failed on this request, and its supervision let it go on with the next. Its error
+    is the ``__cause__``.
+    """
 
     def __init__(self, target: object, request: object, reason: Crashed) -> None:
-        super().__init__(f"{target!r} failed on {type(request).__name__} and goes on; it {reason}", target, request)
+        super().__init__(
+            f"{target!r} failed on {type(request).__name__} and goes on; it {reason}",
+            target,
+            request,
+        )
         self.reason = reason
         self.__cause__ = reason.error
         self.add_note(f"Traceback in {target!r}:\n{reason.traceback}")
@@ -298,12 +315,18 @@ class CallTimeoutError(CallError, TimeoutError):
     """No answer came in time."""
 
     def __init__(self, target: object, request: object, timeout: float) -> None:
-        super().__init__(f"{target!r} did not answer {type(request).__name__} within {timeout:g} s", target, request)
+        super().__init__(
+            f"{target!r} did not answer {type(request).__name__} within {timeout:g} s",
+            target,
+            request,
+        )
         self.timeout = timeout
 
 
 class DeadlockError(CallError):
-    """The call would close a ring of processes that wait for one another. ``ring`` names them in order."""
+    """The call would close a ring of processes that wait for one another. ``ring`` names them in
+    order.
+    """
 
     def __init__(
         self,
@@ -322,14 +345,17 @@ class UnhandledCallError(CallError):
 
     def __init__(self, target: object, request: object, behaviour: str) -> None:
         super().__init__(
-            f"{behaviour} at {target!r} has no handle_call, so it cannot answer {type(request).__name__}",
+            f"{behaviour} at {target!r} has no handle_call, so it cannot answer "
+            f"{type(request).__name__}",
             target,
             request,
         )
 
 
 class SupervisionError(ErgoError):
-    """An operation on a child was refused, and nothing was changed. ``child`` is the name, or what was given instead."""
+    """An operation on a child was refused, and nothing was changed. ``child`` is the name, or what
+    was given instead.
+    """
 
     def __init__(self, text: str, child: object) -> None:
         super().__init__(text)
@@ -342,7 +368,9 @@ class ChildUnknownError(SupervisionError, LookupError):
     def __init__(self, child: object, known: Sequence[str] = ()) -> None:
         listed = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         super().__init__(
-            f"there is no child {child!r}; " + (f"there are {listed}" if known else "there is none"), child
+            f"there is no child {child!r}; "
+            + (f"there are {listed}" if known else "there is none"),
+            child,
         )
 
 
@@ -351,7 +379,9 @@ class ChildExistsError(SupervisionError):
 
     def __init__(self, child: str) -> None:
         super().__init__(
-            f"there is a child {child!r} already; remove_child({child!r}) first, or use another name", child
+            f"there is a child {child!r} already; remove_child({child!r}) first, or use another "
+            "name",
+            child,
         )
 
 
@@ -359,7 +389,10 @@ class ChildRunningError(SupervisionError):
     """The child runs already. ``pid`` is its process."""
 
     def __init__(self, child: str, pid: object) -> None:
-        super().__init__(f"child {child!r} runs already, as {pid}; restart_child({child!r}) starts it anew", child)
+        super().__init__(
+            f"child {child!r} runs already, as {pid}; restart_child({child!r}) starts it anew",
+            child,
+        )
         self.pid = pid
 
 
@@ -374,14 +407,19 @@ class ChildDisabledError(SupervisionError):
     """The child is disabled."""
 
     def __init__(self, child: str) -> None:
-        super().__init__(f"child {child!r} is disabled; enable_child({child!r}) enables and starts it", child)
+        super().__init__(
+            f"child {child!r} is disabled; enable_child({child!r}) enables and starts it", child
+        )
 
 
 class ChildEnabledError(SupervisionError):
     """The child is not disabled, so it cannot be enabled."""
 
     def __init__(self, child: str) -> None:
-        super().__init__(f"child {child!r} is not disabled; start_child({child!r}) starts one that does not run", child)
+        super().__init__(
+            f"child {child!r} is not disabled; start_child({child!r}) starts one that does not run",
+            child,
+        )
 
 
 class ChildBusyError(SupervisionError):
@@ -389,12 +427,16 @@ class ChildBusyError(SupervisionError):
 
     def __init__(self, child: str, phase: str) -> None:
         super().__init__(
-            f"child {child!r} is {phase}, and another operation waits for that; ask again when it is done", child
+            f"child {child!r} is {phase}, and another operation waits for that; ask again when it "
+            "is done",
+            child,
         )
 
 
 class ServiceError(ErgoError):
-    """A service could not take a message or request. ``service`` and ``message`` are what was used and given."""
+    """A service could not take a message or request. ``service`` and ``message`` are what was used
+    and given.
+    """
 
     def __init__(self, text: str, service: str, message: object) -> None:
         super().__init__(text)
@@ -416,7 +458,8 @@ class ServiceBusyError(ServiceError):
 
     def __init__(self, service: str, message: object, limit: int) -> None:
         super().__init__(
-            f"service {service!r} is coming back, and max_waiters={limit} wait for it already; try later, or give its "
+            f"service {service!r} is coming back, and max_waiters={limit} wait for it already; "
+            "try later, or give its "
             "ChildSpec a larger max_waiters",
             service,
             message,
@@ -428,7 +471,9 @@ class ServiceTimeoutError(ServiceError, TimeoutError):
     """The child behind the service did not come back in time. The message was not sent."""
 
     def __init__(self, service: str, message: object, timeout: float) -> None:
-        super().__init__(f"service {service!r} did not come back within {timeout:g} s", service, message)
+        super().__init__(
+            f"service {service!r} did not come back within {timeout:g} s", service, message
+        )
         self.timeout = timeout
 
 
@@ -445,17 +490,26 @@ class ApplicationUnknownError(ApplicationError, LookupError):
 
     def __init__(self, application: str, known: Sequence[str]) -> None:
         super().__init__(
-            f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}", application
+            f"no application {application!r} is loaded; there are: {', '.join(known) or 'none'}",
+            application,
         )
         self.known = tuple(known)
 
 
 class ApplicationStartError(ApplicationError):
-    """An application could not be started. Nothing of it runs, nor of what was started because of it."""
+    """An application could not be started. Nothing of it runs, nor of what was started because of
+    it.
+    """
 
     def __init__(self, application: str, error: BaseException, undone: Sequence[str]) -> None:
-        also = f"; stopped again, since they were started with it: {', '.join(undone)}" if undone else ""
-        super().__init__(f"application {application!r} could not be started: {error!r}{also}", application)
+        also = (
+            f"; stopped again, since they were started with it: {', '.join(undone)}"
+            if undone
+            else ""
+        )
+        super().__init__(
+            f"application {application!r} could not be started: {error!r}{also}", application
+        )
         self.error = error
         self.undone = tuple(undone)
 
@@ -473,7 +527,9 @@ class ApplicationNeededError(ApplicationError):
 
 
 class EscalationError(ErgoError):
-    """A supervisor of the node gave up with ``on_escalation="stop"``, or an application ended that must not: the node stops."""
+    """A supervisor of the node gave up with ``on_escalation="stop"``, or an application ended that
+    must not: the node stops.
+    """
 
     def __init__(self, supervisor: object, reason: Reason) -> None:
         super().__init__(f"{supervisor} gave up, and the node stopped: {reason}")
@@ -490,12 +546,17 @@ class NodeStoppedError(ErgoError, RuntimeError):
     """The node has stopped or is stopping."""
 
     def __init__(self, node: str, what: str = "") -> None:
-        super().__init__(f"node {node} has stopped{': ' + what if what else ''}; open a new one with open_node(...)")
+        super().__init__(
+            f"node {node} has stopped{': ' + what if what else ''}; open a new one with "
+            "open_node(...)"
+        )
         self.node = node
 
 
 class ControlSocketError(ErgoError, OSError):
-    """The control socket cannot be offered, or the place where it should be is not to be trusted; nothing was opened."""
+    """The control socket cannot be offered, or the place where it should be is not to be trusted;
+    nothing was opened.
+    """
 
 
 class CallbackError(ErgoError, TypeError):
@@ -503,14 +564,17 @@ class CallbackError(ErgoError, TypeError):
 
 
 class Reject(Exception):
-    """Raised in ``handle_call`` to refuse: the caller's ``call`` raises ``error``, the process goes on.
+    """Raised in ``handle_call`` to refuse: the caller's ``call`` raises ``error``, the process goes
+    on.
 
     Example: ``raise Reject(LookupError("no such key"))``.
     """
 
     def __init__(self, error: BaseException) -> None:
         if not isinstance(error, BaseException):
-            raise BadInputError("Reject(error)", error, "an exception, such as Reject(ValueError('why'))")
+            raise BadInputError(
+                "Reject(error)", error, "an exception, such as Reject(ValueError('why'))"
+            )
         super().__init__(error)
         self.error = error
 

@@ -1,9 +1,10 @@
 """What identifies a process, a meta-process, a call or a name, and how it prints.
 
-PID and Alias draw their numbers from one counter of their node, so that no value of one kind ever equals a value of the other
-although both are tuples. A Ref has numbers of its own, since calls are many and the numbers of processes are typed by people; its
-fourth field tells it from the others. Tuples are used because hashing one in C is what every send pays for (0.07 µs); a frozen
-dataclass costs five times as much.
+PID and Alias draw their numbers from one counter of their node, so that no value of one kind ever
+equals a value of the other although both are tuples. A Ref has numbers of its own, since calls are
+many and the numbers of processes are typed by people; its fourth field tells it from the others.
+Tuples are used because hashing one in C is what every send pays for (0.07 µs); a frozen dataclass
+costs five times as much.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,8 @@ __all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "T
 
 
 class PID(NamedTuple):
-    """The identity of a process: ``node``, its node, ``creation``, the start of that node, and ``number``, never used again.
+    """The identity of a process: ``node``, its node, ``creation``, the start of that node, and
+    ``number``, never used again.
 
     The number is what ``ergo ps`` shows, and what its other commands take.
     """
@@ -26,7 +28,9 @@ class PID(NamedTuple):
 
 
 class Alias(NamedTuple):
-    """The identity of a meta-process, or a second identity of a process; ``number`` is what ``ergo ps`` shows."""
+    """The identity of a meta-process, or a second identity of a process; ``number`` is what ``ergo
+    ps`` shows.
+    """
 
     node: str
     creation: int
@@ -43,14 +47,18 @@ class Ref(NamedTuple):
     creation: int
     number: int
     kind: str = "ref"
-    """Tells it from a :class:`PID` or an :class:`Alias` of the same number: tuples are compared by what they hold."""
+    """Tells it from a :class:`PID` or an :class:`Alias` of the same number: tuples are compared by
+    what they hold.
+    """
 
     def __repr__(self) -> str:
         return f"<Ref {self.number} {self.node}>"
 
 
 class Name(NamedTuple):
-    """A registered name. Names are local to their node; an empty ``node`` means the one where it is used."""
+    """A registered name. Names are local to their node; an empty ``node`` means the one where it is
+    used.
+    """
 
     name: str
     node: str = ""
@@ -66,7 +74,9 @@ class NodeName(NamedTuple):
 
 
 class EventName(NamedTuple):
-    """A registered event, as the target of a link or a monitor; an empty ``node`` means the one where it is used."""
+    """A registered event, as the target of a link or a monitor; an empty ``node`` means the one
+    where it is used.
+    """
 
     name: str
     node: str = ""
@@ -74,7 +84,9 @@ class EventName(NamedTuple):
     """Tells it from a :class:`Name` of the same content: tuples are compared by what they hold."""
 
     def __repr__(self) -> str:
-        return f"EventName({self.name!r}, {self.node!r})" if self.node else f"EventName({self.name!r})"
+        return (
+            f"EventName({self.name!r}, {self.node!r})" if self.node else f"EventName({self.name!r})"
+        )
 
 
 Address = PID | Alias | Name

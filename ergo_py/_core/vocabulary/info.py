@@ -1,4 +1,6 @@
-"""Snapshots for people and programs that look inside: frozen, and without references to anything alive."""
+"""Snapshots for people and programs that look inside: frozen, and without references to anything
+alive.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,7 +128,9 @@ class EventInfo:
     open: bool
     """Whether anybody may publish."""
     subscribers: Mapping[PID, int]
-    """Each with how much it has lost: publications that found it full, or older messages that had to go for one."""
+    """Each with how much it has lost: publications that found it full, or older messages that had
+    to go for one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +263,10 @@ class BlockedReport:
     message_type: str | None
     stack: str
     starved: bool = False
-    """True if the loop's thread wanted to run and mostly could not, because other threads of this program or other programs had
-    the processor. Then the process and the callback are only where the loop stood. Known on Linux only."""
+    """True if the loop's thread wanted to run and mostly could not, because other threads of this
+    program or other programs had the processor. Then the process and the callback are only where
+    the loop stood. Known on Linux only.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +282,8 @@ class NodeInfo:
     """Of processes and of meta-processes."""
     metas: int
     reader_threads: int
-    """Threads that read for meta-processes; those that were left behind included, until they end."""
+    """Threads that read for meta-processes; those that were left behind included, until they end.
+    """
     threads_abandoned: int
     """Threads that would not end when they were told to."""
     dispatcher_threads: int
@@ -291,7 +298,8 @@ class NodeInfo:
     spawned: int
     crashed: int
     log_lines_lost: int
-    """Lines of the log that could be written nowhere: no output took them, nor did standard error."""
+    """Lines of the log that could be written nowhere: no output took them, nor did standard error.
+    """
     times_blocked: int
     last_blocked: BlockedReport | None
     max_processes: int | None
@@ -332,7 +340,8 @@ class ExitReport:
         for what, these in (("killed", self.killed), ("abandoned", self.abandoned)):
             if these:
                 parts.append(
-                    f"{len(these)} {what} ({', '.join(map(str, these[:10]))}{', …' if len(these) > 10 else ''})"
+                    f"{len(these)} {what} "
+                    f"({', '.join(map(str, these[:10]))}{', …' if len(these) > 10 else ''})"
                 )
         if self.escalated is not None:
             parts.append(f"because {self.escalated} gave up: {self.escalated.reason}")

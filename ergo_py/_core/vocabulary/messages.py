@@ -1,4 +1,6 @@
-"""What the kernel itself sends to user code: exits, downs, diverted messages, dead letters, log records."""
+"""What the kernel itself sends to user code: exits, downs, diverted messages, dead letters, log
+records.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,16 +31,20 @@ R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """Base class of requests whose answer has a known type: ``class Total(Request[int])`` makes a call an ``int``."""
+    """Base class of requests whose answer has a known type: ``class Total(Request[int])`` makes a
+    call an ``int``.
+    """
 
     __slots__ = ()
 
 
 class MayBeLate:
-    """Base of messages that often cross with the end of their receiver, and whose senders need not be told of that.
+    """Base of messages that often cross with the end of their receiver, and whose senders need not
+    be told of that.
 
-    What a connection is told to send when its peer has just gone is such a message, and that a connection has ended is one to a
-    receiver that ended before. They are counted as late then, and are no dead letters.
+    What a connection is told to send when its peer has just gone is such a message, and that a
+    connection has ended is one to a receiver that ended before. They are counted as late then, and
+    are no dead letters.
     """
 
     __slots__ = ()
@@ -56,7 +62,9 @@ NO_REPLY: Final = NoReply.NO_REPLY
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A process or target one is linked to ended, or somebody asked for an exit; seen only with ``trap_exit``."""
+    """A process or target one is linked to ended, or somebody asked for an exit; seen only with
+    ``trap_exit``.
+    """
 
     source: Address | EventName | NodeName
     reason: Reason
@@ -72,7 +80,9 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Diverted:
-    """A message that found its receiver's mailbox full and was sent on, as the receiver's overflow rule says."""
+    """A message that found its receiver's mailbox full and was sent on, as the receiver's overflow
+    rule says.
+    """
 
     origin: PID | Alias
     tag: str
@@ -82,7 +92,9 @@ class Diverted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication of an event, as ``handle_event`` gets it. All subscribers get the same object."""
+    """One publication of an event, as ``handle_event`` gets it. All subscribers get the same
+    object.
+    """
 
     event: EventName
     message: Any
@@ -91,7 +103,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class EventStarted:
-    """To the producer of an event registered with ``notify``: somebody has subscribed, and nobody had before."""
+    """To the producer of an event registered with ``notify``: somebody has subscribed, and nobody
+    had before.
+    """
 
     event: EventName
 
@@ -116,7 +130,9 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that had nowhere to go. The message itself is not kept, only its type: it may hold secrets."""
+    """A message that had nowhere to go. The message itself is not kept, only its type: it may hold
+    secrets.
+    """
 
     sender: PID | Alias
     target: object

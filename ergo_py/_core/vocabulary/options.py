@@ -72,9 +72,13 @@ class Options:
         if self.mailbox_size is not None:
             check_number("mailbox_size", self.mailbox_size, least=1, whole=True)
         if not isinstance(self.overflow, Overflow | Divert):
-            raise BadInputError("overflow", self.overflow, "a member of Overflow, or Divert(to=name)")
+            raise BadInputError(
+                "overflow", self.overflow, "a member of Overflow, or Divert(to=name)"
+            )
         if not isinstance(self.priority, Priority):
-            raise BadInputError("priority", self.priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
+            raise BadInputError(
+                "priority", self.priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX"
+            )
         for limit in ("init_timeout", "terminate_timeout", "shutdown"):
             check_number(limit, getattr(self, limit), least=0.0)
         if self.env is not None and not isinstance(self.env, Mapping):
@@ -88,7 +92,9 @@ class Behind(Enum):
     """What the reader of a meta-process does when it is too far ahead of its receivers."""
 
     WAIT = "wait"
-    """It waits for room. What it reads from is slowed down in turn: a full socket buffer slows the peer."""
+    """It waits for room. What it reads from is slowed down in turn: a full socket buffer slows the
+    peer.
+    """
     DROP_NEWEST = "drop newest"
     DROP_OLDEST = "drop oldest"
     STOP = "stop"
@@ -127,7 +133,9 @@ class MetaOptions:
     linger: bool = False
     """Spawned by a meta-process, it goes on with the owning process when that meta-process ends."""
     needed: bool | None = None
-    """Whether its owner ends with it if it fails; None for what its class says: True for servers, False for others."""
+    """Whether its owner ends with it if it fails; None for what its class says: True for servers,
+    False for others.
+    """
     env: Mapping[str, object] | None = None
     log_level: str | None = None
 
@@ -153,7 +161,12 @@ def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:
     """Check the keywords of a ``spawn_meta``."""
     if not keywords:
         return META_DEFAULTS
-    _refuse_unknown("spawn_meta", keywords, _META_NAMES, "arguments of the behaviour itself go to its constructor")
+    _refuse_unknown(
+        "spawn_meta",
+        keywords,
+        _META_NAMES,
+        "arguments of the behaviour itself go to its constructor",
+    )
     return MetaOptions(**keywords)
 
 
@@ -165,16 +178,21 @@ def read_options(keywords: Mapping[str, Any]) -> Options:
         "spawn",
         keywords,
         _NAMES,
-        "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, key=value)",
+        "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, "
+        "key=value)",
     )
     return Options(**keywords, said=frozenset(keywords))
 
 
-def _refuse_unknown(verb: str, keywords: Mapping[str, Any], known: frozenset[str], hint: str) -> None:
+def _refuse_unknown(
+    verb: str, keywords: Mapping[str, Any], known: frozenset[str], hint: str
+) -> None:
     unknown = keywords.keys() - known
     if unknown:
         raise BadInputError(
-            f"{verb}(…, {min(unknown)}=…)", keywords[min(unknown)], f"one of {', '.join(sorted(known))}; {hint}"
+            f"{verb}(…, {min(unknown)}=…)",
+            keywords[min(unknown)],
+            f"one of {', '.join(sorted(known))}; {hint}",
         )
 
 
@@ -192,12 +210,24 @@ def check_flag(what: str, value: object) -> None:
 
 
 def check_number(
-    what: str, value: object, *, least: float, whole: bool = False, most: float = inf, hint: str = ""
+    what: str,
+    value: object,
+    *,
+    least: float,
+    whole: bool = False,
+    most: float = inf,
+    hint: str = "",
 ) -> None:
-    """Refuse numbers that are too small, not numbers, or not whole where they must be. ``hint`` says what else is allowed."""
+    """Refuse numbers that are too small, not numbers, or not whole where they must be. ``hint``
+    says what else is allowed.
+    """
     # First what nearly every call passes. NaN compares as False with everything.
     fits = type(value) is float and not whole and least <= value <= most
-    if not fits and isinstance(value, int if whole else (int, float)) and not isinstance(value, bool):
+    if (
+        not fits
+        and isinstance(value, int if whole else (int, float))
+        and not isinstance(value, bool)
+    ):
         try:
             fits = least <= (value if whole else float(value)) <= most
         except OverflowError:  # an int beyond every float
@@ -206,7 +236,9 @@ def check_number(
         raise BadInputError(
             what,
             value,
-            f"a{' whole' if whole else ''} number from {least:g}" + (f" to {most:g}" if most != inf else " up") + hint,
+            f"a{' whole' if whole else ''} number from {least:g}"
+            + (f" to {most:g}" if most != inf else " up")
+            + hint,
         )
 
 

@@ -1,4 +1,6 @@
-"""Public classes and functions print under the module that users import them from, not under the room that defines them."""
+"""Public classes and functions print under the module that users import them from, not under the
+room that defines them.
+"""
 
 from collections.abc import Iterable, Mapping
 from types import FunctionType

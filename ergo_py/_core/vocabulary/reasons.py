@@ -1,4 +1,6 @@
-"""Why something ended, as values: comparable, printable, and free of the frames of the code that failed."""
+"""Why something ended, as values: comparable, printable, and free of the frames of the code that
+failed.
+"""
 
 import linecache
 from dataclasses import dataclass
@@ -91,7 +93,9 @@ class Custom:
 
 @dataclass(frozen=True, slots=True)
 class RestartLimit:
-    """A supervisor gave up: its children ended more often than it may restart them. ``reason`` is the last one's."""
+    """A supervisor gave up: its children ended more often than it may restart them. ``reason`` is
+    the last one's.
+    """
 
     child: str
     restarts: int
@@ -100,9 +104,7 @@ class RestartLimit:
     reason: "Reason"
 
     def __str__(self) -> str:
-        return (
-            f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
-        )
+        return f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
 
 
 _Frames = tuple[tuple[str, int, str], ...]
@@ -111,9 +113,9 @@ _Frames = tuple[tuple[str, int, str], ...]
 class Crashed:
     """An exception left a callback.
 
-    ``error`` is the exception itself with its frames removed, so that keeping a reason never keeps the variables of a
-    dead process alive. ``traceback`` is the text of what Python would have printed; it is put together when it is read,
-    because most reasons are only compared.
+    ``error`` is the exception itself with its frames removed, so that keeping a reason never keeps
+    the variables of a dead process alive. ``traceback`` is the text of what Python would have
+    printed; it is put together when it is read, because most reasons are only compared.
     """
 
     __slots__ = ("_chain", "error")
@@ -132,7 +134,9 @@ class Crashed:
         if not isinstance(other, Crashed):
             return NotImplemented
         mine, theirs = self.error, other.error
-        return mine is theirs or (type(mine) is type(theirs) and _describe(mine) == _describe(theirs))
+        return mine is theirs or (
+            type(mine) is type(theirs) and _describe(mine) == _describe(theirs)
+        )
 
     def __hash__(self) -> int:
         return hash((type(self.error), _describe(self.error)))
@@ -144,14 +148,28 @@ class Crashed:
         return f"Crashed({shown(self.error)})"
 
 
-Reason = Normal | Shutdown | Killed | Crashed | RestartLimit | NoProcess | NoNode | Unregistered | Custom
+Reason = (
+    Normal | Shutdown | Killed | Crashed | RestartLimit | NoProcess | NoNode | Unregistered | Custom
+)
 """Why a process, a meta-process or a relation ended."""
 
-_REASONS: Final = (Normal, Shutdown, Killed, Crashed, RestartLimit, NoProcess, NoNode, Unregistered, Custom)
+_REASONS: Final = (
+    Normal,
+    Shutdown,
+    Killed,
+    Crashed,
+    RestartLimit,
+    NoProcess,
+    NoNode,
+    Unregistered,
+    Custom,
+)
 
 
 def as_reason(given: object) -> Reason:
-    """Read what a user gave as a reason: a reason stays, an exception has crashed, anything else is ``Custom``."""
+    """Read what a user gave as a reason: a reason stays, an exception has crashed, anything else is
+    ``Custom``.
+    """
     if isinstance(given, _REASONS):
         return given
     if isinstance(given, BaseException):
@@ -192,8 +210,14 @@ _Link = tuple[BaseException, _Frames, str]
 
 
 def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
-    """Take the frames off an exception and everything it refers to; keep file, line and function of what is printed."""
-    if error.__context__ is None and error.__cause__ is None and not isinstance(error, BaseExceptionGroup):
+    """Take the frames off an exception and everything it refers to; keep file, line and function of
+    what is printed.
+    """
+    if (
+        error.__context__ is None
+        and error.__cause__ is None
+        and not isinstance(error, BaseExceptionGroup)
+    ):
         # Most refer to nothing, and need no search.
         frames = _frames_of(error.__traceback__)
         _let_go(error)
@@ -211,7 +235,8 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         _let_go(current)
         if isinstance(current, BaseExceptionGroup):
             waiting.extend(
-                (part, f"\nOne of the exceptions in {type(current).__name__}:\n\n") for part in current.exceptions
+                (part, f"\nOne of the exceptions in {type(current).__name__}:\n\n")
+                for part in current.exceptions
             )
         if current.__cause__ is not None:
             waiting.append((current.__cause__, _CAUSE))
@@ -242,7 +267,9 @@ def _let_go(error: BaseException) -> None:
 def _notes(error: BaseException) -> list[str]:
     try:
         notes = getattr(error, "__notes__", ())
-        return [f"{note}\n" for note in notes] if isinstance(notes, list | tuple) else [f"{notes!r}\n"]
+        return (
+            [f"{note}\n" for note in notes] if isinstance(notes, list | tuple) else [f"{notes!r}\n"]
+        )
     except BaseException:
         return ["<its __notes__ cannot be shown>\n"]
 

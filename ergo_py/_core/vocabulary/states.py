@@ -1,4 +1,6 @@
-"""States of processes and meta-processes, the transitions between them, and what may be done in which: one table for each."""
+"""States of processes and meta-processes, the transitions between them, and what may be done in
+which: one table for each.
+"""
 
 from enum import Enum
 from typing import Final
@@ -42,7 +44,8 @@ class State(Enum):
     TERMINATED = "terminated"
 
 
-# On CPython 3.11 reading a member of an enumeration costs as much as sending a message: the kernel reads these.
+# On CPython 3.11 reading a member of an enumeration costs as much as sending a message: the kernel
+# reads these.
 INIT: Final = State.INIT
 SLEEP: Final = State.SLEEP
 RUNNING: Final = State.RUNNING
@@ -62,7 +65,9 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 
 class Operation(Enum):
-    """What a process may want to do, as far as it depends on its state. Sending and logging never do."""
+    """What a process may want to do, as far as it depends on its state. Sending and logging never
+    do.
+    """
 
     __hash__ = object.__hash__  # as for State
 
@@ -110,12 +115,15 @@ def check_allowed(operation: Operation, state: State, who: object) -> None:
     if state not in ALLOWED[operation]:
         hint = _INSTEAD.get(state, "")
         raise NotAllowedError(
-            f"{who} may not {operation.value} while it is {state.value}" + (f": {hint}" if hint else "")
+            f"{who} may not {operation.value} while it is {state.value}"
+            + (f": {hint}" if hint else "")
         )
 
 
 class MetaState(Enum):
-    """Where a meta-process is in its life. Its reader works from the beginning to the end, in SLEEP and in RUNNING."""
+    """Where a meta-process is in its life. Its reader works from the beginning to the end, in SLEEP
+    and in RUNNING.
+    """
 
     SLEEP = "sleep"
     """No messages: there is no handler at work."""
@@ -178,5 +186,6 @@ def check_meta_allowed(operation: MetaOperation, state: MetaState, who: object) 
     """Raise :class:`NotAllowedError` if a meta-process must not do ``operation`` in ``state``."""
     if state not in META_ALLOWED[operation]:
         raise NotAllowedError(
-            f"{who} may not {operation.value} while its state is {state.value}: {_META_INSTEAD[state]}"
+            f"{who} may not {operation.value} while its state is {state.value}: "
+            f"{_META_INSTEAD[state]}"
         )

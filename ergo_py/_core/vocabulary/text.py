@@ -36,8 +36,8 @@ def shown(value: object) -> str:
 def brief(value: object, most: int) -> str:
     """The first ``most`` characters of ``repr(value)``, and how much there is if that is not all.
 
-    Of a container no more is looked at than is shown: the text of one with millions of items would take the loop for long. An
-    object with a ``__repr__`` of its own is asked for all of it.
+    Of a container no more is looked at than is shown: the text of one with millions of items would
+    take the loop for long. An object with a ``__repr__`` of its own is asked for all of it.
 
     Raises:
         Exception: whatever the ``__repr__`` of something in it raises.
@@ -59,7 +59,9 @@ def _size(value: object) -> str:
 
 
 def _pieces(value: Any, most: int, above: tuple[int, ...]) -> Iterator[str]:
-    """The text of a value, piece by piece, so that whoever has enough can stop. ``above``: the containers it is in."""
+    """The text of a value, piece by piece, so that whoever has enough can stop. ``above``: the
+    containers it is in.
+    """
     kind = type(value)
     if kind in _STRINGS:
         # One more than is shown, so that it is seen to be cut.
@@ -107,11 +109,17 @@ _Items = Iterable[tuple[_Key | str, Any]]
 
 
 def _parts_of(value: Any, kind: type) -> tuple[str, _Items | None, str]:
-    """What a container begins with, its items with their labels, what it ends with; no items if it is none that is known here."""
+    """What a container begins with, its items with their labels, what it ends with; no items if it
+    is none that is known here.
+    """
     if kind in _BRACKETS and value:
         return _BRACKETS[kind][0], _plain(value), _BRACKETS[kind][1]
     if kind is list or kind is tuple:
-        return "(" if kind is tuple else "[", _plain(value), "]" if kind is list else ",)" if len(value) == 1 else ")"
+        return (
+            "(" if kind is tuple else "[",
+            _plain(value),
+            "]" if kind is list else ",)" if len(value) == 1 else ")",
+        )
     if kind is dict:
         return "{", _keyed(value), "}"
     if kind is OrderedDict:
@@ -119,7 +127,11 @@ def _parts_of(value: Any, kind: type) -> tuple[str, _Items | None, str]:
     if kind is defaultdict:
         return f"defaultdict({value.default_factory!r}, {{", _keyed(value), "})"
     if kind is deque:
-        return "deque([", _plain(value), "])" if value.maxlen is None else f"], maxlen={value.maxlen})"
+        return (
+            "deque([",
+            _plain(value),
+            "])" if value.maxlen is None else f"], maxlen={value.maxlen})",
+        )
     if kind is array and value and value.typecode not in "uw":
         return f"array({value.typecode!r}, [", _plain(value), "])"
     if kind is SimpleNamespace:
@@ -147,10 +159,14 @@ def _fields_of(value: Any, kind: type) -> _Items | None:
 
 
 def printable(text: str) -> str:
-    """One line that may go to a terminal or a log: what would move the cursor or end the line is escaped."""
+    """One line that may go to a terminal or a log: what would move the cursor or end the line is
+    escaped.
+    """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def printable_lines(text: str) -> str:

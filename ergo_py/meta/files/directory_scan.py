@@ -19,12 +19,16 @@ class Change(Enum):
 
 
 class Tree:
-    """A picture of a directory tree. Each look compares it with what is there, tells the difference, and is the picture afterwards.
+    """A picture of a directory tree. Each look compares it with what is there, tells the
+    difference, and is the picture afterwards.
 
-    Links are not followed. What cannot be read, or disappears in the middle of a look, counts as not there.
+    Links are not followed. What cannot be read, or disappears in the middle of a look, counts as
+    not there.
     """
 
-    def __init__(self, root: str, *, recursive: bool = True, ignore: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, root: str, *, recursive: bool = True, ignore: Callable[[str], bool] | None = None
+    ) -> None:
         self.root = root
         self._recursive = recursive
         self._ignore = ignore
@@ -67,7 +71,8 @@ class Tree:
         if paths == (self.root,):
             return set(self._marks)
         known = {path for path in paths if path in self._marks}
-        # Only what was a directory can have had something below it, and to look for that means to look at everything.
+        # Only what was a directory can have had something below it, and to look for that means to
+        # look at everything.
         below = tuple(path + os.sep for path in known if len(self._marks[path]) == 1)
         if below:
             known.update(path for path in self._marks if path.startswith(below))
@@ -95,7 +100,9 @@ class Tree:
 
 
 def _mark(path: str) -> _Mark | None:
-    """By what a change of a file is seen; of a directory only that it is another one, since it changes with each thing in it."""
+    """By what a change of a file is seen; of a directory only that it is another one, since it
+    changes with each thing in it.
+    """
     try:
         status = os.lstat(path)
     except OSError:  # gone; what was there is told as deleted

@@ -21,7 +21,9 @@ from .inotify import lacks_watches
 __all__ = ["Change", "DirectoryWatch", "PathChanged"]
 
 _RESCAN: Final = 60.0
-"""Seconds after which everything is compared even if the operating system told nothing: its queue may have overflowed."""
+"""Seconds after which everything is compared even if the operating system told nothing: its queue
+may have overflowed.
+"""
 _PATIENCE: Final = 5
 """How often in a row the package may fail."""
 _STEP: Final = 50
@@ -30,7 +32,9 @@ _TIMEOUT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class PathChanged:
-    """A file or directory came, changed or went; several changes in a short time may be told as one."""
+    """A file or directory came, changed or went; several changes in a short time may be told as
+    one.
+    """
 
     source: Alias
     change: Change
@@ -40,20 +44,22 @@ class PathChanged:
 class DirectoryWatch(MetaProcess):
     """Watches a directory tree, in a thread of its own.
 
-    With the extra ``watch`` (the package watchfiles) the operating system tells when something has changed; without it, or with
-    ``polling=True``, the tree is compared with what it was every ``interval`` seconds. What is told is the same either way. What a
-    directory contains is not its own change. A directory that is removed while it is watched ends the meta-process, after what was
-    in it was told as deleted; one that takes its place at once is watched instead.
+    With the extra ``watch`` (the package watchfiles) the operating system tells when something has
+    changed; without it, or with ``polling=True``, the tree is compared with what it was every
+    ``interval`` seconds. What is told is the same either way. What a directory contains is not its
+    own change. A directory that is removed while it is watched ends the meta-process, after what
+    was in it was told as deleted; one that takes its place at once is watched instead.
 
-    Where the system lets a user listen to no more directories (``fs.inotify.max_user_watches``), the tree is polled, and the log
-    says so. A name that is not UTF-8 is told with surrogates, as :func:`os.fsdecode` makes them.
+    Where the system lets a user listen to no more directories (``fs.inotify.max_user_watches``),
+    the tree is polled, and the log says so. A name that is not UTF-8 is told with surrogates, as
+    :func:`os.fsdecode` makes them.
 
     Args:
         path: the directory.
         recursive: watch what is below its subdirectories, too.
         initial: tell what is there at the beginning, as added.
-        polling: True never relies on the operating system, and None does if it can; False makes it an error if it cannot at
-            the beginning.
+        polling: True never relies on the operating system, and None does if it can; False makes it
+            an error if it cannot at the beginning.
         interval: seconds between two looks, when polling.
         ignore: says of a path that nothing is to be told of it or of what is below it.
         receiver: who is told; the owner if not given.
@@ -124,7 +130,9 @@ class DirectoryWatch(MetaProcess):
         }
 
     def _listen(self) -> None:
-        """Tell what the package hears, until the stop comes, or until it has to begin anew, or has to be done without."""
+        """Tell what the package hears, until the stop comes, or until it has to begin anew, or has
+        to be done without.
+        """
         batches = self._package.watch(
             self._tree.root,
             watch_filter=None,
@@ -153,27 +161,33 @@ class DirectoryWatch(MetaProcess):
                     return
                 self._failures = 0
                 paths = {path for _, path in batch}
-                # Everything when the first batch comes: something may have changed before the listening began.
+                # Everything when the first batch comes: something may have changed before the
+                # listening began.
                 if compare_at is None or time.monotonic() >= compare_at or self._tree.root in paths:
-                    # What the system does not listen to, for want of watches, is not told of either.
+                    # What the system does not listen to, for want of watches, is not told of
+                    # either.
                     grew = self._tell() or compare_at is None
                     had_begun, compare_at = compare_at is not None, time.monotonic() + _RESCAN
                 else:
                     grew, had_begun = bool(paths) and self._tell(*paths), True
                 if self._look_at_root() != root or self._tree.root in paths:
-                    return  # another directory may have taken the place of the one that is listened to
+                    # Another directory may have taken the place of the one that is listened to.
+                    return
                 if grew and lacks_watches():
                     self._poll(_no_watches(), may_raise=not had_begun)
                     return
 
     def _begin_anew(self, error: Exception) -> None:
-        """The package has failed, as over a name that is not UTF-8. If it goes on to, it is done without."""
+        """The package has failed, as over a name that is not UTF-8. If it goes on to, it is done
+        without.
+        """
         self._failures += 1
         if self._failures > _PATIENCE:
             self._poll(error, may_raise=False)
             return
         self.log.info("watchfiles failed, and begins anew", path=self._path, error=repr(error))
-        # What it has heard is lost with it, so everything is compared; not more often than by polling.
+        # What it has heard is lost with it, so everything is compared; not more often than by
+        # polling.
         self._tell()
         self.pause(self._interval)
 
@@ -181,11 +195,18 @@ class DirectoryWatch(MetaProcess):
         """Do without the package from now on."""
         if may_raise and self._polling is False:
             raise error
-        self.log.warning("the tree is polled from now on", path=self._path, error=repr(error), interval=self._interval)
+        self.log.warning(
+            "the tree is polled from now on",
+            path=self._path,
+            error=repr(error),
+            interval=self._interval,
+        )
         self._package = None
 
     def _tell(self, *paths: str) -> bool:
-        """Tell what has changed at these paths, or anywhere; True if there are more directories to listen to than before."""
+        """Tell what has changed at these paths, or anywhere; True if there are more directories to
+        listen to than before.
+        """
         to = self.parent if self._receiver is None else self._receiver
         grew = False
         for change, path in self._tree.look(*paths):
@@ -195,7 +216,9 @@ class DirectoryWatch(MetaProcess):
         return grew
 
     def _look_at_root(self) -> tuple[int, int]:
-        """The same as :meth:`_check_root`; what was in a directory that is gone is told before that ends the watch."""
+        """The same as :meth:`_check_root`; what was in a directory that is gone is told before that
+        ends the watch.
+        """
         try:
             return self._check_root()
         except OSError:
@@ -227,5 +250,6 @@ class _Stop:
 def _no_watches() -> OSError:
     return OSError(
         ENOSPC,
-        "the system lets this user listen to no more directories; raise fs.inotify.max_user_watches, or poll: polling=True",
+        "the system lets this user listen to no more directories; raise "
+        "fs.inotify.max_user_watches, or poll: polling=True",
     )

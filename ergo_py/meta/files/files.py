@@ -38,12 +38,14 @@ __all__ = [
 _TEXT: Final = Text()
 Path = str | os.PathLike[str]
 
-# -- from a reader -----------------------------------------------------------------------------------------------------
+# -- from a reader ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest follows."""
+    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest
+    follows.
+    """
 
     source: Alias
     line: str
@@ -69,7 +71,9 @@ class FileEnded(MayBeLate):
 
 @dataclass(frozen=True, slots=True)
 class FileRotated:
-    """Another file has taken the place of the one that was followed; what comes next is from its beginning."""
+    """Another file has taken the place of the one that was followed; what comes next is from its
+    beginning.
+    """
 
     source: Alias
 
@@ -81,12 +85,14 @@ class FileTruncated:
     source: Alias
 
 
-# -- to a writer -------------------------------------------------------------------------------------------------------
+# -- to a writer -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FileWrite(Request[int]):
-    """Write this. Called instead of sent, the answer comes when the operating system has it: how many bytes."""
+    """Write this. Called instead of sent, the answer comes when the operating system has it: how
+    many bytes.
+    """
 
     data: bytes | str
 
@@ -104,21 +110,23 @@ class FileReopen(Request[None]):
     """Open the path again: after a rotation, what follows goes to the new file."""
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 class FileReader(MetaProcess):
-    """Reads a file or a fifo in a thread of its own, as fast as the receiver handles what came, and no faster.
+    """Reads a file or a fifo in a thread of its own, as fast as the receiver handles what came, and
+    no faster.
 
-    A fifo is read until its last writer leaves. With ``follow`` there is no end: what is appended is read as it comes. When the
-    file is renamed or removed and another one takes its place, as log files are rotated, the old one is read to its end and then
-    the new one from its beginning, with no line lost or read twice; the old one is looked at for ``linger`` seconds more, for
-    writers that have not noticed. A passing error (no descriptor is free, a disk or a server that does not answer) is logged, and
-    it is tried again at the next look, from the same place.
+    A fifo is read until its last writer leaves. With ``follow`` there is no end: what is appended
+    is read as it comes. When the file is renamed or removed and another one takes its place, as log
+    files are rotated, the old one is read to its end and then the new one from its beginning, with
+    no line lost or read twice; the old one is looked at for ``linger`` seconds more, for writers
+    that have not noticed. A passing error (no descriptor is free, a disk or a server that does not
+    answer) is logged, and it is tried again at the next look, from the same place.
 
-    What cannot be seen: a file that comes and goes within ``interval``; what was written between the last look and a truncation;
-    and a truncation after which the file grows within ``interval`` past the place that was reached, and has there the same bytes
-    as before.
+    What cannot be seen: a file that comes and goes within ``interval``; what was written between
+    the last look and a truncation; and a truncation after which the file grows within ``interval``
+    past the place that was reached, and has there the same bytes as before.
 
     Args:
         path: the file.
@@ -194,7 +202,8 @@ class FileReader(MetaProcess):
     def handle_message(self, message: object, sender: object) -> None:
         """Look whether another file has taken the place of the newest one.
 
-        The reader does not do this itself: while a slow receiver holds it up, several files may come and go.
+        The reader does not do this itself: while a slow receiver holds it up, several files may
+        come and go.
         """
         if not isinstance(message, _Look):
             super().handle_message(message, sender)
@@ -204,17 +213,21 @@ class FileReader(MetaProcess):
                 self._files.add(self._open())
             self._look_error = None
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
-            # Between two files, or between the making of one and the permission to read it: it is looked for again.
+            # Between two files, or between the making of one and the permission to read it: it is
+            # looked for again.
             pass
         except OSError as error:
-            # No descriptor is free, or the disk does not answer: that passes, and the place in the file must not be lost.
+            # No descriptor is free, or the disk does not answer: that passes, and the place in the
+            # file must not be lost.
             self._look_error = self._tell_once("looked at", error, self._look_error)
         self.send_after(self._interval, self.id, message)
 
     def _tell_once(self, what: str, error: OSError, before: OSError | None) -> OSError:
         """Log an error, but not the same one at each look."""
         if before is None or before.errno != error.errno:
-            self.log.warning(f"a file cannot be {what}; it is tried again", path=self._path, error=str(error))
+            self.log.warning(
+                f"a file cannot be {what}; it is tried again", path=self._path, error=str(error)
+            )
         return error
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
@@ -263,15 +276,16 @@ class _Look:
     """To oneself: look whether the file is still the same."""
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 class FileWriter(MetaProcess):
     """Writes a file, on worker threads, in the order in which it is told to.
 
-    What is called is answered when it is done, or with what went wrong. What is only sent and cannot be written ends the
-    meta-process with that error: nothing is lost in silence. What the disk has no room for is not left in the file in part: it is
-    taken back, unless another program has written behind it meanwhile. What still waits when it is stopped is not written; call
+    What is called is answered when it is done, or with what went wrong. What is only sent and
+    cannot be written ends the meta-process with that error: nothing is lost in silence. What the
+    disk has no room for is not left in the file in part: it is taken back, unless another program
+    has written behind it meanwhile. What still waits when it is stopped is not written; call
     :class:`FileSync` first.
 
     Args:
@@ -322,7 +336,9 @@ class FileWriter(MetaProcess):
     def _serve(self, order: object) -> object:
         match order:
             case FileWrite(data):
-                size = self._file.write(data.encode(self._encoding) if isinstance(data, str) else data)
+                size = self._file.write(
+                    data.encode(self._encoding) if isinstance(data, str) else data
+                )
                 self._written += size
                 return size
             case FileSync():
@@ -344,10 +360,16 @@ class _Writable:
 
     def open(self, path: str, how: int) -> None:
         # A fifo without a reader is an error here, where it would otherwise hold everything up.
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | how, 0o666)
+        fd = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | how, 0o666
+        )
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.close(fd)
-            raise BadInputError("path", path, "a file; a fifo may hold the writer up for ever: write to it with a Port")
+            raise BadInputError(
+                "path",
+                path,
+                "a file; a fifo may hold the writer up for ever: write to it with a Port",
+            )
         os.set_blocking(fd, True)
         self.close()
         self.fd = fd
@@ -364,7 +386,9 @@ class _Writable:
         return len(data)
 
     def _take_back(self, count: int) -> None:
-        """Remove what was written last, if nothing follows it: else the next record would stand in the same line."""
+        """Remove what was written last, if nothing follows it: else the next record would stand in
+        the same line.
+        """
         try:
             end = os.lseek(self.fd, 0, os.SEEK_CUR)
             if os.fstat(self.fd).st_size == end:
@@ -380,10 +404,16 @@ class _Writable:
 
 
 def _check_path(path: object) -> str:
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str) or not os.fspath(path):
+    if (
+        not isinstance(path, str | os.PathLike)
+        or not isinstance(os.fspath(path), str)
+        or not os.fspath(path)
+    ):
         raise BadInputError("path", path, "a str or a path")
     return str(os.fspath(path))
 
 
 def _nothing() -> None:
-    """A thread that reads a file is never blocked for long, and looks by itself whether it is to stop."""
+    """A thread that reads a file is never blocked for long, and looks by itself whether it is to
+    stop.
+    """

@@ -1,4 +1,6 @@
-"""A path whose file is replaced now and then, as log files are: the files that have been there, oldest first."""
+"""A path whose file is replaced now and then, as log files are: the files that have been there,
+oldest first.
+"""
 
 import os
 import stat
@@ -13,24 +15,36 @@ __all__ = ["Files", "Followed"]
 _CHUNK: Final = 65_536
 _NO_LIMIT: Final = 1 << 63
 _TAIL: Final = 64
-"""So many of the bytes that were read last are looked at again: if they have changed, the file was written anew."""
+"""So many of the bytes that were read last are looked at again: if they have changed, the file was
+written anew.
+"""
 
 
 class Followed:
-    """One open file, the place in it, and what cuts it. Used by one thread, once it was added to :class:`Files`."""
+    """One open file, the place in it, and what cuts it. Used by one thread, once it was added to
+    :class:`Files`.
+    """
 
     def __init__(
-        self, path: str, cutter: MessageCutter, now: Callable[[], float], *, follow: bool, from_end: bool
+        self,
+        path: str,
+        cutter: MessageCutter,
+        now: Callable[[], float],
+        *,
+        follow: bool,
+        from_end: bool,
     ) -> None:
-        # A fifo is opened without waiting for a writer; and, to be followed, as one of its writers, so that it has no end when the
-        # others leave.
+        # A fifo is opened without waiting for a writer; and, to be followed, as one of its writers,
+        # so that it has no end when the others leave.
         is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
         access = os.O_RDWR if follow and is_fifo else os.O_RDONLY
         self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         status = os.fstat(self.fd)
         if stat.S_ISDIR(status.st_mode):
             os.close(self.fd)
-            raise IsADirectoryError(EISDIR, "a directory has no lines; its changes are told by DirectoryWatch", path)
+            raise IsADirectoryError(
+                EISDIR, "a directory has no lines; its changes are told by DirectoryWatch", path
+            )
         self.cutter = cutter
         self.identity = status.st_dev, status.st_ino
         self.number = 0
@@ -43,7 +57,9 @@ class Followed:
         if self._position:
             self._tail = os.pread(self.fd, _TAIL, max(0, self._position - _TAIL))
         self.error: OSError | None = None
-        """Why it could not be looked at, if it could not: a passing error of a file that is followed."""
+        """Why it could not be looked at, if it could not: a passing error of a file that is
+        followed.
+        """
         self.count = 0
         """Bytes that were read."""
         self._now = now
@@ -65,7 +81,9 @@ class Followed:
             return self._position
 
     def was_truncated(self) -> bool:
-        """Whether it is shorter than what was read of it, or was that and has grown again since the last look."""
+        """Whether it is shorter than what was read of it, or was that and has grown again since the
+        last look.
+        """
         self.error = None
         if not self._has_size:
             return False
@@ -83,7 +101,9 @@ class Followed:
             return False
 
     def _lies_about_size(self, size: int) -> bool:
-        """Files such as those in /proc have no bytes, as far as their size says, and can be read all the same."""
+        """Files such as those in /proc have no bytes, as far as their size says, and can be read
+        all the same.
+        """
         if size == 0 and os.pread(self.fd, 1, 0) and os.fstat(self.fd).st_size == 0:
             self._has_size = False
         return not self._has_size
@@ -96,10 +116,12 @@ class Followed:
         self.cutter.restart()
 
     def read(self, limit: int = _NO_LIMIT) -> bytes:
-        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this moment.
+        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this
+        moment.
 
         Raises:
-            OSError: it cannot be read. Not if it is followed: then it is tried again at the next look.
+            OSError: it cannot be read. Not if it is followed: then it is tried again at the next
+                look.
         """
         try:
             data = os.read(self.fd, max(0, min(_CHUNK, limit - self._position)))
@@ -123,7 +145,9 @@ class Followed:
 
 
 class Files:
-    """The file that is followed, and those before it that may still grow. One thread adds, another reads."""
+    """The file that is followed, and those before it that may still grow. One thread adds, another
+    reads.
+    """
 
     def __init__(self) -> None:
         self._files: list[Followed] = []
@@ -139,8 +163,8 @@ class Files:
     def has_newest(self, status: os.stat_result) -> bool:
         """Whether this is the file that was added last.
 
-        One that is held open keeps its number, and none is let go of before the next is there: so a new file never looks like an
-        old one.
+        One that is held open keeps its number, and none is let go of before the next is there: so a
+        new file never looks like an old one.
         """
         files = self._files
         return bool(files) and files[-1].identity == (status.st_dev, status.st_ino)
@@ -154,13 +178,16 @@ class Files:
             self.close()
 
     def read(self, linger: float, rotated: object, truncated: object) -> Iterator[object]:
-        """What there is to tell of all of them at this moment, oldest first; ``rotated`` and ``truncated`` in their places.
+        """What there is to tell of all of them at this moment, oldest first; ``rotated`` and
+        ``truncated`` in their places.
 
-        The oldest one is let go of when it has a successor, and has neither grown nor got that successor for ``linger`` seconds.
+        The oldest one is let go of when it has a successor, and has neither grown nor got that
+        successor for ``linger`` seconds.
         """
         files = list(self._files)
-        # Who writes to a new file has written its last to the old one. So they are measured newest first, and each before those
-        # that came before it are read: then no line overtakes an earlier one.
+        # Who writes to a new file has written its last to the old one. So they are measured newest
+        # first, and each before those that came before it are read: then no line overtakes an
+        # earlier one.
         limits = [file.size() for file in reversed(files)][::-1]
         limits[:1] = [_NO_LIMIT] * len(files[:1])
         for index, (file, limit) in enumerate(zip(files, limits, strict=True)):
@@ -176,7 +203,8 @@ class Files:
                 yield truncated
             while data := file.read(limit):
                 yield from file.cutter.feed(data)
-            # At once after the last read, which found nothing: who knows how long what follows takes.
+            # At once after the last read, which found nothing: who knows how long what follows
+            # takes.
             if index == 0 and len(self._files) > 1:
                 successor = self._files[1]
                 if file.rests(successor) > linger:

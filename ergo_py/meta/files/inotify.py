@@ -10,7 +10,8 @@ _IN_DELETE_SELF = 0x400
 
 
 def lacks_watches() -> bool:
-    """True if no watch is left. Whoever adds many is not told in every case, so one is asked for, and given back.
+    """True if no watch is left. Whoever adds many is not told in every case, so one is asked for,
+    and given back.
 
     False where there is no inotify.
     """

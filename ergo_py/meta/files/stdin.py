@@ -21,7 +21,9 @@ _TEXT: Final = Text()
 
 @dataclass(frozen=True, slots=True)
 class StdinLine:
-    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest follows."""
+    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest
+    follows.
+    """
 
     source: Alias
     line: str
@@ -38,7 +40,8 @@ class StdinEnded(MayBeLate):
 class StandardInput(MetaProcess):
     """Reads the program's standard input in a thread of its own, line by line, and ends with it.
 
-    The descriptor is not changed in any way, since a shell and other programs may share it; nor is it closed.
+    The descriptor is not changed in any way, since a shell and other programs may share it; nor is
+    it closed.
 
     Args:
         text: how its bytes are read as lines.
@@ -61,9 +64,12 @@ class StandardInput(MetaProcess):
     async def init(self) -> None:
         """See that there is something to read from."""
         if self._fd == 0 and sys.__stdin__ is None:
-            # The number was free, and has been given to something else: a file, or what the event loop waits at.
+            # The number was free, and has been given to something else: a file, or what the event
+            # loop waits at.
             raise OSError(
-                EBADF, "standard input was closed when this program started, so there is nothing to read from"
+                EBADF,
+                "standard input was closed when this program started, so there is nothing to read "
+                "from",
             )
         os.fstat(self._fd)
 
@@ -71,7 +77,8 @@ class StandardInput(MetaProcess):
         """Read until the end, or the stop."""
         to = self.parent if self._receiver is None else self._receiver
         cutter = self._text.cutter()
-        # Only what does not block is read, so the stop never finds this thread in a read that nobody ends.
+        # Only what does not block is read, so the stop never finds this thread in a read that
+        # nobody ends.
         while self.wait_readable(self._fd):
             data = self._read()
             for line, is_whole in cutter.feed(data) if data else cutter.end():
@@ -91,4 +98,8 @@ class StandardInput(MetaProcess):
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
         """How much came."""
-        return {"fd": str(self._fd), "terminal": str(os.isatty(self._fd)), "lines": str(self._lines)}
+        return {
+            "fd": str(self._fd),
+            "terminal": str(os.isatty(self._fd)),
+            "lines": str(self._lines),
+        }

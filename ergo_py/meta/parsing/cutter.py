@@ -20,7 +20,9 @@ class MessageCutter:
 
     __slots__ = ("_decoder", "_frame", "_line", "_lines", "_mode")
 
-    def __init__(self, mode: Mode, line: Callable[[str, bool], Any], frame: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, mode: Mode, line: Callable[[str, bool], Any], frame: Callable[[bytes], Any]
+    ) -> None:
         self._mode = mode
         self._line = line
         self._frame = frame

@@ -1,9 +1,11 @@
 """Cutting a stream of bytes into frames: decisions only, no socket and no waiting.
 
-A framing says how a stream is cut and is given to any number of connections; each asks it for a ``decoder`` of its own. Nothing is
-ever allocated because a header says so: bytes are kept as they come, and a frame that would be too long is an error at its header.
+A framing says how a stream is cut and is given to any number of connections; each asks it for a
+``decoder`` of its own. Nothing is ever allocated because a header says so: bytes are kept as they
+come, and a frame that would be too long is an error at its header.
 
-The framings here are written with the same two classes that a protocol of one's own needs: :class:`Framing` and :class:`Decoder`.
+The framings here are written with the same two classes that a protocol of one's own needs:
+:class:`Framing` and :class:`Decoder`.
 """
 
 import sys
@@ -32,7 +34,9 @@ _KEEP: Final = 64 * 1024
 
 
 class FramingError(ErgoError, ValueError):
-    """A stream that cannot be cut any further. ``frames`` are those that were complete before the mistake."""
+    """A stream that cannot be cut any further. ``frames`` are those that were complete before the
+    mistake.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -40,10 +44,12 @@ class FramingError(ErgoError, ValueError):
 
 
 class Decoder(ABC):
-    """Cuts one stream. Subclass it for a protocol of your own: :meth:`cut` is all there is to write.
+    """Cuts one stream. Subclass it for a protocol of your own: :meth:`cut` is all there is to
+    write.
 
-    The decoder keeps what is left over of a frame that is not complete, and shows it to ``cut`` again together with what comes
-    next. Each connection has a decoder of its own, so ``cut`` may remember things about the stream in ``self``.
+    The decoder keeps what is left over of a frame that is not complete, and shows it to ``cut``
+    again together with what comes next. Each connection has a decoder of its own, so ``cut`` may
+    remember things about the stream in ``self``.
     """
 
     __slots__ = ("_broken", "_buffer", "has_more", "wanted")
@@ -52,27 +58,36 @@ class Decoder(ABC):
         self._buffer = bytearray()
         self._broken: FramingError | None = None
         self.wanted = 0
-        """For :meth:`cut` to set: how many bytes the unfinished frame will have. Until they are there, ``cut`` is not called."""
+        """For :meth:`cut` to set: how many bytes the unfinished frame will have. Until they are
+        there, ``cut`` is not called.
+        """
         self.has_more = False
-        """There may be more complete frames than the last :meth:`feed` was asked for; ``feed(b"", most)`` goes on."""
+        """There may be more complete frames than the last :meth:`feed` was asked for; ``feed(b"",
+        most)`` goes on.
+        """
 
     @property
     def unfinished(self) -> int:
-        """How many bytes are kept: those of a frame that is not complete, and those of frames that were not asked for yet."""
+        """How many bytes are kept: those of a frame that is not complete, and those of frames that
+        were not asked for yet.
+        """
         return len(self._buffer)
 
     def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[Any]:
-        """Take what was read, and return the frames that are complete now, at most ``most`` of them.
+        """Take what was read, and return the frames that are complete now, at most ``most`` of
+        them.
 
         Raises:
-            FramingError: the stream is not what the framing says; its ``frames`` were complete before that.
+            FramingError: the stream is not what the framing says; its ``frames`` were complete
+                before that.
             BadInputError: ``cut`` has returned a number of bytes that cannot be.
         """
         if self._broken is not None:
             raise FramingError(str(self._broken))
         buffer = self._buffer
         frames: list[Any] = []
-        # What is left over from before goes in front; most often there is nothing, and nothing is copied.
+        # What is left over from before goes in front; most often there is nothing, and nothing is
+        # copied.
         stream: bytes | bytearray = data
         if buffer:
             buffer += data
@@ -91,9 +106,11 @@ class Decoder(ABC):
         if not isinstance(used, int) or not bool(frames) <= used <= len(stream):
             # To go on would lose bytes, or deliver the same frames again and again.
             raise BadInputError(
-                f"the result of {type(self).__qualname__}.cut, which has appended {len(frames)} frames",
+                f"the result of {type(self).__qualname__}.cut, which has appended {len(frames)} "
+                "frames",
                 used,
-                f"how many of the {len(stream)} bytes its frames took" + " (at least 1)" * bool(frames),
+                f"how many of the {len(stream)} bytes its frames took"
+                + " (at least 1)" * bool(frames),
             )
         self.has_more = len(frames) >= most and used < len(stream)
         if stream is buffer:
@@ -108,11 +125,12 @@ class Decoder(ABC):
 
     @abstractmethod
     def cut(self, stream: bytes | bytearray, frames: list[Any], most: int) -> int:
-        """Append the complete frames at the beginning of ``stream`` to ``frames``; return how many bytes they took.
+        """Append the complete frames at the beginning of ``stream`` to ``frames``; return how many
+        bytes they took.
 
-        Stop after ``most`` frames, so that a peer that sends very many small ones does not keep all others waiting: the rest comes
-        with the next call. A frame is usually ``bytes``; it may be anything that receivers understand, such as a list of
-        arguments that was parsed already.
+        Stop after ``most`` frames, so that a peer that sends very many small ones does not keep all
+        others waiting: the rest comes with the next call. A frame is usually ``bytes``; it may be
+        anything that receivers understand, such as a list of arguments that was parsed already.
 
         Args:
             stream: what is to be cut. It always begins where a frame begins.
@@ -120,7 +138,8 @@ class Decoder(ABC):
             most: how many frames to append at most.
 
         Raises:
-            FramingError: the stream is not as it should be. The frames before are delivered, then the connection ends.
+            FramingError: the stream is not as it should be. The frames before are delivered, then
+                the connection ends.
         """
 
 
@@ -133,7 +152,9 @@ def _take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
 
 
 class Framing(ABC):
-    """How a stream is cut into frames. Subclass it, and :class:`Decoder`, for a protocol of your own."""
+    """How a stream is cut into frames. Subclass it, and :class:`Decoder`, for a protocol of your
+    own.
+    """
 
     __slots__ = ()
 
@@ -150,7 +171,7 @@ class Framing(ABC):
         """
 
 
-# -- raw ---------------------------------------------------------------------------------------------------------------
+# -- raw -------------------------------------------------------------------------------------------
 
 
 class _RawDecoder(Decoder):
@@ -176,7 +197,7 @@ class Raw(Framing):
         return bytes(frame)
 
 
-# -- fixed length ------------------------------------------------------------------------------------------------------
+# -- fixed length ----------------------------------------------------------------------------------
 
 
 class _FixedDecoder(Decoder):
@@ -207,13 +228,15 @@ class FixedLength(Framing):
         return _FixedDecoder(self.size)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
+        a ``FramingError``.
+        """
         if len(frame) != self.size:
             raise FramingError(f"a frame has {self.size} bytes, this one {len(frame)}")
         return bytes(frame)
 
 
-# -- a header that says how long ---------------------------------------------------------------------------------------
+# -- a header that says how long -------------------------------------------------------------------
 
 
 class _HeaderDecoder(Decoder):
@@ -233,9 +256,13 @@ class _HeaderDecoder(Decoder):
         while have - begin >= header and len(frames) < most:
             length = read(stream[begin + first : begin + last], order) + extra
             if length < header:
-                raise FramingError(f"a frame of {length} bytes is said to include its header of {header}")
+                raise FramingError(
+                    f"a frame of {length} bytes is said to include its header of {header}"
+                )
             if length - header > longest:
-                raise FramingError(f"a frame of {length - header} bytes; at most {longest} are allowed")
+                raise FramingError(
+                    f"a frame of {length - header} bytes; at most {longest} are allowed"
+                )
             end = begin + length
             if end > have:
                 self.wanted = length
@@ -272,7 +299,9 @@ class LengthHeader(Framing):
             raise BadInputError("LengthHeader(size)", self.size, "1, 2, 4 or 8")
         check_number("LengthHeader(position)", self.position, least=0, whole=True)
         if self.header is not None:
-            check_number("LengthHeader(header)", self.header, least=self.position + self.size, whole=True)
+            check_number(
+                "LengthHeader(header)", self.header, least=self.position + self.size, whole=True
+            )
         if self.byteorder not in ("big", "little"):
             raise BadInputError("LengthHeader(byteorder)", self.byteorder, "'big' or 'little'")
         check_number("LengthHeader(max_frame)", self.max_frame, least=1, whole=True)
@@ -287,21 +316,28 @@ class LengthHeader(Framing):
         return _HeaderDecoder(self)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
+        a ``FramingError``.
+        """
         # A frame that keeps its header brings one, and only the length in it is filled in.
         header = self.header_size
         begin = bytearray(header) if self.strip else bytearray(frame[:header])
         if len(begin) < header:
-            raise FramingError(f"a frame begins with its header of {header} bytes, this one has {len(frame)} in all")
+            raise FramingError(
+                f"a frame begins with its header of {header} bytes, this one has {len(frame)} in "
+                "all"
+            )
         body = frame if self.strip else frame[header:]
         length = len(body) + (header if self.includes_header else 0)
         if len(body) > self.max_frame or length >= 1 << (8 * self.size):
             raise FramingError(f"a frame of {len(body)} bytes is too long to be sent")
-        begin[self.position : self.position + self.size] = length.to_bytes(self.size, self.byteorder)
+        begin[self.position : self.position + self.size] = length.to_bytes(
+            self.size, self.byteorder
+        )
         return bytes(begin) + body
 
 
-# -- a delimiter -------------------------------------------------------------------------------------------------------
+# -- a delimiter -----------------------------------------------------------------------------------
 
 
 class _DelimiterDecoder(Decoder):
@@ -315,7 +351,12 @@ class _DelimiterDecoder(Decoder):
         self._seen = 0
 
     def cut(self, stream: bytes | bytearray, frames: list[bytes], most: int) -> int:
-        delimiter, keep, longest, width = self._delimiter, self._keep, self._most, len(self._delimiter)
+        delimiter, keep, longest, width = (
+            self._delimiter,
+            self._keep,
+            self._most,
+            len(self._delimiter),
+        )
         begin = 0
         # What was searched before is not searched again, but a delimiter may have been cut in two.
         look = max(0, self._seen - width + 1)
@@ -328,7 +369,8 @@ class _DelimiterDecoder(Decoder):
             self._seen = 0
             return begin
         left = len(stream) - begin
-        # Even if what is left ends with all but the last byte of a delimiter, it is too long by now.
+        # Even if what is left ends with all but the last byte of a delimiter, it is too long by
+        # now.
         if left - width + 1 > longest:
             raise FramingError(f"a line of more than {longest} bytes")
         self._seen = left
@@ -345,7 +387,9 @@ class Delimiter(Framing):
 
     def __post_init__(self) -> None:
         if not isinstance(self.delimiter, bytes) or not self.delimiter:
-            raise BadInputError("Delimiter(delimiter)", self.delimiter, "bytes that are not empty, such as b'\\n'")
+            raise BadInputError(
+                "Delimiter(delimiter)", self.delimiter, "bytes that are not empty, such as b'\\n'"
+            )
         check_number("Delimiter(max_frame)", self.max_frame, least=1, whole=True)
 
     def decoder(self) -> Decoder:
@@ -353,7 +397,9 @@ class Delimiter(Framing):
         return _DelimiterDecoder(self)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
+        a ``FramingError``.
+        """
         body = frame.removesuffix(self.delimiter) if self.keep else frame
         whole = bytes(body) + self.delimiter
         # Not only inside the frame: its end and the delimiter may make up an earlier one.
@@ -364,7 +410,7 @@ class Delimiter(Framing):
         return whole
 
 
-# -- netstrings --------------------------------------------------------------------------------------------------------
+# -- netstrings ------------------------------------------------------------------------------------
 
 
 class _NetstringDecoder(Decoder):
@@ -403,7 +449,9 @@ class _NetstringDecoder(Decoder):
                 raise FramingError(f"the length of a netstring has more than {digits} digits")
             return None
         if int(text) > self._most:
-            raise FramingError(f"a netstring of {int(text)} bytes; at most {self._most} are allowed")
+            raise FramingError(
+                f"a netstring of {int(text)} bytes; at most {self._most} are allowed"
+            )
         return colon + 1, int(text)
 
 
@@ -421,13 +469,17 @@ class Netstring(Framing):
         return _NetstringDecoder(self.max_frame)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
+        a ``FramingError``.
+        """
         if len(frame) > self.max_frame:
-            raise FramingError(f"a netstring of {len(frame)} bytes; at most {self.max_frame} are allowed")
+            raise FramingError(
+                f"a netstring of {len(frame)} bytes; at most {self.max_frame} are allowed"
+            )
         return b"%d:%b," % (len(frame), frame)
 
 
-# -- varints -----------------------------------------------------------------------------------------------------------
+# -- varints ---------------------------------------------------------------------------------------
 
 
 class _VarintDecoder(Decoder):
@@ -447,7 +499,9 @@ class _VarintDecoder(Decoder):
                 at += 1
                 length |= (byte & 0x7F) << shift
                 if length > self._most:
-                    raise FramingError(f"a frame of {length} bytes or more; at most {self._most} are allowed")
+                    raise FramingError(
+                        f"a frame of {length} bytes or more; at most {self._most} are allowed"
+                    )
                 if byte < 0x80:
                     break
                 shift += 7
@@ -465,7 +519,9 @@ class _VarintDecoder(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class Varint(Framing):
-    """The length comes first, seven bits a byte, lowest first: what protocol buffers call delimited."""
+    """The length comes first, seven bits a byte, lowest first: what protocol buffers call
+    delimited.
+    """
 
     max_frame: int = _MEBI
 
@@ -477,9 +533,13 @@ class Varint(Framing):
         return _VarintDecoder(self.max_frame)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is a ``FramingError``."""
+        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
+        a ``FramingError``.
+        """
         if len(frame) > self.max_frame:
-            raise FramingError(f"a frame of {len(frame)} bytes; at most {self.max_frame} are allowed")
+            raise FramingError(
+                f"a frame of {len(frame)} bytes; at most {self.max_frame} are allowed"
+            )
         header, left = bytearray(), len(frame)
         while left > 0x7F:
             header.append(0x80 | (left & 0x7F))

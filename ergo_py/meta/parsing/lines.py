@@ -1,4 +1,6 @@
-"""Text that comes in pieces, cut into lines: what programs print, what files grow by, what people type."""
+"""Text that comes in pieces, cut into lines: what programs print, what files grow by, what people
+type.
+"""
 
 import codecs
 from collections.abc import Callable
@@ -11,19 +13,24 @@ from ..._core.vocabulary.options import check_number
 __all__ = ["MAX_LINE", "LineCutter", "Text"]
 
 MAX_LINE: Final = 65_536
-"""Characters after which a line that does not end is handed on in parts, so that no line fills the memory."""
+"""Characters after which a line that does not end is handed on in parts, so that no line fills the
+memory.
+"""
 
 
 class LineCutter:
     """Turns chunks of bytes into ``(text, is_whole)`` pairs, without the ends of the lines.
 
-    A line ends with a line feed, or a carriage return and a line feed. ``is_whole`` is False for a part that was handed on because
-    the line is longer than ``max_line``; the rest of that line follows. A chunk may end in the middle of a character.
+    A line ends with a line feed, or a carriage return and a line feed. ``is_whole`` is False for a
+    part that was handed on because the line is longer than ``max_line``; the rest of that line
+    follows. A chunk may end in the middle of a character.
     """
 
     __slots__ = ("_after_part", "_decoder", "_rest", "max_line")
 
-    def __init__(self, encoding: str = "utf-8", errors: str = "replace", max_line: int = MAX_LINE) -> None:
+    def __init__(
+        self, encoding: str = "utf-8", errors: str = "replace", max_line: int = MAX_LINE
+    ) -> None:
         self._decoder = codecs.getincrementaldecoder(encoding)(errors)
         self._rest = ""
         self._after_part = False
@@ -33,7 +40,8 @@ class LineCutter:
         """The lines that are complete now.
 
         Raises:
-            UnicodeDecodeError: the errors policy is strict, and the bytes are no text in this encoding.
+            UnicodeDecodeError: the errors policy is strict, and the bytes are no text in this
+                encoding.
         """
         return self._cut(self._decoder.decode(data))
 
@@ -75,8 +83,9 @@ class Text:
 
     Args:
         encoding: of the bytes.
-        errors: what is done with bytes that are no text, as in ``bytes.decode``: ``replace``, ``strict``, which ends the
-            meta-process, ``ignore``, ``backslashreplace``, ``surrogateescape``.
+        errors: what is done with bytes that are no text, as in ``bytes.decode``: ``replace``,
+            ``strict``, which ends the meta-process, ``ignore``, ``backslashreplace``,
+            ``surrogateescape``.
         max_line: characters after which a line that does not end is handed on in parts.
     """
 
@@ -86,7 +95,9 @@ class Text:
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoding, str) or not _is_encoding_of_text(self.encoding):
-            raise BadInputError("Text(encoding)", self.encoding, 'the name of an encoding of text, such as "utf-8"')
+            raise BadInputError(
+                "Text(encoding)", self.encoding, 'the name of an encoding of text, such as "utf-8"'
+            )
         if not isinstance(self.errors, str) or not _knows(codecs.lookup_error, self.errors):
             allowed = '"replace", "strict", "ignore", "backslashreplace" or "surrogateescape"'
             raise BadInputError("Text(errors)", self.errors, allowed)

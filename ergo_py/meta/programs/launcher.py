@@ -1,7 +1,9 @@
-"""What runs in the child, between the fork and the program, when the program has limits or a terminal.
+"""What runs in the child, between the fork and the program, when the program has limits or a
+terminal.
 
-``subprocess`` can call a function there (``preexec_fn``), but not safely in a program with threads. So a small interpreter of its
-own is started, does what only the child itself can do, and becomes the program. It is a script: it knows nothing of the package.
+``subprocess`` can call a function there (``preexec_fn``), but not safely in a program with threads.
+So a small interpreter of its own is started, does what only the child itself can do, and becomes
+the program. It is a script: it knows nothing of the package.
 """
 
 import json
@@ -37,13 +39,17 @@ def become(path: str, argv: list[str], orders: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read the orders from the command line; write what went wrong to the descriptor that is named first."""
+    """Read the orders from the command line; write what went wrong to the descriptor that is named
+    first.
+    """
     report = int(sys.argv[1])
     os.set_inheritable(report, False)
     try:
         become(sys.argv[2], sys.argv[4:], json.loads(sys.argv[3]))
     except (OSError, ValueError) as error:
-        number, text = (error.errno, error.strerror) if isinstance(error, OSError) else (None, str(error))
+        number, text = (
+            (error.errno, error.strerror) if isinstance(error, OSError) else (None, str(error))
+        )
         os.write(report, json.dumps([number, text]).encode())
     finally:
         os._exit(127)

@@ -36,17 +36,25 @@ class Outlet:
             if self._left is not None and not data and self._left > 0:
                 data = os.read(self._stream.fileno(), _CHUNK)
                 self._left -= len(data)
-        except BlockingIOError:  # empty: somebody else holds the other end, but the program has written its last
+        except (
+            BlockingIOError
+        ):  # empty: somebody else holds the other end, but the program has written its last
             return b""
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):  # so a terminal says that nobody is there
+        except (
+            OSError,
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
+        ):  # so a terminal says that nobody is there
             return b""
         self.count += len(data)
         return data
 
     def drain(self) -> None:
-        """The program is gone, so all it has written is in the pipe: read that, and do not wait for more.
+        """The program is gone, so all it has written is in the pipe: read that, and do not wait for
+        more.
 
-        No more than a pipe holds: one that it left behind, in a group of its own, may go on writing.
+        No more than a pipe holds: one that it left behind, in a group of its own, may go on
+        writing.
         """
         self._left = 1 << 20
         if self._stream is not None and hasattr(fcntl, "F_GETPIPE_SZ"):

@@ -1,7 +1,7 @@
 """Port: a program of the operating system, as a meta-process.
 
-What it prints becomes messages, what it is sent is written to its input, and its end is told with all that is known about it.
-No thread is used.
+What it prints becomes messages, what it is sent is written to its input, and its end is told with
+all that is known about it. No thread is used.
 """
 
 import os
@@ -52,10 +52,12 @@ _TEXT: Final = Text()
 _RAW: Final = Raw()
 _TIMES: Final = StopTimes()
 _PATIENCE: Final = 0.5
-"""Seconds that a slow receiver has, when the port is being stopped, to make room for what the program said last."""
+"""Seconds that a slow receiver has, when the port is being stopped, to make room for what the
+program said last.
+"""
 
 
-# -- from the port -----------------------------------------------------------------------------------------------------
+# -- from the port ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ class PortStarted:
 
 @dataclass(frozen=True, slots=True)
 class PortLine:
-    """A line of its output, without its end. ``is_whole`` is False for a part of a very long line; the rest follows."""
+    """A line of its output, without its end. ``is_whole`` is False for a part of a very long line;
+    the rest follows.
+    """
 
     port: Alias
     line: str
@@ -102,7 +106,9 @@ class PortErrorData:
 
 @dataclass(frozen=True, slots=True)
 class PortInputLost:
-    """The program reads its input no more, though nobody closed it: what is sent from now on is dropped. Told once."""
+    """The program reads its input no more, though nobody closed it: what is sent from now on is
+    dropped. Told once.
+    """
 
     port: Alias
     reason: str
@@ -123,12 +129,14 @@ class PortExited(MayBeLate):
     bytes_err: int
 
 
-# -- to the port -------------------------------------------------------------------------------------------------------
+# -- to the port -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PortWrite(Request[int]):
-    """Write this to the program's input. Called instead of sent, the answer comes when it is written: how many bytes."""
+    """Write this to the program's input. Called instead of sent, the answer comes when it is
+    written: how many bytes.
+    """
 
     data: bytes | str
 
@@ -159,29 +167,35 @@ class PortResize(Request[None]):
         Terminal(self.rows, self.columns)
 
 
-# -- the port ----------------------------------------------------------------------------------------------------------
+# -- the port --------------------------------------------------------------------------------------
 
 
 class Port(MetaProcess):
-    """Runs a program, and ends with it. When the port is stopped first, so is the program, and all that it has started.
+    """Runs a program, and ends with it. When the port is stopped first, so is the program, and all
+    that it has started.
 
-    A program that cannot be started is an error of ``spawn_meta``, with the reason. Its outputs are read as fast as the receiver
-    handles what came, and no faster. Both are read to their end before :class:`PortExited` is sent; what the program started and
-    left behind is ended, too, and does not hold that up.
+    A program that cannot be started is an error of ``spawn_meta``, with the reason. Its outputs are
+    read as fast as the receiver handles what came, and no faster. Both are read to their end before
+    :class:`PortExited` is sent; what the program started and left behind is ended, too, and does
+    not hold that up.
 
     Args:
         argv: the program and its arguments. No shell: for one, write ``["sh", "-c", command]``.
         stdout: how its output is read: :class:`Text` for lines, or a :class:`Framing`.
         stderr: the same for its error output.
-        stdin: how bytes that are sent to it are framed. A ``str`` is encoded as ``stdout`` is, or as UTF-8.
+        stdin: how bytes that are sent to it are framed. A ``str`` is encoded as ``stdout`` is, or
+            as UTF-8.
         env: its environment: this and nothing else.
         inherit_env: names of variables it gets from this program, or True for all.
         cwd: where it runs.
         user: as whom it runs, with that user's groups.
         group: with which group.
-        limits: resource limits: ``{"nofile": 64, "cpu": (10, 12)}``, as the ``RLIMIT_`` names of :mod:`resource`.
-        new_session: False keeps it in this program's session, with its terminal. It has a process group of its own in any case.
-        terminal: give it a pseudo-terminal of this size. Its error output is part of its output then.
+        limits: resource limits: ``{"nofile": 64, "cpu": (10, 12)}``, as the ``RLIMIT_`` names of
+            :mod:`resource`.
+        new_session: False keeps it in this program's session, with its terminal. It has a process
+            group of its own in any case.
+        terminal: give it a pseudo-terminal of this size. Its error output is part of its output
+            then.
         stop: how long each step of stopping it may take.
         check: end with :class:`ProgramFailedError` unless the program ends with status 0.
         receiver: who gets the messages; the owner if not given.
@@ -240,7 +254,7 @@ class Port(MetaProcess):
     def _to(self) -> Target:
         return self.parent if self._receiver is None else self._receiver
 
-    # -- the reader --------------------------------------------------------------------------------------------------
+    # -- the reader --------------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Start the program."""
@@ -249,20 +263,24 @@ class Port(MetaProcess):
             raise BadInputError(
                 "stop",
                 self._times,
-                f"at most {stop_timeout - _PATIENCE:g} seconds in all, or a longer stop_timeout: spawn_meta(..., stop_timeout=...)",
+                f"at most {stop_timeout - _PATIENCE:g} seconds in all, or a longer stop_timeout: "
+                "spawn_meta(..., stop_timeout=...)",
             )
         # Closed with the meta-process, whatever happens to it before its start or after its end.
         self._program = program = self.opened(await Program.start(self._options))
         port = self.id
         out = MessageCutter(self._stdout, partial(PortLine, port), partial(PortData, port))
-        err = MessageCutter(self._stderr, partial(PortErrorLine, port), partial(PortErrorData, port))
+        err = MessageCutter(
+            self._stderr, partial(PortErrorLine, port), partial(PortErrorData, port)
+        )
         self._outlets = (Outlet(program.stdout, out), Outlet(program.stderr, err))
 
     async def start(self) -> None:
         """Read both outputs until the program has ended, or must."""
         program = self._program
         assert program is not None
-        # Cancelling is not how a program is ended: unblock() asks for it, and the steps below take their time.
+        # Cancelling is not how a program is ended: unblock() asks for it, and the steps below take
+        # their time.
         with trio.CancelScope(shield=True):
             await self._pass_on(PortStarted(self.id, program.pid))
             async with trio.open_nursery() as nursery:
@@ -270,8 +288,12 @@ class Port(MetaProcess):
                     nursery.start_soon(self._read, outlet)
                 await self._wait_for_end(program)
                 # Also after an end of its own: it may have left others behind.
-                if not await program.end(self._times, at_once=isinstance(self._meta.reason, Killed)):
-                    self.log.error("a program would not end", program=self._options.argv[0], os_pid=program.pid)
+                if not await program.end(
+                    self._times, at_once=isinstance(self._meta.reason, Killed)
+                ):
+                    self.log.error(
+                        "a program would not end", program=self._options.argv[0], os_pid=program.pid
+                    )
                 for outlet in self._outlets:
                     outlet.drain()
             exited = self._exited(program)
@@ -300,12 +322,15 @@ class Port(MetaProcess):
             for message in outlet.cutter.end():
                 await self._pass_on(message)
         except (FramingError, UnicodeDecodeError) as error:
-            # The port ends with this error, and the program with it: it would fill a pipe that nobody reads.
+            # The port ends with this error, and the program with it: it would fill a pipe that
+            # nobody reads.
             self._failure = error
             self._asked.set()
 
     async def _pass_on(self, message: object) -> None:
-        """Send, as fast as the receiver makes room for it; when the port is being stopped, with limited patience."""
+        """Send, as fast as the receiver makes room for it; when the port is being stopped, with
+        limited patience.
+        """
         meta, to = self._meta, self._to
         receiver = meta.router.resolve(to)
         # Mostly there is room, and a scope for each line would cost more than all the rest.
@@ -330,7 +355,9 @@ class Port(MetaProcess):
         if self._give_up_at < inf:
             return
         killed = isinstance(self._meta.reason, Killed)
-        self._give_up_at = trio.current_time() + (0.0 if killed else self._times.total + _PATIENCE / 2)
+        self._give_up_at = trio.current_time() + (
+            0.0 if killed else self._times.total + _PATIENCE / 2
+        )
         for scope in self._waiting:
             scope.deadline = self._give_up_at
 
@@ -341,11 +368,13 @@ class Port(MetaProcess):
 
     def _exited(self, program: Program) -> PortExited:
         code = program.returncode
-        status, by_signal = (None, None) if code is None else (code, None) if code >= 0 else (None, -code)
+        status, by_signal = (
+            (None, None) if code is None else (code, None) if code >= 0 else (None, -code)
+        )
         out, err = (outlet.count for outlet in self._outlets)
         return PortExited(self.id, status, by_signal, program.seconds, self._bytes_in, out, err)
 
-    # -- the handler -------------------------------------------------------------------------------------------------
+    # -- the handler -------------------------------------------------------------------------------
 
     async def handle_message(self, message: object, sender: object) -> None:
         """Do what a message says; what goes wrong is logged."""
@@ -353,7 +382,11 @@ class Port(MetaProcess):
             if await self._serve(message) is NotImplemented:
                 super().handle_message(message, sender)
         except (OSError, FramingError, UnicodeError) as error:
-            self.log.warning("not done for a message", message_type=type(message).__qualname__, error=shown(error))
+            self.log.warning(
+                "not done for a message",
+                message_type=type(message).__qualname__,
+                error=shown(error),
+            )
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         """Do what a request says, and answer when it is done; what goes wrong is the answer."""
@@ -396,7 +429,9 @@ class Port(MetaProcess):
         return len(framed)
 
     async def _push(self, program: Program, data: bytes) -> None:
-        """Write all of it. The program may take its time for that, or never do it: who asks how it is must not wait, too."""
+        """Write all of it. The program may take its time for that, or never do it: who asks how it
+        is must not wait, too.
+        """
         sent = program.write_some(data)
         if sent == len(data) and sent:
             await self._meta.router.pause()

@@ -1,4 +1,6 @@
-"""A program of the operating system: how it is started, and how it and everything it started are ended."""
+"""A program of the operating system: how it is started, and how it and everything it started are
+ended.
+"""
 
 import errno
 import fcntl
@@ -41,7 +43,12 @@ class ProgramFailedError(ErgoError):
 
     def __init__(self, program: str, status: int | None, by_signal: int | None) -> None:
         super().__init__(
-            f"{program} " + (f"ended with status {status}" if by_signal is None else f"died of {_name(by_signal)}")
+            f"{program} "
+            + (
+                f"ended with status {status}"
+                if by_signal is None
+                else f"died of {_name(by_signal)}"
+            )
         )
         self.program = program
         self.status = status
@@ -50,10 +57,11 @@ class ProgramFailedError(ErgoError):
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """How long a program may take, in seconds, at each step of being stopped; all of it at most the port's ``stop_timeout``.
+    """How long a program may take, in seconds, at each step of being stopped; all of it at most the
+    port's ``stop_timeout``.
 
-    Its input is closed; after ``close`` seconds it and all it has started get SIGTERM; after ``terminate`` more SIGKILL, and for
-    that the kernel has ``kill`` seconds.
+    Its input is closed; after ``close`` seconds it and all it has started get SIGTERM; after
+    ``terminate`` more SIGKILL, and for that the kernel has ``kill`` seconds.
     """
 
     close: float = 0.5
@@ -84,7 +92,9 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """What is to be run, as whom, where and within which limits. Checked when made; nothing is looked up before the start."""
+    """What is to be run, as whom, where and within which limits. Checked when made; nothing is
+    looked up before the start.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -105,7 +115,9 @@ class ProgramOptions:
             or not all(isinstance(word, str) and "\0" not in word for word in argv)
         ):
             raise BadInputError(
-                "argv", argv, 'a list of words, such as ["ls", "-l"]; for a shell ["sh", "-c", command]'
+                "argv",
+                argv,
+                'a list of words, such as ["ls", "-l"]; for a shell ["sh", "-c", command]',
             )
         self._check_environment()
         self._check_limits()
@@ -116,7 +128,9 @@ class ProgramOptions:
         if not isinstance(self.terminal, Terminal | None):
             raise BadInputError("terminal", self.terminal, "Terminal(rows=24, columns=80), or None")
         if self.terminal is not None and not self.new_session:
-            raise BadInputError("new_session", False, "True for a program with a terminal of its own")
+            raise BadInputError(
+                "new_session", False, "True for a program with a terminal of its own"
+            )
 
     def _check_environment(self) -> None:
         if not isinstance(self.env, Mapping):
@@ -124,7 +138,9 @@ class ProgramOptions:
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
                 # The value may be a secret.
-                raise BadInputError("env", name, "names and values that are str, and no = in a name")
+                raise BadInputError(
+                    "env", name, "names and values that are str, and no = in a name"
+                )
             if "\0" in name + value:
                 raise BadInputError("env", name, "names and values without a zero byte")
         names = self.inherit_env
@@ -133,7 +149,9 @@ class ProgramOptions:
             or not isinstance(names, Collection)
             or not all(isinstance(name, str) for name in names)
         ):
-            raise BadInputError("inherit_env", names, 'names of variables, such as ["PATH"], or True for all')
+            raise BadInputError(
+                "inherit_env", names, 'names of variables, such as ["PATH"], or True for all'
+            )
 
     def _check_limits(self) -> None:
         if not isinstance(self.limits, Mapping):
@@ -142,12 +160,16 @@ class ProgramOptions:
             if name not in _LIMITS:
                 raise BadInputError("limits", name, "one of " + ", ".join(sorted(_LIMITS)))
             if isinstance(limit, tuple) and len(limit) != 2:
-                raise BadInputError(f"limits[{name!r}]", limit, "one number, or the soft and the hard limit")
+                raise BadInputError(
+                    f"limits[{name!r}]", limit, "one number, or the soft and the hard limit"
+                )
             for number in limit if isinstance(limit, tuple) else (limit,):
                 check_number(f"limits[{name!r}]", number, least=-1, whole=True)
 
     def environment(self) -> dict[str, str]:
-        """What the program will see: what was given, and of this program's own only what was asked for."""
+        """What the program will see: what was given, and of this program's own only what was asked
+        for.
+        """
         inherited: Mapping[str, str] = {}
         if self.inherit_env is True:
             inherited = os.environ
@@ -156,7 +178,8 @@ class ProgramOptions:
         return {**inherited, **self.env}
 
     def path(self, environment: Mapping[str, str]) -> str:
-        """Where the program is. A name without a slash is looked for along its own PATH, or this program's if it has none.
+        """Where the program is. A name without a slash is looked for along its own PATH, or this
+        program's if it has none.
 
         Raises:
             FileNotFoundError: nowhere.
@@ -178,9 +201,15 @@ class ProgramOptions:
         uid = gid = groups = None
         if self.user is not None:
             try:
-                entry = pwd.getpwnam(self.user) if isinstance(self.user, str) else pwd.getpwuid(self.user)
+                entry = (
+                    pwd.getpwnam(self.user)
+                    if isinstance(self.user, str)
+                    else pwd.getpwuid(self.user)
+                )
             except KeyError:
-                raise BadInputError("user", self.user, "the name or number of a user of this system") from None
+                raise BadInputError(
+                    "user", self.user, "the name or number of a user of this system"
+                ) from None
             # All of it, or the program would keep the groups of whoever started it.
             uid, gid = entry.pw_uid, entry.pw_gid
             groups = os.getgrouplist(entry.pw_name, gid)
@@ -188,12 +217,16 @@ class ProgramOptions:
             try:
                 gid = getgrnam(self.group).gr_gid if isinstance(self.group, str) else self.group
             except KeyError:
-                raise BadInputError("group", self.group, "the name or number of a group of this system") from None
+                raise BadInputError(
+                    "group", self.group, "the name or number of a group of this system"
+                ) from None
         return uid, gid, groups
 
 
 class Program:
-    """A running program with its pipes. Whoever holds it must ``end`` it, or at the very least ``close`` it."""
+    """A running program with its pipes. Whoever holds it must ``end`` it, or at the very least
+    ``close`` it.
+    """
 
     def __init__(self, process: trio.Process, master: FdStream | None) -> None:
         self._process = process
@@ -216,7 +249,7 @@ class Program:
         """Its exit status, or the negated number of the signal that ended it; None while it runs."""
         return self._process.returncode
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     @classmethod
     async def start(cls, options: ProgramOptions) -> "Program":
@@ -225,13 +258,17 @@ class Program:
         Raises:
             OSError: it cannot be started, and why.
             BadInputError: there is no such user or group.
-            NotAllowedError: this program ignores SIGCHLD, so that nobody could find out how the other one ended.
+            NotAllowedError: this program ignores SIGCHLD, so that nobody could find out how the
+                other one ended.
         """
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            # The system then forgets a program as it ends: every status reads 0, and its number may be another's at once.
+            # The system then forgets a program as it ends: every status reads 0, and its number may
+            # be another's at once.
             raise NotAllowedError(
-                "SIGCHLD is ignored in this program (perhaps inherited: `trap '' CHLD` in a shell), so how a program ends cannot "
-                "be found out; call signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread first"
+                "SIGCHLD is ignored in this program (perhaps inherited: `trap '' CHLD` in a "
+                "shell), so how a program ends cannot "
+                "be found out; call signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main "
+                "thread first"
             )
         environment = options.environment()
         path = options.path(environment)
@@ -251,10 +288,12 @@ class Program:
                 uid, gid, groups = options.identity()
                 if uid is not None or gid is not None:
                     popen |= {"user": uid, "group": gid, "extra_groups": groups}
-                process = await trio.lowlevel.open_process(list(options.argv), executable=path, **popen)
+                process = await trio.lowlevel.open_process(
+                    list(options.argv), executable=path, **popen
+                )
             return cls(process, terminal.keep_master())
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
         """Wait until the program itself has ended, whatever it has started."""
@@ -280,14 +319,18 @@ class Program:
         return True
 
     def write_some(self, data: bytes) -> int:
-        """Write what its input takes at once; how many bytes that were. What is wrong with it, ``stdin.send_all`` says."""
+        """Write what its input takes at once; how many bytes that were. What is wrong with it,
+        ``stdin.send_all`` says.
+        """
         try:
             return os.write(self.stdin.fileno(), data)
         except OSError:
             return 0
 
     def close_stdin(self) -> None:
-        """Let it see the end of its input. A terminal cannot be closed from this side: it is told as a person would."""
+        """Let it see the end of its input. A terminal cannot be closed from this side: it is told
+        as a person would.
+        """
         if not self._is_terminal:
             self.stdin.close()
             return
@@ -306,12 +349,13 @@ class Program:
             raise OSError(errno.ENOTTY, "this program has no terminal")
         _set_size(self.stdin.fileno(), terminal)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     @property
     def is_gone(self) -> bool:
         """Whether it has ended, and all that it started and that has not left its process group."""
-        # As long as one of the group is there its number is not given to anybody else; afterwards it is not used again.
+        # As long as one of the group is there its number is not given to anybody else; afterwards
+        # it is not used again.
         if not self._is_gone and self.returncode is not None and not self.signal(0):
             self._gone()
         return self._is_gone
@@ -321,7 +365,9 @@ class Program:
         forget_group(self.pid)
 
     async def end(self, times: StopTimes, *, at_once: bool) -> bool:
-        """End it and what it has started: close its input, SIGTERM, SIGKILL. False if even that did not help."""
+        """End it and what it has started: close its input, SIGTERM, SIGKILL. False if even that did
+        not help.
+        """
         self.close_stdin()
         if not at_once:
             if await self._gone_within(times.close):
@@ -339,7 +385,8 @@ class Program:
                 if self.returncode is None:
                     await self.wait()
                     continue
-                # Nobody tells when the last one of a group goes, so it is asked for, ever more slowly.
+                # Nobody tells when the last one of a group goes, so it is asked for, ever more
+                # slowly.
                 await trio.sleep(pause)
                 pause = min(2 * pause, 0.05)
                 if await trio.to_thread.run_sync(_only_dead, self.pid):
@@ -347,7 +394,9 @@ class Program:
         return self.is_gone
 
     def close(self) -> None:
-        """Give everything back at once, and leave nothing running. For when there is no time to ``end`` it."""
+        """Give everything back at once, and leave nothing running. For when there is no time to
+        ``end`` it.
+        """
         if not self.is_gone:
             self.signal(signal.SIGKILL)
         for stream in (self.stdin, self.stdout, self.stderr):
@@ -360,7 +409,9 @@ class Program:
 
 
 def _only_dead(group: int) -> bool:
-    """Whether those left of a process group have all ended and merely wait for their parents, who may not care, to notice."""
+    """Whether those left of a process group have all ended and merely wait for their parents, who
+    may not care, to notice.
+    """
     try:
         numbers = [entry for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:  # no such file system here: then they count as alive
@@ -409,10 +460,13 @@ def _set_size(fd: int, terminal: Terminal) -> None:
 async def _launch(
     options: ProgramOptions, path: str, environment: Mapping[str, str], popen: dict[str, Any]
 ) -> trio.Process:
-    """Start the program by way of ``launcher.py``, and wait until it has become the program, or says why not."""
+    """Start the program by way of ``launcher.py``, and wait until it has become the program, or
+    says why not.
+    """
     if not sys.executable:
         raise OSError(
-            errno.ENOEXEC, "limits and terminals need a Python interpreter, and sys.executable does not name one"
+            errno.ENOEXEC,
+            "limits and terminals need a Python interpreter, and sys.executable does not name one",
         )
     uid, gid, groups = options.identity()
     orders = {
@@ -430,7 +484,16 @@ async def _launch(
     async with FdStream(ours) as report:
         try:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-I", "-S", _LAUNCH, str(theirs), path, json.dumps(orders), *options.argv],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    _LAUNCH,
+                    str(theirs),
+                    path,
+                    json.dumps(orders),
+                    *options.argv,
+                ],
                 pass_fds=[theirs],
                 **popen,
             )

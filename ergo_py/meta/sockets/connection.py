@@ -19,10 +19,26 @@ from ..._core.vocabulary.messages import NO_REPLY, Why
 from ..._core.vocabulary.reasons import Killed, Normal, Reason
 from ..readers import ReaderKind
 from .connection_reader import StreamReader
-from .messages import ORDERLY, Address, Cause, TCPClose, TCPDisconnected, TCPSend, TCPSet, TCPStartTLS
+from .messages import (
+    ORDERLY,
+    Address,
+    Cause,
+    TCPClose,
+    TCPDisconnected,
+    TCPSend,
+    TCPSet,
+    TCPStartTLS,
+)
 from .options import StreamOptions, WhenSlow
 from .sessions import end_session
-from .socket_setup import abort_on_close, close_socket, count_unacknowledged, describe, discard_input, prepare
+from .socket_setup import (
+    abort_on_close,
+    close_socket,
+    count_unacknowledged,
+    describe,
+    discard_input,
+    prepare,
+)
 from .tls import Secure
 
 __all__ = ["Stream"]
@@ -33,12 +49,15 @@ class _Tick:
 
 
 class _Linger:
-    """A connection's message to itself: perhaps the peer had its time to close, or to take what a close waits for."""
+    """A connection's message to itself: perhaps the peer had its time to close, or to take what a
+    close waits for.
+    """
 
 
 _TICK, _LINGER = _Tick(), _Linger()
 _TOO_LATE: Final = (
-    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the message that agrees on it"
+    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the message "
+    "that agrees on it"
 )
 _TAKES_NOTHING: Final = 1.0
 """Seconds that the end of a connection waits for a peer whose system acknowledges nothing."""
@@ -47,7 +66,9 @@ _LOOK_FIRST, _LOOK_LAST = 0.001, 0.05
 
 
 class Stream(StreamReader):
-    """A connection: what the peer sends becomes messages to the receiver, what is sent to its alias goes to the peer."""
+    """A connection: what the peer sends becomes messages to the receiver, what is sent to its alias
+    goes to the peer.
+    """
 
     kind = "stream"
 
@@ -66,14 +87,18 @@ class Stream(StreamReader):
         self._tick: Timer | None = None
         self._look: Timer | None = None
         self._excused = -inf
-        """When the receiver was last found to be behind, if ever: what the peer had sent by then was not looked at."""
+        """When the receiver was last found to be behind, if ever: what the peer had sent by then
+        was not looked at.
+        """
         self._looked_at: Envelope | None = None
         """Of the messages that wait for a slow peer, the last one that was looked at."""
         self._close_waits: tuple[float, float] | None = None
-        """A close is among them, or under way: since when, and for how long it lets the peer take nothing."""
+        """A close is among them, or under way: since when, and for how long it lets the peer take
+        nothing.
+        """
         self.messages_out = 0
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Open the socket, if that was not done before, and set everything up."""
@@ -108,9 +133,11 @@ class Stream(StreamReader):
         raise NotImplementedError
 
     async def _secure_first(self, sock: socket.socket) -> None:
-        """For clients: shake hands before anything else, so that a bad certificate is an error of ``spawn_meta``."""
+        """For clients: shake hands before anything else, so that a bad certificate is an error of
+        ``spawn_meta``.
+        """
 
-    # -- the handler -------------------------------------------------------------------------------------------------
+    # -- the handler -------------------------------------------------------------------------------
 
     def _serve_in_passing(self, message: Any, _sender: PID | Alias) -> bool:
         """Write, in the turn of whoever sent it, what needs no waiting."""
@@ -156,7 +183,9 @@ class Stream(StreamReader):
                 self._look_at_close()
         else:
             self._meta.unhandled += 1
-            self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+            self.log.warning(
+                "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
+            )
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """Serve those who want to know when it is done."""
@@ -183,7 +212,9 @@ class Stream(StreamReader):
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
     def _put(self, data: bytes, caller: Caller | None) -> bool:
-        """Write, or keep for later. True if everything is in the operating system; else the caller is answered when it is."""
+        """Write, or keep for later. True if everything is in the operating system; else the caller
+        is answered when it is.
+        """
         secure = self._secure
         self.messages_out += 1
         try:
@@ -202,7 +233,9 @@ class Stream(StreamReader):
         return done
 
     def _secured(self) -> None:
-        """The handshake is done: other times count from now on, and what was sent too early is written. On the loop."""
+        """The handshake is done: other times count from now on, and what was sent too early is
+        written. On the loop.
+        """
         if not self.stopping:
             self._arm_tick()
         self._write_secured()
@@ -230,7 +263,7 @@ class Stream(StreamReader):
         self._ring()
         self._meta.wake()
 
-    # -- slow peers --------------------------------------------------------------------------------------------------
+    # -- slow peers --------------------------------------------------------------------------------
 
     def _drop_if_slow(self) -> None:
         waiting, limit = self._writer.pending, self._options.write_limit
@@ -268,14 +301,16 @@ class Stream(StreamReader):
             elif self._close_waits is None:
                 self._close_waits = self._patience_of(message)
 
-    # -- TLS that begins later ---------------------------------------------------------------------------------------
+    # -- TLS that begins later ---------------------------------------------------------------------
 
     def _new_secure(self) -> Secure:
         secure: Secure = self._server.new_secure()
         return secure
 
     def _start_tls(self, message: TCPStartTLS) -> None:
-        """Let the reader, which waits, go on with the handshake once ``say`` is written; what follows is encrypted."""
+        """Let the reader, which waits, go on with the handshake once ``say`` is written; what
+        follows is encrypted.
+        """
         self._may_start_tls = False
         try:
             secure = self._new_secure()
@@ -289,14 +324,14 @@ class Stream(StreamReader):
         self._handshake_since = self._now()
         self._arm_tick()
 
-    # -- settings ----------------------------------------------------------------------------------------------------
+    # -- settings ----------------------------------------------------------------------------------
 
     def _change(self, settings: TCPSet) -> None:
         self._options = replace(self._options, **settings.changes())
         self._writer.stall = self._options.idle_timeout
         self._arm_tick()
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def _arm_tick(self) -> None:
         options, now = self._options, self._now()
@@ -305,19 +340,26 @@ class Stream(StreamReader):
             times.append(self._handshake_since + options.handshake_timeout)
         else:
             if options.idle_timeout is not None:
-                times.append(max(self.last_in, self._writer.last, self._excused) + options.idle_timeout)
+                times.append(
+                    max(self.last_in, self._writer.last, self._excused) + options.idle_timeout
+                )
             if options.frame_timeout is not None:
                 times.append(
-                    max(now if self.frame_since is None else self.frame_since, self._excused) + options.frame_timeout
+                    max(now if self.frame_since is None else self.frame_since, self._excused)
+                    + options.frame_timeout
                 )
             if options.keepalive_period is not None and not self._closing:
                 # While something waits for the peer, one more byte would tell it nothing.
-                times.append((now if self._writer.pending else self._writer.last) + options.keepalive_period)
+                times.append(
+                    (now if self._writer.pending else self._writer.last) + options.keepalive_period
+                )
         if self._tick is not None:
             self._tick.cancel()
         if times:
             # Before everything that waits: a slow peer is exactly the one to be timed.
-            self._tick = self.send_after(max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH)
+            self._tick = self.send_after(
+                max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH
+            )
 
     def _look_at_clock(self) -> None:
         options, now = self._options, self._now()
@@ -327,8 +369,15 @@ class Stream(StreamReader):
         else:
             if self._is_held_up():
                 self._excused = now
-            idle, frame, alive = options.idle_timeout, options.frame_timeout, options.keepalive_period
-            if idle is not None and now >= max(self.last_in, self._writer.last, self._excused) + idle:
+            idle, frame, alive = (
+                options.idle_timeout,
+                options.frame_timeout,
+                options.keepalive_period,
+            )
+            if (
+                idle is not None
+                and now >= max(self.last_in, self._writer.last, self._excused) + idle
+            ):
                 self._end(Cause.TIMEOUT, f"silent for {idle:g} s")
             elif (
                 frame is not None
@@ -336,13 +385,17 @@ class Stream(StreamReader):
                 and now >= max(self.frame_since, self._excused) + frame
             ):
                 self._end(Cause.TIMEOUT, f"a frame was not complete after {frame:g} s")
-            elif alive is not None and now >= self._writer.last + alive and not (self._closing or self._writer.pending):
+            elif (
+                alive is not None
+                and now >= self._writer.last + alive
+                and not (self._closing or self._writer.pending)
+            ):
                 self._put(options.keepalive_bytes, None)
                 self.messages_out -= 1
         if self.cause is None:
             self._arm_tick()
 
-    # -- closing -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------
 
     def _close(self, how: TCPClose) -> None:
         if how.abort:
@@ -355,7 +408,9 @@ class Stream(StreamReader):
             self._look_at_close()
 
     def _close_after_last_word(self) -> None:
-        """The receiver has said what there was to say: tell the peer that no more comes. On the loop."""
+        """The receiver has said what there was to say: tell the peer that no more comes. On the
+        loop.
+        """
         if not self._meta.gone.is_set() and not self.stopping:
             self._close(TCPClose())
 
@@ -363,7 +418,9 @@ class Stream(StreamReader):
         return self._now(), self._options.linger if how.linger is None else how.linger
 
     def _look_at_close(self) -> None:
-        """End the connection if its peer had the time it is given since it last took something; else look again then."""
+        """End the connection if its peer had the time it is given since it last took something;
+        else look again then.
+        """
         assert self._close_waits is not None
         since, patience = self._close_waits
         left = max(since, self._writer.last) + patience - self._now()
@@ -377,8 +434,16 @@ class Stream(StreamReader):
             self._end(Cause.ASKED, "the peer did not close its side")
 
     def _half_close_if_due(self) -> None:
-        """Tell the peer that no more comes, once all is written; in TLS this is written, too, and may have to wait."""
-        if not self._closing or self._half_closed or not self._may_write or self._early or self._writer.pending:
+        """Tell the peer that no more comes, once all is written; in TLS this is written, too, and
+        may have to wait.
+        """
+        if (
+            not self._closing
+            or self._half_closed
+            or not self._may_write
+            or self._early
+            or self._writer.pending
+        ):
             return
         try:
             if self._say_goodbye():
@@ -396,7 +461,9 @@ class Stream(StreamReader):
         return self._writer.write(self._secure.take())
 
     async def terminate(self, reason: Reason) -> None:
-        """Write what was sent before the end was asked for, as far as the peer takes it; close; tell the receiver."""
+        """Write what was sent before the end was asked for, as far as the peer takes it; close;
+        tell the receiver.
+        """
         if self._write_last(reason):
             await self._wait_until_taken()
         message = self._close_for_good()
@@ -405,12 +472,16 @@ class Stream(StreamReader):
         self._end_actor()
 
     def _end_in_passing(self, reason: Reason) -> bool:
-        """Do the same, if the peer has said its last and took all there was, and the receiver takes the message at once."""
+        """Do the same, if the peer has said its last and took all there was, and the receiver takes
+        the message at once.
+        """
         if self._server is None or self.cause is not Cause.EOF or self._writer.pending:
             return False
         meta, to = self._meta, self._receiver()
         receiver = meta.router.resolve(to)
-        if len(meta.outbox) or (receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN)):
+        if len(meta.outbox) or (
+            receiver is not None and meta.outbox.is_behind(receiver, Lane.MAIN)
+        ):
             return False
         self._write_last(reason)
         message = self._close_for_good()
@@ -421,11 +492,13 @@ class Stream(StreamReader):
         return True
 
     def _free_reader(self) -> None:
-        """Free a reader that is blocked in the socket: shut the half that is read, so that the last answers can still be written.
+        """Free a reader that is blocked in the socket: shut the half that is read, so that the last
+        answers can still be written.
 
-        With both halves shut, Linux answers whatever else the peer says with a reset, which costs the peer what is on its way.
-        So a reader thread of a connection that has closed its half already goes on until the peer's system has everything. A
-        task needs no freeing: it is cancelled.
+        With both halves shut, Linux answers whatever else the peer says with a reset, which costs
+        the peer what is on its way. So a reader thread of a connection that has closed its half
+        already goes on until the peer's system has everything. A task needs no freeing: it is
+        cancelled.
         """
         sock = self._socket
         if not self._half_closed or self._is_cut_short() or not count_unacknowledged(sock):
@@ -446,7 +519,8 @@ class Stream(StreamReader):
         return self._aborting or bool(self._meta.kills)
 
     def _write_last(self, reason: Reason) -> bool:
-        """Write what is still to be written, as far as the peer takes it. Returns whether the peer is to have the time to take it.
+        """Write what is still to be written, as far as the peer takes it. Returns whether the peer
+        is to have the time to take it.
 
         A peer that does not get everything sees a reset: it must not take a part for the whole.
         """
@@ -456,7 +530,12 @@ class Stream(StreamReader):
             is_cut_off = not self._take_rest(orderly)
             if orderly:
                 self._say_goodbye()
-            if self._aborting or is_cut_off or self._writer.pending or (self._early and self.connected is not None):
+            if (
+                self._aborting
+                or is_cut_off
+                or self._writer.pending
+                or (self._early and self.connected is not None)
+            ):
                 # Nothing is to linger in the operating system for a peer that does not take it.
                 abort_on_close(self._socket)
                 return False
@@ -470,8 +549,9 @@ class Stream(StreamReader):
     async def _wait_until_taken(self) -> None:
         """Wait until the peer's system has everything, and throw away what the peer says meanwhile.
 
-        Were the connection closed before, one more word of the peer's would be answered with a reset, which costs the peer what
-        is on its way. It is closed all the same if the peer takes nothing for a while, or the time for this end runs out.
+        Were the connection closed before, one more word of the peer's would be answered with a
+        reset, which costs the peer what is on its way. It is closed all the same if the peer takes
+        nothing for a while, or the time for this end runs out.
         """
         sock, meta = self._socket, self._meta
         now = self._now()
@@ -519,8 +599,15 @@ class Stream(StreamReader):
             end_session(self._actor, self.id)
 
     def _take_rest(self, orderly: bool) -> bool:
-        """Serve what was sent to the connection before it was told to end, and was not begun. False if some of it is not sent."""
-        meta, may_send, is_whole, is_closed = self._meta, orderly and not self._closing, True, self._closing
+        """Serve what was sent to the connection before it was told to end, and was not begun. False
+        if some of it is not sent.
+        """
+        meta, may_send, is_whole, is_closed = (
+            self._meta,
+            orderly and not self._closing,
+            True,
+            self._closing,
+        )
         for envelope in list(meta.mailbox.drain()):
             kind, _, ref, payload = envelope
             if kind in (MESSAGE, CALL):
@@ -544,7 +631,7 @@ class Stream(StreamReader):
             meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
         return is_whole
 
-    # -- looking inside ----------------------------------------------------------------------------------------------
+    # -- looking inside ----------------------------------------------------------------------------
 
     @property
     def bytes_out(self) -> int:
@@ -563,7 +650,11 @@ class Stream(StreamReader):
             "peer": str(self.peer),
             "receiver": str(self._receiver()),
             "reader": self.reader,
-            "state": "handshake" if self.connected is None else "closing" if self._closing else "open",
+            "state": "handshake"
+            if self.connected is None
+            else "closing"
+            if self._closing
+            else "open",
             "bytes in": str(self.bytes_in),
             "bytes out": str(self.bytes_out),
             "messages in": str(self.messages_in),

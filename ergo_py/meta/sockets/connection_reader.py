@@ -1,4 +1,6 @@
-"""The reader's half of a stream connection: from the socket to messages, until the peer has said its last."""
+"""The reader's half of a stream connection: from the socket to messages, until the peer has said
+its last.
+"""
 
 import socket
 import ssl
@@ -36,15 +38,21 @@ __all__ = ["StreamReader", "shake_hands"]
 
 _LEAST: Final = 4 * 1024
 _MOST: Final = 256 * 1024
-"""How much is read at once: little while little comes, so that thousands of idle readers do not hold large buffers."""
+"""How much is read at once: little while little comes, so that thousands of idle readers do not
+hold large buffers.
+"""
 _TURN: Final = 512
-"""How many frames are cut at once. The rest waits as bytes, so that many small frames cost neither memory nor a long turn."""
+"""How many frames are cut at once. The rest waits as bytes, so that many small frames cost neither
+memory nor a long turn.
+"""
 _KEPT: Final = 2 * 1024 * 1024
 """Half of what may be queued for a receiver before its readers wait."""
 
 
 class StreamReader(EitherReader):
-    """What both halves of a connection know, and the half that reads. What it counts here, only the reader changes."""
+    """What both halves of a connection know, and the half that reads. What it counts here, only the
+    reader changes.
+    """
 
     _socket: socket.socket
     since: float
@@ -71,13 +79,17 @@ class StreamReader(EitherReader):
         self._may_write = True
         """False until the TLS handshake of a server's connection is done."""
         self._lockstep = options.start_tls
-        """In clear, and TLS may begin: the next message is not handed over before the receiver is done with the last one."""
+        """In clear, and TLS may begin: the next message is not handed over before the receiver is
+        done with the last one.
+        """
         self._may_start_tls = False
         """The receiver is at work on such a message."""
         self._server: Any = None
         """The server that accepted it."""
         self._read_limit = inf
-        """How much may wait for the peer before it is no longer read from; known once it is being read."""
+        """How much may wait for the peer before it is no longer read from; known once it is being
+        read.
+        """
         self.local: Address = ""
         self.peer: Address = ""
         self.tls: TLSFacts | None = None
@@ -96,7 +108,9 @@ class StreamReader(EitherReader):
         self._peer_is_done = False
         """It has closed its half, and that was heard before the connection was told to end."""
         self._is_last_read = False
-        """The connection is told to end, and the reader thread is not freed yet: what it reads is thrown away, and it ends."""
+        """The connection is told to end, and the reader thread is not freed yet: what it reads is
+        thrown away, and it ends.
+        """
         self._said_goodbye = False
         """It has done so as TLS demands."""
         self._mistake: str | None = None
@@ -111,13 +125,17 @@ class StreamReader(EitherReader):
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
 
-    # -- a thread, and a task: the same steps ------------------------------------------------------------------------
+    # -- a thread, and a task: the same steps ------------------------------------------------------
 
     def _read_in_thread(self) -> None:
         sock, limit = self._socket, self._set_read_limit()
         to = self._target = self._receiver()
         try:
-            if self._secure is not None and not self._secure.ready and not _shake_hands_in_thread(sock, self._secure):
+            if (
+                self._secure is not None
+                and not self._secure.ready
+                and not _shake_hands_in_thread(sock, self._secure)
+            ):
                 self._end(Cause.EOF, "during the TLS handshake")
                 return
             if not self._post(to, self._connect()) and not self._has_receiver(to):
@@ -169,9 +187,13 @@ class StreamReader(EitherReader):
         self._end_after_mistake()
 
     def _let_answer_in_thread(self) -> None:
-        """Wait until the receiver has answered all it was told, and the peer has taken that; or until it takes nothing for long."""
+        """Wait until the receiver has answered all it was told, and the peer has taken that; or
+        until it takes nothing for long.
+        """
         self._meta.router.bridge.post(self._ask_whether_answered)
-        while not (self._wait_in_thread(self._nothing_is_open, self._patience()) or self._is_impatient()):
+        while not (
+            self._wait_in_thread(self._nothing_is_open, self._patience()) or self._is_impatient()
+        ):
             pass
 
     async def _read_in_task(self) -> None:
@@ -179,7 +201,11 @@ class StreamReader(EitherReader):
         to = self._target = self._receiver()
         poller: Poller | None = None if self._server is None else self._server.poller
         try:
-            if self._secure is not None and not self._secure.ready and not await shake_hands(sock, self._secure):
+            if (
+                self._secure is not None
+                and not self._secure.ready
+                and not await shake_hands(sock, self._secure)
+            ):
                 self._end(Cause.EOF, "during the TLS handshake")
                 return
             if not await self._hand_over(to, self._connect()) and not self._has_receiver(to):
@@ -223,7 +249,8 @@ class StreamReader(EitherReader):
                     self._held = self._messages(rest)
                     continue
                 if is_new:
-                    # Most peers speak first, and what they say came with the connection: no need to be told of it.
+                    # Most peers speak first, and what they say came with the connection: no need to
+                    # be told of it.
                     is_new = False
                     if not self._read_once():
                         continue
@@ -241,7 +268,10 @@ class StreamReader(EitherReader):
     async def _let_answer_in_task(self) -> None:
         self._ask_whether_answered()
         if not self._nothing_is_open():
-            while not (await self._wait_in_task(self._nothing_is_open, self._patience()) or self._is_impatient()):
+            while not (
+                await self._wait_in_task(self._nothing_is_open, self._patience())
+                or self._is_impatient()
+            ):
                 pass
 
     def _end_after_mistake(self) -> None:
@@ -250,7 +280,9 @@ class StreamReader(EitherReader):
             self._end(Cause.PROTOCOL_ERROR, self._mistake)
 
     def _read_once(self) -> bool:
-        """On the loop: read, and hand over. False if that took all there is, or if there is something to wait for."""
+        """On the loop: read, and hand over. False if that took all there is, or if there is
+        something to wait for.
+        """
         self._held = ()
         size = self._size
         try:
@@ -270,10 +302,11 @@ class StreamReader(EitherReader):
             self._held = messages
             return False
         for number, message in enumerate(messages):
-            # The second one does the same as the first, and looks at more; nearly always the first is enough.
-            if not meta.outbox.deliver(self._target, message, meta.priority) and not self._hand_over_now(
-                self._target, message
-            ):
+            # The second one does the same as the first, and looks at more; nearly always the first
+            # is enough.
+            if not meta.outbox.deliver(
+                self._target, message, meta.priority
+            ) and not self._hand_over_now(self._target, message):
                 self._held = messages[number:]
                 return False
         return (
@@ -284,12 +317,18 @@ class StreamReader(EitherReader):
             and (self._writer.pending <= self._read_limit or self._mistake is not None)
         )
 
-    # -- the steps ---------------------------------------------------------------------------------------------------
+    # -- the steps ---------------------------------------------------------------------------------
 
     def _connect(self) -> TCPConnected:
         self._note_handshake()
         self.connected = self.last_in = self._now()
-        return TCPConnected(self.id, self.peer, self.local, self.tls, None if self._server is None else self._server.id)
+        return TCPConnected(
+            self.id,
+            self.peer,
+            self.local,
+            self.tls,
+            None if self._server is None else self._server.id,
+        )
 
     def _note_handshake(self) -> None:
         if self._secure is not None:
@@ -298,11 +337,15 @@ class StreamReader(EitherReader):
             self._meta.router.bridge.post(self._secured)
 
     def _has_decided(self) -> bool:
-        """Whether the receiver is done with the last message, and all that it said is written; or the end has come."""
+        """Whether the receiver is done with the last message, and all that it said is written; or
+        the end has come.
+        """
         return (self._answered and not self._writer.pending) or self.cause is not None
 
     def _starts_tls(self, was_last: bool) -> bool:
-        """Whether TLS is to begin, after the last message. ``was_last`` says that there is none that came with it."""
+        """Whether TLS is to begin, after the last message. ``was_last`` says that there is none
+        that came with it.
+        """
         self._may_start_tls = self._answered = False
         if self._secure is None or self.cause is not None or self.stopping:
             return False
@@ -322,9 +365,11 @@ class StreamReader(EitherReader):
         return b"" if self._secure is None else self._secure.take_rest()
 
     def _messages(self, data: bytes) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
-        """What was read, as messages. A mistake of the peer's ends the connection; what came before it is delivered.
+        """What was read, as messages. A mistake of the peer's ends the connection; what came before
+        it is delivered.
 
-        There may be more of them than are returned: then the decoder says so, and this is called again without data.
+        There may be more of them than are returned: then the decoder says so, and this is called
+        again without data.
         """
         if self._mistake is not None:
             self.bytes_in += len(data)
@@ -336,7 +381,8 @@ class StreamReader(EitherReader):
                 data = self._decrypted(data)
                 is_unfinished = self._secure.unfinished
             if data or not is_unfinished:
-                # A record of TLS that is not complete is nothing yet: its bytes could come one by one, for hours.
+                # A record of TLS that is not complete is nothing yet: its bytes could come one by
+                # one, for hours.
                 self.last_in = self._now()
         elif not self._decoder.has_more:
             return ()
@@ -353,8 +399,12 @@ class StreamReader(EitherReader):
             self._weigh(len(data))
         return (TCPData(self._meta.id, data),)
 
-    def _framed(self, data: bytes, is_unfinished: bool) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
-        """The same for frames. ``is_unfinished`` says that TLS keeps bytes that may belong to another one."""
+    def _framed(
+        self, data: bytes, is_unfinished: bool
+    ) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
+        """The same for frames. ``is_unfinished`` says that TLS keeps bytes that may belong to
+        another one.
+        """
         decoder, alias = self._decoder, self._meta.id
         size = decoder.unfinished + len(data)
         try:
@@ -382,12 +432,19 @@ class StreamReader(EitherReader):
             messages = [TCPData(alias, frame) for frame in frames]
         if size >> 12 != self._weight:
             self._weigh(size)
-        return messages if self._mistake is None else (*messages, TCPProtocolError(alias, self._mistake))
+        return (
+            messages
+            if self._mistake is None
+            else (*messages, TCPProtocolError(alias, self._mistake))
+        )
 
     def _cannot_cut(self, error: Exception) -> Sequence[Any]:
-        """Note that the rest cannot be cut. Returns the frames before the mistake; a mistake of the framing itself is raised."""
+        """Note that the rest cannot be cut. Returns the frames before the mistake; a mistake of the
+        framing itself is raised.
+        """
         if not isinstance(error, FramingError):
-            # It ends as a crash, which is logged; the peer must not take this for an end that was meant.
+            # It ends as a crash, which is logged; the peer must not take this for an end that was
+            # meant.
             self._aborting = True
             self._set_cause(Cause.FAILED, f"the framing raised {error!r}")
             raise error
@@ -422,7 +479,9 @@ class StreamReader(EitherReader):
         raise NotImplementedError
 
     def _set_read_limit(self) -> float:
-        """Only the side that was called ever stops: if both did, each would wait for the other to take something, for ever."""
+        """Only the side that was called ever stops: if both did, each would wait for the other to
+        take something, for ever.
+        """
         self._read_limit = inf if self._server is None else self._options.write_limit
         return self._read_limit
 
@@ -430,7 +489,9 @@ class StreamReader(EitherReader):
         return self._writer.pending <= self._read_limit or self.cause is not None
 
     def _heard_last(self) -> bool:
-        """Note that the peer has said its last. Returns whether there may be something to write yet."""
+        """Note that the peer has said its last. Returns whether there may be something to write
+        yet.
+        """
         if self.stopping:
             return False
         self._peer_is_done = True
@@ -442,7 +503,9 @@ class StreamReader(EitherReader):
             self._answered = True
             return bool(self._writer.pending)
         if unfinished := self._decoder.unfinished:
-            self._set_cause(Cause.TRUNCATED, f"in the middle of a frame, after {unfinished} bytes of it")
+            self._set_cause(
+                Cause.TRUNCATED, f"in the middle of a frame, after {unfinished} bytes of it"
+            )
         elif self._secure is not None and not self._said_goodbye:
             self._set_cause(Cause.TRUNCATED, "without the goodbye of TLS")
         else:
@@ -451,15 +514,23 @@ class StreamReader(EitherReader):
 
     def _patience(self) -> float | None:
         """How long that may take from now on; a close sees to it by itself."""
-        return None if self._closing else max(self.last_in, self._writer.last) + self._options.linger - self._now()
+        return (
+            None
+            if self._closing
+            else max(self.last_in, self._writer.last) + self._options.linger - self._now()
+        )
 
     def _is_impatient(self) -> bool:
-        """Whether it took too long: the peer took nothing for all that time. It is the same if the end has come."""
+        """Whether it took too long: the peer took nothing for all that time. It is the same if the
+        end has come.
+        """
         patience = self._patience()
         return self.stopping or (patience is not None and patience <= 0)
 
     def _ask_whether_answered(self) -> None:
-        """On the loop. Nothing is open once the receiver has served all of it, and this handler what the receiver said then."""
+        """On the loop. Nothing is open once the receiver has served all of it, and this handler
+        what the receiver said then.
+        """
 
         def answered() -> None:
             self._answered = True
@@ -472,14 +543,16 @@ class StreamReader(EitherReader):
         return self._answered and not self._writer.pending
 
     def _is_held_up(self) -> bool:
-        """Whether nothing is read because of others than the peer: its receiver has much to do, or it has itself. On the loop."""
+        """Whether nothing is read because of others than the peer: its receiver has much to do, or
+        it has itself. On the loop.
+        """
         outbox = self._meta.outbox
         if outbox.reader_waits or self._held or self._waits is not None:
             return True
         receiver = self._meta.router.resolve(self._receiver())
         return receiver is not None and receiver.mailbox.depth(Lane.MAIN) * 2 >= outbox.backlog
 
-    # -- causes ------------------------------------------------------------------------------------------------------
+    # -- causes ------------------------------------------------------------------------------------
 
     def _set_cause(self, cause: Cause, detail: str) -> bool:
         if self.cause is not None:
@@ -490,7 +563,9 @@ class StreamReader(EitherReader):
         return True
 
     def _end(self, cause: Cause, detail: str = "") -> None:
-        """End the connection, from either side. The first cause counts, also that of one that only has to answer yet."""
+        """End the connection, from either side. The first cause counts, also that of one that only
+        has to answer yet.
+        """
         self._set_cause(cause, detail)
         if self.stopping:
             return
@@ -498,10 +573,16 @@ class StreamReader(EitherReader):
         is_orderly = cause in ORDERLY
         # Peers must not be able to push real crashes out of the node's memory.
         self._meta.blameless = True
-        self.stop(Normal() if is_orderly else Custom(f"{cause.value}: {detail}" if detail else cause.value))
+        self.stop(
+            Normal()
+            if is_orderly
+            else Custom(f"{cause.value}: {detail}" if detail else cause.value)
+        )
 
     def _broken(self, error: BaseException) -> None:
-        """End the connection because of an error of its socket; unless it is being stopped, which makes such errors."""
+        """End the connection because of an error of its socket; unless it is being stopped, which
+        makes such errors.
+        """
         if self.stopping:
             return
         if isinstance(error, TimeoutError):
@@ -523,10 +604,11 @@ def _next_size(size: int, read: int) -> int:
 def _keep_memory() -> None:
     """Have the C library keep the memory of large messages for the next ones.
 
-    As it starts out, glibc gets blocks of 128 KiB and more from the operating system one by one, and gives back at once whatever
-    exceeds that at the end of its heap. A server whose messages are large would get their pages anew all the time: a quarter of its
-    work. Having seen one large block come and go, glibc keeps up to twice as much. Other libraries do as they like; a block that
-    nobody writes to costs next to nothing.
+    As it starts out, glibc gets blocks of 128 KiB and more from the operating system one by one,
+    and gives back at once whatever exceeds that at the end of its heap. A server whose messages are
+    large would get their pages anew all the time: a quarter of its work. Having seen one large
+    block come and go, glibc keeps up to twice as much. Other libraries do as they like; a block
+    that nobody writes to costs next to nothing.
     """
     bytes(_KEPT)
 

@@ -12,7 +12,17 @@ from ..._core.vocabulary.messages import Request
 from ..checks import check_bytes, setters
 from .messages import Endpoint
 
-__all__ = ["UDPData", "UDPFailed", "UDPFault", "UDPJoin", "UDPLeave", "UDPSend", "check_group", "fault_of", "udp_data"]
+__all__ = [
+    "UDPData",
+    "UDPFailed",
+    "UDPFault",
+    "UDPJoin",
+    "UDPLeave",
+    "UDPSend",
+    "check_group",
+    "fault_of",
+    "udp_data",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,9 @@ class _Unfrozen:
 
 
 def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
-    """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each field, so it is frozen afterwards."""
+    """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each
+    field, so it is frozen afterwards.
+    """
     message: Any = _Unfrozen(socket, peer, data)
     message.__class__ = UDPData
     return message  # type: ignore[no-any-return]
@@ -43,10 +55,12 @@ def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
 
 @dataclass(frozen=True, slots=True, init=False)
 class UDPSend(Request[int]):
-    """Tell a UDP socket to send a datagram; ``peer`` is a host and a port, and is left out for a client.
+    """Tell a UDP socket to send a datagram; ``peer`` is a host and a port, and is left out for a
+    client.
 
-    Asked with ``call`` it answers with the number of bytes once the operating system has taken it, or raises ``OSError``. Sent, it
-    is answered with ``UDPFailed`` if it cannot be sent, or if the network says so later.
+    Asked with ``call`` it answers with the number of bytes once the operating system has taken it,
+    or raises ``OSError``. Sent, it is answered with ``UDPFailed`` if it cannot be sent, or if the
+    network says so later.
     """
 
     data: bytes
@@ -56,9 +70,14 @@ class UDPSend(Request[int]):
         if type(data) is not bytes:
             check_bytes("UDPSend(data)", data)
         if peer is not None and not (
-            isinstance(peer, tuple) and len(peer) == 2 and isinstance(peer[0], str) and isinstance(peer[1], int)
+            isinstance(peer, tuple)
+            and len(peer) == 2
+            and isinstance(peer[0], str)
+            and isinstance(peer[1], int)
         ):
-            raise BadInputError("UDPSend(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)")
+            raise BadInputError(
+                "UDPSend(peer)", peer, "a host and a port, such as ('127.0.0.1', 8125)"
+            )
         _set_data(self, data)
         _set_peer(self, peer)
 
@@ -90,7 +109,9 @@ class UDPFailed:
 
 @dataclass(frozen=True, slots=True)
 class UDPJoin(Request[None]):
-    """Tell a UDP socket to join a multicast group, at the interface of this name or address, or at the system's choice."""
+    """Tell a UDP socket to join a multicast group, at the interface of this name or address, or at
+    the system's choice.
+    """
 
     group: str
     interface: str | None = None
@@ -113,9 +134,13 @@ class UDPLeave(Request[None]):
 def check_group(what: str, group: object, interface: object) -> None:
     """Refuse what can be neither a group nor where it is."""
     if not isinstance(group, str):
-        raise BadInputError(f"{what}(group)", group, "the address of a multicast group, such as '239.1.2.3'")
+        raise BadInputError(
+            f"{what}(group)", group, "the address of a multicast group, such as '239.1.2.3'"
+        )
     if not isinstance(interface, str | None):
-        raise BadInputError(f"{what}(interface)", interface, "the name or the address of an interface, or None")
+        raise BadInputError(
+            f"{what}(interface)", interface, "the name or the address of an interface, or None"
+        )
 
 
 _FAULTS: Final = {
@@ -139,4 +164,8 @@ def fault_of(error: Exception) -> UDPFault:
     """What an exception says about a datagram."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return UDPFault.NO_ADDRESS
-    return _FAULTS.get(error.errno or 0, UDPFault.OTHER) if isinstance(error, OSError) else UDPFault.OTHER
+    return (
+        _FAULTS.get(error.errno or 0, UDPFault.OTHER)
+        if isinstance(error, OSError)
+        else UDPFault.OTHER
+    )

@@ -34,15 +34,18 @@ _AT_ONCE: Final = 128
 """How many connections may be waiting for their actors to begin."""
 _IN_TURN: Final = 40
 _THREADS_IN_TURN: Final = 20
-"""How many are made in one turn of the loop, so that others have theirs within 5 ms. A reader thread costs twice as much."""
+"""How many are made in one turn of the loop, so that others have theirs within 5 ms. A reader
+thread costs twice as much.
+"""
 _BACK_OFF: Final = (0.05, 1.0)
 """The first and the longest pause, in seconds, when the system has no descriptors to give."""
 
 _WARNINGS: Final = 10.0
 """Seconds between two warnings of failed handshakes."""
 
-# The connection was gone before it was accepted, or the network has a fault of its own: nothing to end a server for. Linux hands on
-# whatever error the new connection has already; accept(2) names those to try again after. Not every system knows all of them.
+# The connection was gone before it was accepted, or the network has a fault of its own: nothing to
+# end a server for. Linux hands on whatever error the new connection has already; accept(2) names
+# those to try again after. Not every system knows all of them.
 _PASSING: Final = frozenset(
     getattr(errno, name)
     for name in (
@@ -100,7 +103,11 @@ class Listener(EitherReader):
         self._open: dict[Stream, None] = {}
         self._births: dict[Stream, DetachedTask] = {}
         """Those of them whose actors have not begun yet."""
-        self.poller = Poller(self._start_on_loop) if self.reader == "task" and hasattr(select, "epoll") else None
+        self.poller = (
+            Poller(self._start_on_loop)
+            if self.reader == "task" and hasattr(select, "epoll")
+            else None
+        )
         # Changed by the reader only.
         self.errors = 0
         self._turned_away = 0
@@ -115,7 +122,7 @@ class Listener(EitherReader):
         self.failed = 0
         """Connections that ended before they were ready, such as by a TLS handshake that failed."""
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Open the socket: a port that is taken is an error of ``spawn_meta``."""
@@ -124,7 +131,8 @@ class Listener(EitherReader):
             self._contexts = Contexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
         self.opened(sock)
-        # A thread does not block in it either: it takes all that wait, and there may be fewer than it thinks.
+        # A thread does not block in it either: it takes all that wait, and there may be fewer than
+        # it thinks.
         sock.setblocking(False)
         sock.listen(self._queue)
         self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
@@ -141,7 +149,7 @@ class Listener(EitherReader):
     def _make(self, sock: socket.socket, address: object) -> Stream:
         raise NotImplementedError
 
-    # -- the reader --------------------------------------------------------------------------------------------------
+    # -- the reader --------------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
         poll = select.poll()
@@ -169,7 +177,9 @@ class Listener(EitherReader):
                 await trio.sleep(pause)
 
     def _may_accept(self, more: int = 0) -> bool:
-        """Whether one more than ``more`` others may be accepted now. Once the owner is ending, none is."""
+        """Whether one more than ``more`` others may be accepted now. Once the owner is ending, none
+        is.
+        """
         if self._is_shut or len(self._births) + more >= _AT_ONCE:
             return False
         return self._when_full is WhenFull.REFUSE or self._has_place(more)
@@ -178,9 +188,11 @@ class Listener(EitherReader):
         return self._most is None or len(self._open) + more < self._most
 
     def _accept(self, take: Callable[[Accepted], object], taken: Sized, most: int) -> float:
-        """Take those that wait, as far as there is place for them. Returns for how long to wait before the next look.
+        """Take those that wait, as far as there is place for them. Returns for how long to wait
+        before the next look.
 
-        A busy loop comes to this once in each of its passes, so newcomers would wait for one another if one were taken at a time.
+        A busy loop comes to this once in each of its passes, so newcomers would wait for one
+        another if one were taken at a time.
         """
         try:
             for _ in range(most):
@@ -209,14 +221,17 @@ class Listener(EitherReader):
             return 0.0
         if error.errno not in OUT_OF_RESOURCES:
             raise error
-        # The peer stays in the queue of the operating system; trying at once would only burn the processor.
+        # The peer stays in the queue of the operating system; trying at once would only burn the
+        # processor.
         if self._pause == _BACK_OFF[0]:
             self.log.warning("cannot accept for now", error=describe(error), open=len(self._open))
         pause, self._pause = self._pause, min(2 * self._pause, _BACK_OFF[1])
         return pause
 
     def _adopt_on_loop(self, taken: list[Accepted]) -> bool:
-        """From the reader's thread: have the loop adopt them, some in each turn, and wait for that. False if the server ends."""
+        """From the reader's thread: have the loop adopt them, some in each turn, and wait for that.
+        False if the server ends.
+        """
         parker: Parker[bool] = Parker()
         bridge = self._meta.router.bridge
         waiting = deque(taken)
@@ -242,7 +257,9 @@ class Listener(EitherReader):
         return bool(parker.value)
 
     def _adopt(self, accepted: Accepted) -> None:
-        """Make a connection of an accepted socket, in a task of its own: its actor may take its time to begin. On the loop."""
+        """Make a connection of an accepted socket, in a task of its own: its actor may take its
+        time to begin. On the loop.
+        """
         sock, address = accepted
         meta = self._meta
         connection = self._make(sock, address)
@@ -291,7 +308,9 @@ class Listener(EitherReader):
             connection._actor.ask_to_exit(self.id, Shutdown())
         if isinstance(error, SpawnError | OSError) and not isinstance(error, NodeStoppedError):
             self._not_made += 1
-            self.log.warning("no connection could be made for a socket that was accepted", error=describe(error))
+            self.log.warning(
+                "no connection could be made for a socket that was accepted", error=describe(error)
+            )
         elif not isinstance(error, NodeStoppedError | NotAllowedError) and not is_cut_off(error):
             meta.finish(meta.failed("start", error))
             if meta.has_thread:
@@ -303,7 +322,10 @@ class Listener(EitherReader):
         return Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
 
     def _cannot_read_certificates(self, error: Exception) -> None:
-        self.log.error("the certificates have changed and cannot be read; the old ones stay in use", error=str(error))
+        self.log.error(
+            "the certificates have changed and cannot be read; the old ones stay in use",
+            error=str(error),
+        )
 
     def _gone(self, connection: Stream) -> None:
         """A connection has ended. On the loop."""
@@ -317,7 +339,9 @@ class Listener(EitherReader):
         self._ring()
 
     def _log_failed_handshake(self, connection: Stream) -> None:
-        """Warn now and then, and say the rest at a level that is off unless somebody wants it: peers must not fill the log."""
+        """Warn now and then, and say the rest at a level that is off unless somebody wants it:
+        peers must not fill the log.
+        """
         now, cause = self._now(), connection.cause or Cause.ASKED
         log = self.log.info
         if now >= self._next_warning and cause not in ORDERLY:
@@ -326,10 +350,12 @@ class Listener(EitherReader):
         why = f"{cause.value}: {connection.detail}" if connection.detail else cause.value
         log("a TLS handshake failed", peer=str(connection.peer), reason=why, failed=self.failed)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _stop_accepting(self) -> Sequence[Process]:
-        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions first, then this server."""
+        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions
+        first, then this server.
+        """
         if not self._is_shut:
             self._is_shut = True
             try:
@@ -369,7 +395,7 @@ class Listener(EitherReader):
                 notify_closing(self._socket)
             self._socket.close()
 
-    # -- looking inside ----------------------------------------------------------------------------------------------
+    # -- looking inside ----------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
@@ -378,7 +404,9 @@ class Listener(EitherReader):
 
     @property
     def refused(self) -> int:
-        """How many were accepted and closed at once: there was no place for them, or no actor or connection could be made."""
+        """How many were accepted and closed at once: there was no place for them, or no actor or
+        connection could be made.
+        """
         return self._turned_away + self._not_made
 
     def handle_inspect(self, *items: str) -> dict[str, str]:

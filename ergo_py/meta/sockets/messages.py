@@ -30,7 +30,9 @@ __all__ = [
 
 
 class Endpoint(NamedTuple):
-    """One end of an internet connection. It is the pair that the ``socket`` module speaks of, and prints as people write it."""
+    """One end of an internet connection. It is the pair that the ``socket`` module speaks of, and
+    prints as people write it.
+    """
 
     host: str
     port: int
@@ -40,7 +42,9 @@ class Endpoint(NamedTuple):
 
 
 Address = Endpoint | str
-"""One end of a connection: an endpoint, or the path of a Unix socket, which is empty for a client without one."""
+"""One end of a connection: an endpoint, or the path of a Unix socket, which is empty for a client
+without one.
+"""
 
 
 class Cause(Enum):
@@ -48,7 +52,9 @@ class Cause(Enum):
 
     EOF = "closed by the peer"
     TRUNCATED = "cut off"
-    """The stream ended inside a frame, or without the notice with which TLS ends: what came may be only the first part."""
+    """The stream ended inside a frame, or without the notice with which TLS ends: what came may be
+    only the first part.
+    """
     RESET = "reset by the peer"
     TIMEOUT = "timed out"
     PROTOCOL_ERROR = "protocol error"
@@ -65,7 +71,9 @@ ORDERLY: Final = frozenset({Cause.EOF, Cause.TRUNCATED, Cause.ASKED})
 
 @dataclass(frozen=True, slots=True)
 class TLSFacts:
-    """What two sides agreed on. ``peer_certificate`` is as ``ssl.SSLSocket.getpeercert`` has it; empty without one."""
+    """What two sides agreed on. ``peer_certificate`` is as ``ssl.SSLSocket.getpeercert`` has it;
+    empty without one.
+    """
 
     version: str
     cipher: str
@@ -91,7 +99,9 @@ class TCPConnected:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPData:
-    """A frame, or with raw framing whatever came at once. A decoder of your own may put something else than bytes into it."""
+    """A frame, or with raw framing whatever came at once. A decoder of your own may put something
+    else than bytes into it.
+    """
 
     connection: Alias
     data: bytes
@@ -106,9 +116,11 @@ _set_connection, _set_data = setters(TCPData)
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPFrames:
-    """All frames that one read has completed, in their order; instead of ``TCPData`` where ``batch=True`` was asked for.
+    """All frames that one read has completed, in their order; instead of ``TCPData`` where
+    ``batch=True`` was asked for.
 
-    A large read may come as several of these. Frames are ``bytes``, unless a decoder of your own makes something else of them.
+    A large read may come as several of these. Frames are ``bytes``, unless a decoder of your own
+    makes something else of them.
     """
 
     connection: Alias
@@ -126,8 +138,9 @@ _set_origin, _set_frames = setters(TCPFrames)
 class TCPProtocolError:
     """What the peer sent cannot be cut into frames; told where ``last_word=True`` was asked for.
 
-    All frames before the mistake came before this message. What the receiver sends while it serves this message is written, such
-    as the error reply of the protocol; then the connection is closed, and ends with ``Cause.PROTOCOL_ERROR``.
+    All frames before the mistake came before this message. What the receiver sends while it serves
+    this message is written, such as the error reply of the protocol; then the connection is closed,
+    and ends with ``Cause.PROTOCOL_ERROR``.
     """
 
     connection: Alias
@@ -137,7 +150,9 @@ class TCPProtocolError:
 
 @dataclass(frozen=True, slots=True)
 class TCPSecured:
-    """TLS has begun on a connection that was in clear (``TCPStartTLS``). What comes from now on was encrypted."""
+    """TLS has begun on a connection that was in clear (``TCPStartTLS``). What comes from now on was
+    encrypted.
+    """
 
     connection: Alias
     tls: TLSFacts
@@ -159,9 +174,11 @@ class TCPDisconnected(MayBeLate):
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPSend(MayBeLate, Request[int]):
-    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating system, with the number of bytes.
+    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating
+    system, with the number of bytes.
 
-    Several pieces, such as the answers to all of :class:`TCPFrames`, may be given at once as a list: they are joined.
+    Several pieces, such as the answers to all of :class:`TCPFrames`, may be given at once as a
+    list: they are joined.
     """
 
     data: bytes
@@ -183,9 +200,9 @@ class TCPSend(MayBeLate, Request[int]):
 class TCPClose(MayBeLate, Request[None]):
     """Tell a connection to close. Asked with ``call`` it answers when the connection is closed.
 
-    What was sent before is written, the peer is told that no more comes, and the connection ends when the peer has closed, too, or
-    after ``linger`` seconds in which it took nothing (by default those of the connection). With ``abort`` it ends at once, and the
-    peer sees a reset.
+    What was sent before is written, the peer is told that no more comes, and the connection ends
+    when the peer has closed, too, or after ``linger`` seconds in which it took nothing (by default
+    those of the connection). With ``abort`` it ends at once, and the peer sees a reset.
     """
 
     abort: bool = False
@@ -207,9 +224,11 @@ SAME: Final = Same.SAME
 
 @dataclass(frozen=True, slots=True)
 class TCPSet(MayBeLate, Request[None]):
-    """Change the time limits of one connection while it lives; what is not given stays as it is. None is no limit.
+    """Change the time limits of one connection while it lives; what is not given stays as it is.
+    None is no limit.
 
-    For limits that two sides agree on, such as the keep-alive time of MQTT. Asked with ``call`` it answers when it is done.
+    For limits that two sides agree on, such as the keep-alive time of MQTT. Asked with ``call`` it
+    answers when it is done.
     """
 
     idle_timeout: float | Same | None = SAME
@@ -231,12 +250,15 @@ class TCPSet(MayBeLate, Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class TCPStartTLS(Request[None]):
-    """Have a connection with ``start_tls=True`` go on with TLS (STARTTLS of SMTP, IMAP, LDAP and PostgreSQL).
+    """Have a connection with ``start_tls=True`` go on with TLS (STARTTLS of SMTP, IMAP, LDAP and
+    PostgreSQL).
 
-    Send it while you serve the message that agrees on it: the request of the peer for a server, the answer of the server for a
-    client. The connection reads nothing in the meantime. ``say`` is sent in clear before TLS begins, such as the reply of a server;
-    what is sent afterwards is encrypted. ``TCPSecured`` tells that TLS has begun. A peer that has sent anything after its request
-    in clear is cut off with ``Cause.PROTOCOL_ERROR``: it could have been put there by somebody in between.
+    Send it while you serve the message that agrees on it: the request of the peer for a server, the
+    answer of the server for a client. The connection reads nothing in the meantime. ``say`` is sent
+    in clear before TLS begins, such as the reply of a server; what is sent afterwards is encrypted.
+    ``TCPSecured`` tells that TLS has begun. A peer that has sent anything after its request in
+    clear is cut off with ``Cause.PROTOCOL_ERROR``: it could have been put there by somebody in
+    between.
     """
 
     say: bytes = b""

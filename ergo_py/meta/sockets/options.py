@@ -1,4 +1,6 @@
-"""The options of stream connections: one place for what TCP and Unix sockets, servers and clients have in common."""
+"""The options of stream connections: one place for what TCP and Unix sockets, servers and clients
+have in common.
+"""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -14,7 +16,15 @@ from ..checks import check_bytes
 from ..parsing.framing import Framing, Raw
 from .tls import TLSFiles
 
-__all__ = ["LARGEST", "KeepAlive", "StreamKeywords", "StreamOptions", "WhenFull", "WhenSlow", "read_stream_options"]
+__all__ = [
+    "LARGEST",
+    "KeepAlive",
+    "StreamKeywords",
+    "StreamOptions",
+    "WhenFull",
+    "WhenSlow",
+    "read_stream_options",
+]
 
 
 _RAW: Final = Raw()
@@ -24,10 +34,14 @@ _KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
 
 
 class WhenSlow(Enum):
-    """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are waiting."""
+    """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are
+    waiting.
+    """
 
     WAIT = "wait"
-    """What is sent waits in the mailbox of the connection; and a server reads nothing more from that peer."""
+    """What is sent waits in the mailbox of the connection; and a server reads nothing more from
+    that peer.
+    """
     DROP = "drop"
     """The connection is dropped."""
 
@@ -43,8 +57,8 @@ class WhenFull(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """When the operating system asks a silent peer whether it is still there: after ``idle`` seconds, then every ``interval``
-    seconds, and after ``count`` unanswered questions it gives up.
+    """When the operating system asks a silent peer whether it is still there: after ``idle``
+    seconds, then every ``interval`` seconds, and after ``count`` unanswered questions it gives up.
     """
 
     idle: int = 60
@@ -81,18 +95,25 @@ class StreamKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What the connections of a server, and clients, may be told as keywords; each with what it is if it is not given."""
+    """What the connections of a server, and clients, may be told as keywords; each with what it is
+    if it is not given.
+    """
 
     framing: Framing = _RAW
     """How the stream is cut into frames; raw unless said otherwise."""
     batch: bool = False
-    """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each."""
+    """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each.
+    """
     last_word: bool = False
-    """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers before the connection ends."""
+    """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers
+    before the connection ends.
+    """
     tls: ssl.SSLContext | TLSFiles | bool | None = None
     """None for none. For a client, True trusts what the system trusts."""
     start_tls: bool = False
-    """Begin in clear, and with ``tls`` only when ``TCPStartTLS`` says so. Until then, one message is served at a time."""
+    """Begin in clear, and with ``tls`` only when ``TCPStartTLS`` says so. Until then, one message
+    is served at a time.
+    """
     server_name: str | None = None
     """The name a TLS client asks for and verifies; by default the host it connects to."""
     write_limit: int = 1024 * 1024
@@ -100,38 +121,59 @@ class StreamOptions:
     when_slow: WhenSlow = WhenSlow.WAIT
     """Whether further sends to a slow peer wait, or its connection is dropped."""
     idle_timeout: float | None = None
-    """Seconds without a byte in either direction after which the connection is dropped; None for no limit.
+    """Seconds without a byte in either direction after which the connection is dropped; None for no
+    limit.
 
     Bytes of a TLS record count when the record is complete.
     """
     frame_timeout: float | None = None
-    """Seconds within which a frame, or a TLS record, that was begun must be complete; None for no limit."""
+    """Seconds within which a frame, or a TLS record, that was begun must be complete; None for no
+    limit.
+    """
     handshake_timeout: float = 10.0
     """Seconds within which the TLS handshake must be done."""
     linger: float = 5.0
-    """How long closing waits for a peer that takes nothing of the last answers, or does not close its side."""
+    """How long closing waits for a peer that takes nothing of the last answers, or does not close
+    its side.
+    """
     nodelay: bool = True
-    """Send small pieces at once (``TCP_NODELAY``). False lets the system wait a little, and put several into one packet."""
+    """Send small pieces at once (``TCP_NODELAY``). False lets the system wait a little, and put
+    several into one packet.
+    """
     keepalive: KeepAlive | bool = False
-    """Have the operating system ask a silent peer whether it is there; True for its own times. Nothing is put into the stream."""
+    """Have the operating system ask a silent peer whether it is there; True for its own times.
+    Nothing is put into the stream.
+    """
     receive_buffer: int | None = None
     """Bytes that the operating system keeps of what was not read yet; None leaves that to it."""
     send_buffer: int | None = None
-    """Bytes that the operating system keeps of what the peer has not taken yet; None leaves that to it."""
+    """Bytes that the operating system keeps of what the peer has not taken yet; None leaves that to
+    it.
+    """
     keepalive_bytes: bytes = b""
-    """Sent whenever nothing else was sent for ``keepalive_period`` seconds, such as a line feed where the protocol allows it."""
+    """Sent whenever nothing else was sent for ``keepalive_period`` seconds, such as a line feed
+    where the protocol allows it.
+    """
     keepalive_period: float | None = None
     """Seconds after which ``keepalive_bytes`` are sent; both are given, or neither."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.framing, Framing):
-            raise BadInputError("framing", self.framing, "a framing, such as Delimiter(b'\\n') or LengthHeader()")
+            raise BadInputError(
+                "framing", self.framing, "a framing, such as Delimiter(b'\\n') or LengthHeader()"
+            )
         if not isinstance(self.tls, ssl.SSLContext | TLSFiles | bool | None):
-            raise BadInputError("tls", self.tls, "an ssl.SSLContext, TLSFiles(certificate, key), or True for a client")
+            raise BadInputError(
+                "tls",
+                self.tls,
+                "an ssl.SSLContext, TLSFiles(certificate, key), or True for a client",
+            )
         if not isinstance(self.when_slow, WhenSlow):
             raise BadInputError("when_slow", self.when_slow, "WhenSlow.WAIT or WhenSlow.DROP")
         if not isinstance(self.keepalive, KeepAlive | bool):
-            raise BadInputError("keepalive", self.keepalive, "True, False or KeepAlive(idle, interval, count)")
+            raise BadInputError(
+                "keepalive", self.keepalive, "True, False or KeepAlive(idle, interval, count)"
+            )
         check_number("write_limit", self.write_limit, least=1, whole=True)
         for name in ("receive_buffer", "send_buffer"):
             if getattr(self, name) is not None:
@@ -146,19 +188,29 @@ class StreamOptions:
         check_flag("last_word", self.last_word)
         check_flag("start_tls", self.start_tls)
         if self.start_tls and (not self.tls or self.batch or isinstance(self.framing, Raw)):
-            # Whatever follows on the request in the same message would have come in clear, and look as if it had not.
-            raise BadInputError("start_tls", True, "True together with tls and a framing, and without batch")
+            # Whatever follows on the request in the same message would have come in clear, and look
+            # as if it had not.
+            raise BadInputError(
+                "start_tls", True, "True together with tls and a framing, and without batch"
+            )
         if self.batch and isinstance(self.framing, Raw):
             raise BadInputError(
-                "batch", True, "True together with a framing; raw streams have no frames to put together"
+                "batch",
+                True,
+                "True together with a framing; raw streams have no frames to put together",
             )
         check_bytes("keepalive_bytes", self.keepalive_bytes)
         if bool(self.keepalive_bytes) != (self.keepalive_period is not None):
-            raise BadInputError("keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period")
+            raise BadInputError(
+                "keepalive_bytes", self.keepalive_bytes, "bytes together with a keepalive_period"
+            )
 
 
-def read_stream_options(what: str, keywords: Mapping[str, Any], made_by: Callable[..., object]) -> StreamOptions:
-    """Check the options of a connection. ``made_by`` is what they were given to, together with options of its own.
+def read_stream_options(
+    what: str, keywords: Mapping[str, Any], made_by: Callable[..., object]
+) -> StreamOptions:
+    """Check the options of a connection. ``made_by`` is what they were given to, together with
+    options of its own.
 
     Raises:
         BadInputError: one of them cannot be right.
@@ -166,7 +218,11 @@ def read_stream_options(what: str, keywords: Mapping[str, Any], made_by: Callabl
     known = {field.name for field in fields(StreamOptions)}
     unknown = sorted(keywords.keys() - known)
     if unknown:
-        own = {one.name for one in signature(made_by).parameters.values() if one.kind is one.KEYWORD_ONLY}
+        own = {
+            one.name
+            for one in signature(made_by).parameters.values()
+            if one.kind is one.KEYWORD_ONLY
+        }
         allowed = sorted(known | own)
         near = get_close_matches(unknown[0], allowed, 1)
         raise BadInputError(

@@ -13,8 +13,9 @@ __all__ = ["end_session"]
 def end_session(session: Process, connection: Alias) -> None:
     """Have a session end in its turn, after all that its connection has said.
 
-    It does not wait without a time limit for an answer that its callee has put off, nor for long in a callback that waits for
-    anything else. A call with a time limit ends by itself, and is waited for: perhaps it saves what the peer has sent.
+    It does not wait without a time limit for an answer that its callee has put off, nor for long in
+    a callback that waits for anything else. A call with a time limit ends by itself, and is waited
+    for: perhaps it saves what the peer has sent.
     """
     session.router.signal(session, Lane.MAIN, (STOP, connection, None, Normal()))
     if not session.leave_wait(Normal()) and session.callbacks.any_async:
@@ -22,7 +23,9 @@ def end_session(session: Process, connection: Alias) -> None:
 
 
 class _Watch(Caller):
-    """What the clock gives up on, as on a call, if a callback goes on for long after the connection has ended."""
+    """What the clock gives up on, as on a call, if a callback goes on for long after the connection
+    has ended.
+    """
 
     __slots__ = ("handled", "kernel", "patience")
 

@@ -29,7 +29,9 @@ __all__ = [
 ]
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no memory at this moment."""
+"""What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no
+memory at this moment.
+"""
 
 
 _DISCARDED: Final = 64 * 1024
@@ -50,7 +52,11 @@ def endpoint(address: Any) -> Endpoint:
 
 def describe(error: BaseException) -> str:
     """An error of the operating system in few words."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return (
+        error.strerror
+        if isinstance(error, OSError) and error.strerror
+        else str(error) or type(error).__name__
+    )
 
 
 async def resolve(host: str, port: int, kind: int, flags: int = 0) -> list[tuple[int, Any]]:
@@ -74,7 +80,13 @@ def unknown_host(host: str, error: Exception) -> socket.gaierror:
 
 
 async def open_listener(
-    host: str, port: int, kind: int, *, reuse_port: bool = False, dual_stack: bool = True, buffer: int | None = None
+    host: str,
+    port: int,
+    kind: int,
+    *,
+    reuse_port: bool = False,
+    dual_stack: bool = True,
+    buffer: int | None = None,
 ) -> socket.socket:
     """Make a socket that is bound to the first address of ``host`` that can be had.
 
@@ -87,14 +99,16 @@ async def open_listener(
         try:
             sock = socket.socket(family, kind)
             if kind == socket.SOCK_STREAM:
-                # Connections of an earlier server may linger in the operating system; the port is to be had at once all the same.
+                # Connections of an earlier server may linger in the operating system; the port is
+                # to be had at once all the same.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
             if buffer is not None:
-                # Before listen(): connections inherit it, and the window they can offer is settled by then.
+                # Before listen(): connections inherit it, and the window they can offer is settled
+                # by then.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
             sock.bind(address)
             return sock
@@ -107,8 +121,14 @@ async def open_listener(
 
 def check_stream(what: str, sock: object) -> None:
     """Refuse what is no stream socket."""
-    if not isinstance(sock, socket.socket) or sock.type != socket.SOCK_STREAM or hasattr(sock, "getpeercert"):
-        raise BadInputError(what, sock, "a socket.socket of type SOCK_STREAM; TLS is put on top of it by tls=…")
+    if (
+        not isinstance(sock, socket.socket)
+        or sock.type != socket.SOCK_STREAM
+        or hasattr(sock, "getpeercert")
+    ):
+        raise BadInputError(
+            what, sock, "a socket.socket of type SOCK_STREAM; TLS is put on top of it by tls=…"
+        )
 
 
 def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> None:
@@ -117,7 +137,10 @@ def prepare(sock: socket.socket, options: StreamOptions, *, blocking: bool) -> N
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, options.nodelay)
         _keep_alive(sock, options.keepalive)
-    for name, value in ((socket.SO_RCVBUF, options.receive_buffer), (socket.SO_SNDBUF, options.send_buffer)):
+    for name, value in (
+        (socket.SO_RCVBUF, options.receive_buffer),
+        (socket.SO_SNDBUF, options.send_buffer),
+    ):
         if value is not None:
             sock.setsockopt(socket.SOL_SOCKET, name, value)
 
@@ -136,9 +159,11 @@ def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
 
 
 def close_socket(sock: socket.socket, *, in_use: bool) -> None:
-    """Close a connection. One that a reader may still sit in is only shut: it must not find somebody else's under its number.
+    """Close a connection. One that a reader may still sit in is only shut: it must not find
+    somebody else's under its number.
 
-    No task waits for it by now: its reader has ended, and its writer tells the task that writes what waits.
+    No task waits for it by now: its reader has ended, and its writer tells the task that writes
+    what waits.
     """
     try:
         if in_use:
@@ -151,7 +176,8 @@ def close_socket(sock: socket.socket, *, in_use: bool) -> None:
 
 
 def count_unacknowledged(sock: socket.socket) -> int:
-    """How many bytes of a TCP connection the peer's system has not acknowledged; 0 where that is not known.
+    """How many bytes of a TCP connection the peer's system has not acknowledged; 0 where that is
+    not known.
 
     Through a Unix socket, the peer has them at once.
     """
@@ -165,7 +191,8 @@ def count_unacknowledged(sock: socket.socket) -> int:
 
 
 def discard_input(sock: socket.socket) -> None:
-    """Throw away what the peer has sent: a close with unread input is a reset, which may cost the peer what it has not read.
+    """Throw away what the peer has sent: a close with unread input is a reset, which may cost the
+    peer what it has not read.
 
     Raises:
         OSError: the connection is broken.
@@ -179,6 +206,8 @@ def discard_input(sock: socket.socket) -> None:
 
 
 def abort_on_close(sock: socket.socket) -> None:
-    """Have the peer see a reset when the socket is closed, and nothing linger in the operating system."""
+    """Have the peer see a reset when the socket is closed, and nothing linger in the operating
+    system.
+    """
     # A struct linger: on, for no time at all.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))

@@ -1,8 +1,9 @@
-"""TLS over bytes in memory: a thread may decrypt what it read while the loop encrypts what it sends.
+"""TLS over bytes in memory: a thread may decrypt what it read while the loop encrypts what it
+sends.
 
-One TLS object must not be used by a blocking reader and a writer at once. So it never touches a socket: it works on two buffers,
-under a lock that is held for the short steps of encrypting and decrypting only, and blocking is done
-outside of it.
+One TLS object must not be used by a blocking reader and a writer at once. So it never touches a
+socket: it works on two buffers, under a lock that is held for the short steps of encrypting and
+decrypting only, and blocking is done outside of it.
 """
 
 import os
@@ -25,21 +26,28 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class TLSFiles:
-    """Where certificates are. Files that change are read again for the connections that come after that.
+    """Where certificates are. Files that change are read again for the connections that come after
+    that.
 
     Args:
-        certificate: the certificate of this side and those that lead to its authority; a client may have none.
+        certificate: the certificate of this side and those that lead to its authority; a client may
+            have none.
         key: its private key, if that is not in the same file.
         password: for an encrypted key.
-        authorities: whom to trust for the other side's certificate; by default, for a client, whom the system trusts.
-        require_certificate: for a server: clients must show a certificate (mutual TLS). No tickets are given out then: a session
-            that began at one of the ``names`` would be resumed at the others, where nobody looked at the certificate. (A
-            session of TLS 1.2 that is resumed without a ticket keeps the name at which it began.)
-        names: for a server: other certificates for other names that clients ask for. What they do not say is as for the whole.
-        alpn: protocols to offer, the best first. Two sides that have none in common connect all the same, which is how Python's
-            ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``, which is None then.
-        revoked: the list of certificates that ``authorities`` have revoked (a CRL, as PEM). The certificate of the other side is
-            refused if it is on the list, and also if its authority has no list in the file, or one that is out of date.
+        authorities: whom to trust for the other side's certificate; by default, for a client, whom
+            the system trusts.
+        require_certificate: for a server: clients must show a certificate (mutual TLS). No tickets
+            are given out then: a session that began at one of the ``names`` would be resumed at the
+            others, where nobody looked at the certificate. (A session of TLS 1.2 that is resumed
+            without a ticket keeps the name at which it began.)
+        names: for a server: other certificates for other names that clients ask for. What they do
+            not say is as for the whole.
+        alpn: protocols to offer, the best first. Two sides that have none in common connect all the
+            same, which is how Python's ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``,
+            which is None then.
+        revoked: the list of certificates that ``authorities`` have revoked (a CRL, as PEM). The
+            certificate of the other side is refused if it is on the list, and also if its authority
+            has no list in the file, or one that is out of date.
     """
 
     certificate: Path | None = None
@@ -54,26 +62,41 @@ class TLSFiles:
     def __post_init__(self) -> None:
         if self.require_certificate and self.authorities is None:
             raise BadInputError(
-                "TLSFiles(require_certificate)", True, "True together with authorities to check against"
+                "TLSFiles(require_certificate)",
+                True,
+                "True together with authorities to check against",
             )
         if self.revoked is not None and self.authorities is None:
-            raise BadInputError("TLSFiles(revoked)", self.revoked, "a list together with the authorities that made it")
+            raise BadInputError(
+                "TLSFiles(revoked)",
+                self.revoked,
+                "a list together with the authorities that made it",
+            )
         if self.key is not None and self.certificate is None:
             raise BadInputError("TLSFiles(key)", self.key, "a key together with its certificate")
         for name, other in self.names.items():
             if not isinstance(other, TLSFiles) or other.certificate is None or other.names:
-                raise BadInputError(f"TLSFiles(names[{name!r}])", other, "a TLSFiles with a certificate, and no names")
+                raise BadInputError(
+                    f"TLSFiles(names[{name!r}])",
+                    other,
+                    "a TLSFiles with a certificate, and no names",
+                )
             if other.require_certificate and not self.require_certificate:
                 # OpenSSL settles this before it hears the name, and would let everybody in.
                 raise BadInputError(
                     f"TLSFiles(names[{name!r}], require_certificate)",
                     True,
-                    "require_certificate for the whole server; it cannot be for one of its names alone",
+                    "require_certificate for the whole server; it cannot be for one of its names "
+                    "alone",
                 )
 
     def paths(self) -> Iterator[Path]:
         """All files it speaks of."""
-        yield from (path for path in (self.certificate, self.key, self.authorities, self.revoked) if path is not None)
+        yield from (
+            path
+            for path in (self.certificate, self.key, self.authorities, self.revoked)
+            if path is not None
+        )
         for other in self.names.values():
             yield from other.paths()
 
@@ -83,7 +106,9 @@ class TLSFiles:
         Raises:
             OSError: one cannot be read, or is not what it should be.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(
+            ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
+        )
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         if self.certificate is not None:
@@ -92,14 +117,17 @@ class TLSFiles:
             try:
                 context.load_verify_locations(self.authorities)
             except ssl.SSLError as error:
-                raise ssl.SSLError(error.errno, f"there are no certificates in {self.authorities}, as PEM") from error
+                raise ssl.SSLError(
+                    error.errno, f"there are no certificates in {self.authorities}, as PEM"
+                ) from error
         elif not server_side:
             context.load_default_certs()
         if self.revoked is not None:
             self._load_revoked(context, self.revoked)
         if server_side and self.require_certificate:
             context.verify_mode = ssl.CERT_REQUIRED
-            # OpenSSL does not look at the certificate again where a session is resumed, and all contexts take each other's tickets.
+            # OpenSSL does not look at the certificate again where a session is resumed, and all
+            # contexts take each other's tickets.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         if self.alpn:
@@ -111,7 +139,9 @@ class TLSFiles:
         try:
             context.load_verify_locations(revoked)
         except ssl.SSLError as error:
-            raise ssl.SSLError(error.errno, f"there is no list of revoked certificates in {revoked}, as PEM") from error
+            raise ssl.SSLError(
+                error.errno, f"there is no list of revoked certificates in {revoked}, as PEM"
+            ) from error
         if context.cert_store_stats()["crl"] == before:
             raise ssl.SSLError(f"there is no list of revoked certificates in {revoked}, as PEM")
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -121,7 +151,8 @@ class TLSFiles:
         is_encrypted = False
 
         def password() -> str:
-            # Without this, OpenSSL would ask for it at the terminal, and the whole node would wait for the answer.
+            # Without this, OpenSSL would ask for it at the terminal, and the whole node would wait
+            # for the answer.
             nonlocal is_encrypted
             is_encrypted = True
             return self.password or ""
@@ -159,12 +190,16 @@ class Contexts:
             self._stamp = _stamp(tls)
             self._context = self._read(tls)
         elif server_side:
-            raise BadInputError("tls", tls, "an ssl.SSLContext or TLSFiles(certificate, key) for a server")
+            raise BadInputError(
+                "tls", tls, "an ssl.SSLContext or TLSFiles(certificate, key) for a server"
+            )
         else:
             self._context = ssl.create_default_context()
 
     def current(self, failed: Callable[[Exception], object]) -> ssl.SSLContext:
-        """The context to use now. Files that have changed are read; if that fails, what was read before stays in use."""
+        """The context to use now. Files that have changed are read; if that fails, what was read
+        before stays in use.
+        """
         files = self._files
         if files is not None:
             try:
@@ -201,7 +236,9 @@ class Contexts:
         self._others = others
         return context
 
-    def _choose(self, secured: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext) -> None:
+    def _choose(
+        self, secured: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext
+    ) -> None:
         setattr(secured, _ASKED, name)
         other = self._others.get((name or "").lower())
         if other is not None:
@@ -212,11 +249,16 @@ _ASKED: Final = "_name_asked_for"
 
 
 def _stamp(files: TLSFiles) -> object:
-    return [(status.st_mtime_ns, status.st_size, status.st_ino) for status in map(os.stat, files.paths())]
+    return [
+        (status.st_mtime_ns, status.st_size, status.st_ino)
+        for status in map(os.stat, files.paths())
+    ]
 
 
 class _Records:
-    """Finds out whether a stream of TLS records ends inside of one: their headers say how long they are."""
+    """Finds out whether a stream of TLS records ends inside of one: their headers say how long they
+    are.
+    """
 
     __slots__ = ("_head", "_left")
 
@@ -245,10 +287,13 @@ class _Records:
 class Secure:
     """One side of one TLS connection. Its methods are quick and may be used from any thread.
 
-    What is to be sent must be taken with :meth:`take` in one place only, so that records leave in the order they were made.
+    What is to be sent must be taken with :meth:`take` in one place only, so that records leave in
+    the order they were made.
     """
 
-    def __init__(self, context: ssl.SSLContext, server_side: bool, server_name: str | None = None) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, server_side: bool, server_name: str | None = None
+    ) -> None:
         self._lock = Lock()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -263,7 +308,8 @@ class Secure:
         """Go on with the handshake, with what was read. True when it is done.
 
         Raises:
-            ssl.SSLError: it failed. There may be something to send all the same: the other side should know why.
+            ssl.SSLError: it failed. There may be something to send all the same: the other side
+                should know why.
         """
         with self._lock:
             if data:
@@ -277,7 +323,9 @@ class Secure:
             return True
 
     def take_rest(self) -> bytes:
-        """What came along with the end of the handshake, still encrypted. It is for :meth:`decrypt`, and given away once."""
+        """What came along with the end of the handshake, still encrypted. It is for
+        :meth:`decrypt`, and given away once.
+        """
         rest, self._rest = self._rest, b""
         return rest
 
@@ -289,7 +337,11 @@ class Secure:
     def facts(self) -> TLSFacts:
         """What was agreed on."""
         cipher = self._object.cipher()
-        name = getattr(self._object, _ASKED, None) if self._server_side else self._object.server_hostname
+        name = (
+            getattr(self._object, _ASKED, None)
+            if self._server_side
+            else self._object.server_hostname
+        )
         certificate: Any = self._object.getpeercert() or {}
         return TLSFacts(
             version=self._object.version() or "",
@@ -300,7 +352,9 @@ class Secure:
         )
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool, ssl.SSLError | None]:
-        """What was read, in clear; whether the other side has said that no more comes; and what is wrong with the rest."""
+        """What was read, in clear; whether the other side has said that no more comes; and what is
+        wrong with the rest.
+        """
         clear: list[bytes] = []
         with self._lock:
             if data:
@@ -314,7 +368,8 @@ class Secure:
                     clear.append(some)
                 self._record.reset()
             except ssl.SSLWantReadError:
-                # The rest of a record is still on its way; or there was nothing for us in the last one.
+                # The rest of a record is still on its way; or there was nothing for us in the last
+                # one.
                 self._record.walk(data)
             except ssl.SSLZeroReturnError:
                 return b"".join(clear), True, None
@@ -354,5 +409,8 @@ class Secure:
         with self._lock:
             try:
                 self._object.unwrap()
-            except (ssl.SSLError, ValueError):  # it has not heard the other side's goodbye, or there is nothing to end
+            except (
+                ssl.SSLError,
+                ValueError,
+            ):  # it has not heard the other side's goodbye, or there is nothing to end
                 pass

@@ -1,7 +1,8 @@
 """UDP: a server that turns datagrams into messages, and a client that does the same for one peer.
 
-The smallest server is one line in the ``init`` of an actor, ``await self.spawn_meta(UDPServer("127.0.0.1", 8125))``; the actor then
-gets ``UDPData``, and answers with ``UDPSend`` to the alias that is in it.
+The smallest server is one line in the ``init`` of an actor, ``await
+self.spawn_meta(UDPServer("127.0.0.1", 8125))``; the actor then gets ``UDPData``, and answers with
+``UDPSend`` to the alias that is in it.
 """
 
 import errno
@@ -59,16 +60,24 @@ class UDPServer(UDPSocket):
         reuse_port: bool = False,
     ) -> None:
         if not isinstance(host, str):
-            raise BadInputError("UDPServer(host)", host, "a name or an address, such as '127.0.0.1'")
+            raise BadInputError(
+                "UDPServer(host)", host, "a name or an address, such as '127.0.0.1'"
+            )
         check_number("UDPServer(port)", port, least=0, whole=True, most=65535)
         check_number("ttl", ttl, least=0, whole=True, most=255)
         check_flag("broadcast", broadcast)
         check_flag("reuse_port", reuse_port)
-        super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
+        super().__init__(
+            check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer
+        )
         self._host, self._port = host, port
         self._broadcast = broadcast
         if not isinstance(groups, Sequence):
-            raise BadInputError("UDPServer(groups)", groups, "the addresses of multicast groups, such as ['239.1.2.3']")
+            raise BadInputError(
+                "UDPServer(groups)",
+                groups,
+                "the addresses of multicast groups, such as ['239.1.2.3']",
+            )
         self._groups = (groups,) if isinstance(groups, str) else tuple(groups)
         for group in self._groups or ("",):
             check_group("UDPServer", group, interface)
@@ -77,7 +86,9 @@ class UDPServer(UDPSocket):
         self._reuse_port = reuse_port
 
     async def _open(self) -> socket.socket:
-        return await open_listener(self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port)
+        return await open_listener(
+            self._host, self._port, socket.SOCK_DGRAM, reuse_port=self._reuse_port
+        )
 
     def _prepare(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, self._broadcast)
@@ -85,17 +96,27 @@ class UDPServer(UDPSocket):
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self._ttl)
             if self._interface is not None:
                 address, index = interface_of(self._interface)
-                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(4) + address + pack("@i", index))
+                sock.setsockopt(
+                    socket.IPPROTO_IP,
+                    socket.IP_MULTICAST_IF,
+                    bytes(4) + address + pack("@i", index),
+                )
         else:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, self._ttl)
             if self._interface is not None:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(self._interface))
+                sock.setsockopt(
+                    socket.IPPROTO_IPV6,
+                    socket.IPV6_MULTICAST_IF,
+                    socket.if_nametoindex(self._interface),
+                )
         for group in self._groups:
             self._member(group, self._interface, join=True)
 
 
 class UDPClient(UDPSocket):
-    """A UDP socket with one peer: it gets datagrams from nobody else, and hears when nobody listens there."""
+    """A UDP socket with one peer: it gets datagrams from nobody else, and hears when nobody listens
+    there.
+    """
 
     def __init__(
         self,
@@ -110,10 +131,14 @@ class UDPClient(UDPSocket):
         broadcast: bool = False,
     ) -> None:
         if not isinstance(host, str):
-            raise BadInputError("UDPClient(host)", host, "a name or an address, such as '127.0.0.1'")
+            raise BadInputError(
+                "UDPClient(host)", host, "a name or an address, such as '127.0.0.1'"
+            )
         check_number("UDPClient(port)", port, least=1, whole=True, most=65535)
         check_flag("broadcast", broadcast)
-        super().__init__(check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer)
+        super().__init__(
+            check_receiver(receiver), reader, max_datagram, receive_buffer, send_buffer
+        )
         self._goal = (host, port)
         self._broadcast = broadcast
         self._is_client = True

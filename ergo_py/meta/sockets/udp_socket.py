@@ -1,4 +1,6 @@
-"""A UDP socket: datagrams become messages and messages datagrams. What fails is told to its sender, and ends nothing."""
+"""A UDP socket: datagrams become messages and messages datagrams. What fails is told to its sender,
+and ends nothing.
+"""
 
 import errno
 import ipaddress
@@ -32,17 +34,22 @@ LONGEST: Final = 65535
 _ONLY_PEER: Final = Endpoint("", 0)
 """Stands for the peer of a client."""
 _ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
-# Linux's numbers, which the socket module does not have: tell about every datagram that the network reports as undelivered.
+# Linux's numbers, which the socket module does not have: tell about every datagram that the network
+# reports as undelivered.
 _RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
 _MEMORY_INFO: Final = 55
 _TRIES: Final = 8
-_BROKEN: Final = frozenset({errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK})
-"""A read fails like this because of the socket itself. All other errors tell what the network or the system had to say
-about datagrams: an ICMP packet chooses the number, and anybody can send one, so no number of theirs ends the socket.
+_BROKEN: Final = frozenset(
+    {errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK}
+)
+"""A read fails like this because of the socket itself. All other errors tell what the network or
+the system had to say about datagrams: an ICMP packet chooses the number, and anybody can send one,
+so no number of theirs ends the socket.
 """
 
 _FINAL: Final = _BROKEN | {errno.EMSGSIZE}
-"""To send again would not help. The system reports a datagram that is too long once for each try."""
+"""To send again would not help. The system reports a datagram that is too long once for each try.
+"""
 
 
 class UDPSocket(EitherReader):
@@ -87,7 +94,7 @@ class UDPSocket(EitherReader):
         self.messages_out = 0
         self.faults: Counter[UDPFault] = Counter()
 
-    # -- birth -------------------------------------------------------------------------------------------------------
+    # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Open the socket: a port that is taken is an error of ``spawn_meta``."""
@@ -101,7 +108,10 @@ class UDPSocket(EitherReader):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
         try:
             sock.setsockopt(*_RECEIVE_ERRORS[sock.family], 1)
-        except (OSError, KeyError):  # another system: then only clients hear of what was not delivered
+        except (
+            OSError,
+            KeyError,
+        ):  # another system: then only clients hear of what was not delivered
             pass
         self._is_sixth = sock.family == socket.AF_INET6
         self._prepare(sock)
@@ -116,7 +126,7 @@ class UDPSocket(EitherReader):
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
 
-    # -- the reader --------------------------------------------------------------------------------------------------
+    # -- the reader --------------------------------------------------------------------------------
 
     def _read_in_thread(self) -> None:
         receive, most, to = self._socket.recvfrom, self._most + 1, self._receiver()
@@ -154,7 +164,8 @@ class UDPSocket(EitherReader):
             there_is_more, failed = False, None
             try:
                 if room < 1:
-                    # Still as many as there are: a reader that may drop must not leave the dropping to the operating system.
+                    # Still as many as there are: a reader that may drop must not leave the dropping
+                    # to the operating system.
                     for _ in range(_BATCH):
                         await self._hand_over(to, self._messages([receive(most)])[0])
                 for _ in range(min(_BATCH, room)):
@@ -170,7 +181,9 @@ class UDPSocket(EitherReader):
                 self._failed_to_read(failed)
 
     def _messages(self, read: list[tuple[bytes, Any]]) -> list[UDPData]:
-        """What was read, as messages; all at once, because a call for each would cost as much as making it."""
+        """What was read, as messages; all at once, because a call for each would cost as much as
+        making it.
+        """
         alias, endpoints, most = self._meta.id, self._endpoints, self._most
         messages: list[UDPData] = []
         size = 0
@@ -195,16 +208,20 @@ class UDPSocket(EitherReader):
         return peer
 
     def _failed_to_read(self, error: OSError) -> None:
-        """A read can fail because of what was sent before. Raises what is wrong with the socket itself, and ends it."""
+        """A read can fail because of what was sent before. Raises what is wrong with the socket
+        itself, and ends it.
+        """
         if error.errno in _BROKEN:
             raise error
         if not self._report_undelivered() and self._is_client:
             self._report(None, fault_of(error), describe(error), b"")
 
-    # -- datagrams that fail -----------------------------------------------------------------------------------------
+    # -- datagrams that fail -----------------------------------------------------------------------
 
     def _report_undelivered(self) -> bool:
-        """Tell the senders of what the network says was not delivered. From either side; False if it says nothing."""
+        """Tell the senders of what the network says was not delivered. From either side; False if
+        it says nothing.
+        """
         found = False
         while True:
             try:
@@ -220,14 +237,21 @@ class UDPSocket(EitherReader):
     def _report(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes) -> None:
         self._meta.router.bridge.do(self._tell, peer, fault, detail, data, None)
 
-    def _tell(self, peer: Endpoint | None, fault: UDPFault, detail: str, data: bytes, to: PID | Alias | None) -> None:
+    def _tell(
+        self,
+        peer: Endpoint | None,
+        fault: UDPFault,
+        detail: str,
+        data: bytes,
+        to: PID | Alias | None,
+    ) -> None:
         """On the loop: count, and tell whoever sent it."""
         self.faults[fault] += 1
         sender = to or self._senders.get(_ONLY_PEER if self._is_client or peer is None else peer)
         if sender is not None:
             self.send(sender, UDPFailed(self.id, peer, fault, detail, data))
 
-    # -- the handler -------------------------------------------------------------------------------------------------
+    # -- the handler -------------------------------------------------------------------------------
 
     def _serve_in_passing(self, message: Any, sender: PID | Alias) -> bool:
         """Send, in the turn of whoever asks for it, what needs no waiting."""
@@ -249,12 +273,16 @@ class UDPSocket(EitherReader):
         try:
             if not await self._do(message, sender):
                 self._meta.unhandled += 1
-                self.log.warning("unhandled message", message_type=type(message).__qualname__, sender=str(sender))
+                self.log.warning(
+                    "unhandled message", message_type=type(message).__qualname__, sender=str(sender)
+                )
         except (OSError, OverflowError, ValueError) as error:
             if isinstance(message, UDPSend):
                 self._refused(message, error, sender)
             else:
-                self.log.warning("cannot do this", message_type=type(message).__qualname__, error=describe(error))
+                self.log.warning(
+                    "cannot do this", message_type=type(message).__qualname__, error=describe(error)
+                )
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
         """The same, for those who want to know how it went."""
@@ -290,7 +318,9 @@ class UDPSocket(EitherReader):
         if (peer is None) is not self._is_client:
             raise OSError(
                 errno.EDESTADDRREQ,
-                "a client sends to its own peer only" if peer else "a server needs a peer to send to",
+                "a client sends to its own peer only"
+                if peer
+                else "a server needs a peer to send to",
             )
         known = Endpoint(*peer) if peer is not None else _ONLY_PEER
         if self._senders.get(known) != sender:
@@ -302,16 +332,20 @@ class UDPSocket(EitherReader):
                 if peer is None:
                     self._socket.send(data, _DONT_WAIT)
                 else:
-                    self._socket.sendto(data, _DONT_WAIT, self._as_sixth(peer) if self._is_sixth else peer)
+                    self._socket.sendto(
+                        data, _DONT_WAIT, self._as_sixth(peer) if self._is_sixth else peer
+                    )
                 break
             except BlockingIOError:
                 raise
             except OSError as error:
-                # The system uses the next send to say that an earlier datagram was lost; this one is still to be sent then.
-                # An error that is about this very datagram comes again when it is sent again.
+                # The system uses the next send to say that an earlier datagram was lost; this one
+                # is still to be sent then. An error that is about this very datagram comes again
+                # when it is sent again.
                 if attempt == _TRIES - 1 or error.errno in _FINAL:
                     raise
-                # The reader's thread may have been faster, so that there is nothing to report: this one is sent all the same.
+                # The reader's thread may have been faster, so that there is nothing to report: this
+                # one is sent all the same.
                 self._report_undelivered()
         self.messages_out += 1
         self.bytes_out += len(data)
@@ -338,11 +372,15 @@ class UDPSocket(EitherReader):
 
     async def _look_up(self, peer: tuple[str, int]) -> tuple[str, int]:
         found = await resolve(*peer, socket.SOCK_DGRAM)
-        for wanted in (self._socket.family, socket.AF_INET) if self._is_sixth else (self._socket.family,):
+        for wanted in (
+            (self._socket.family, socket.AF_INET) if self._is_sixth else (self._socket.family,)
+        ):
             for family, address in found:
                 if family == wanted:
                     return (address[0], address[1])
-        raise socket.gaierror(socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to")
+        raise socket.gaierror(
+            socket.EAI_NONAME, f"{peer[0]} has no address that this socket can send to"
+        )
 
     def _member(self, group: str, interface: str | None, join: bool) -> None:
         """Join or leave a multicast group.
@@ -362,13 +400,19 @@ class UDPSocket(EitherReader):
         if sock.family == socket.AF_INET6:
             index = 0 if interface is None else socket.if_nametoindex(interface)
             option = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
-            sock.setsockopt(socket.IPPROTO_IPV6, option, socket.inet_pton(socket.AF_INET6, group) + pack("@I", index))
+            sock.setsockopt(
+                socket.IPPROTO_IPV6,
+                option,
+                socket.inet_pton(socket.AF_INET6, group) + pack("@I", index),
+            )
             return
         address, index = interface_of(interface)
         option = socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP
-        sock.setsockopt(socket.IPPROTO_IP, option, socket.inet_aton(group) + address + pack("@i", index))
+        sock.setsockopt(
+            socket.IPPROTO_IP, option, socket.inet_aton(group) + address + pack("@i", index)
+        )
 
-    # -- the end, and looking inside ---------------------------------------------------------------------------------
+    # -- the end, and looking inside ---------------------------------------------------------------
 
     async def terminate(self, reason: Reason) -> None:
         """Give the address back."""
@@ -405,7 +449,9 @@ class UDPSocket(EitherReader):
         return ""
 
     def _kernel_side(self) -> tuple[int, int]:
-        """How many datagrams the operating system has dropped for want of room, and how many bytes wait to be read."""
+        """How many datagrams the operating system has dropped for want of room, and how many bytes
+        wait to be read.
+        """
         try:
             numbers = unpack("@9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY_INFO, 36))
         except (OSError, ValueError):  # another system, or an old one

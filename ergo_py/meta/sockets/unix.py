@@ -29,7 +29,9 @@ _REPLACED: Final = "something else has been put in the place of the socket"
 
 
 class UnixConnection(Stream):
-    """A connection over a Unix socket. A server makes them of what it accepts; :meth:`connect` makes a client."""
+    """A connection over a Unix socket. A server makes them of what it accepts; :meth:`connect`
+    makes a client.
+    """
 
     kind = "unix"
 
@@ -47,9 +49,20 @@ class UnixConnection(Stream):
             BadInputError: an option cannot be right.
         """
         check_stream("UnixConnection(sock)", sock)
-        self._begin(sock, check_receiver(receiver), _read_options("UnixConnection", options, UnixConnection), reader)
+        self._begin(
+            sock,
+            check_receiver(receiver),
+            _read_options("UnixConnection", options, UnixConnection),
+            reader,
+        )
 
-    def _begin(self, sock: socket.socket | None, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
+    def _begin(
+        self,
+        sock: socket.socket | None,
+        to: Target | None,
+        options: StreamOptions,
+        reader: ReaderKind,
+    ) -> None:
         super().__init__(to, options, reader)
         self._given = sock
         self._path = ""
@@ -65,7 +78,8 @@ class UnixConnection(Stream):
         connect_timeout: float = 4.0,
         **options: Unpack[StreamKeywords],
     ) -> Self:
-        """Make a client. It connects before ``spawn_meta`` returns, which raises ``InitError`` if it cannot.
+        """Make a client. It connects before ``spawn_meta`` returns, which raises ``InitError`` if
+        it cannot.
 
         Raises:
             BadInputError: an option cannot be right.
@@ -73,7 +87,10 @@ class UnixConnection(Stream):
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
         self._begin(
-            None, check_receiver(receiver), _read_options("UnixConnection.connect", options, cls.connect), reader
+            None,
+            check_receiver(receiver),
+            _read_options("UnixConnection.connect", options, cls.connect),
+            reader,
         )
         self._path = _check_path(path)
         self._connect_timeout = connect_timeout
@@ -92,7 +109,9 @@ class UnixConnection(Stream):
             finally:
                 sock.close()
         assert scope.cancelled_caught
-        raise TimeoutError(f"no connection to {_shown(self._path)} within {self._connect_timeout:g} s")
+        raise TimeoutError(
+            f"no connection to {_shown(self._path)} within {self._connect_timeout:g} s"
+        )
 
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         return _shown(sock.getsockname()), self._path or _peer(sock)
@@ -123,7 +142,12 @@ class UnixServer(Listener):
     ) -> None:
         check_number("mode", mode, least=0, whole=True, most=0o777)
         super().__init__(
-            receiver, _read_options("UnixServer", options, UnixServer), reader, max_connections, when_full, queue
+            receiver,
+            _read_options("UnixServer", options, UnixServer),
+            reader,
+            max_connections,
+            when_full,
+            queue,
         )
         self._path = _check_path(path)
         self._mode = mode
@@ -167,7 +191,9 @@ class UnixServer(Listener):
             await super().terminate(reason)
 
 
-def _read_options(what: str, options: StreamKeywords, made_by: Callable[..., object]) -> StreamOptions:
+def _read_options(
+    what: str, options: StreamKeywords, made_by: Callable[..., object]
+) -> StreamOptions:
     checked = read_stream_options(what, options, made_by)
     if checked.tls:
         raise BadInputError("tls", checked.tls, "None: a Unix socket does not leave the machine")
@@ -179,10 +205,14 @@ def _check_path(path: object) -> str:
         raise BadInputError("path", path, "the path of a socket")
     text = os.fspath(path)
     if not isinstance(text, str) or len(os.fsencode(text)) > 107:
-        raise BadInputError("path", path, "a path of at most 107 bytes, which is all that a Unix socket can have")
+        raise BadInputError(
+            "path", path, "a path of at most 107 bytes, which is all that a Unix socket can have"
+        )
     if "\0" in text and not text.startswith("\0"):
         raise BadInputError(
-            "path", path, "a path without zero bytes; one at its beginning makes a name that is no file"
+            "path",
+            path,
+            "a path without zero bytes; one at its beginning makes a name that is no file",
         )
     return text
 
@@ -205,9 +235,11 @@ def _peer(sock: socket.socket) -> str:
 
 
 def _bind(sock: socket.socket, path: str, mode: int) -> tuple[int, int]:
-    """Bind, and give the file its permissions. Connections are refused until ``listen`` is called, so nobody is too early.
+    """Bind, and give the file its permissions. Connections are refused until ``listen`` is called,
+    so nobody is too early.
 
-    Others may write to the directory, and put a link to any file in the place of the socket: nothing here follows one.
+    Others may write to the directory, and put a link to any file in the place of the socket:
+    nothing here follows one.
 
     Raises:
         OSError: it could not be bound, or something else is at the path now.
@@ -235,7 +267,8 @@ def _bind(sock: socket.socket, path: str, mode: int) -> tuple[int, int]:
 
 
 def _chmod_held(held: int, path: str, mode: int) -> None:
-    """Give the socket that ``held`` refers to its permissions, and no other file, wherever ``path`` leads by now.
+    """Give the socket that ``held`` refers to its permissions, and no other file, wherever ``path``
+    leads by now.
 
     Raises:
         OSError: ``path`` leads to another file, or may be made to while this function runs.
@@ -252,13 +285,17 @@ def _chmod_held(held: int, path: str, mode: int) -> None:
         status, made = os.fstat(directory), os.fstat(held)
         if not os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), made):
             raise FileExistsError(errno.EEXIST, _REPLACED)
-        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        writable = (
+            status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        )
         if writable or status.st_uid not in (0, os.geteuid()):
             os.unlink(name, dir_fd=directory)
             raise PermissionError(
                 errno.EPERM,
-                f"the socket cannot be given mode {mode:#o}: the umask leaves {stat.S_IMODE(made.st_mode):#o} of it, "
-                f"/proc is not mounted, and other users may replace files in {parent}. Mount /proc, use a directory "
+                f"the socket cannot be given mode {mode:#o}: the umask leaves "
+                f"{stat.S_IMODE(made.st_mode):#o} of it, "
+                f"/proc is not mounted, and other users may replace files in {parent}. Mount "
+                "/proc, use a directory "
                 f"that only this user may write to, or set a umask that allows the mode",
             )
         os.chmod(name, mode, dir_fd=directory)
@@ -279,7 +316,8 @@ def _remove_stale(path: str) -> None:
     try:
         if path.startswith("\0") or not stat.S_ISSOCK(os.stat(path).st_mode):
             return
-        # One of the wrong type: if somebody listens it is refused for that, and the server does not even notice.
+        # One of the wrong type: if somebody listens it is refused for that, and the server does not
+        # even notice.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(path)

@@ -1,4 +1,6 @@
-"""Writing to a stream socket from the loop: at once if the operating system takes it, else bit by bit as it does."""
+"""Writing to a stream socket from the loop: at once if the operating system takes it, else bit by
+bit as it does.
+"""
 
 import socket
 from collections import deque
@@ -22,8 +24,9 @@ _PIECES: Final = 64
 class Writer:
     """What is to go out through one socket. Everything here happens on the loop.
 
-    The socket may be one that a thread is blocked in reading: a write with ``MSG_DONTWAIT`` never blocks. What does not fit
-    waits in a queue, which a task drains; there is such a task only while something waits.
+    The socket may be one that a thread is blocked in reading: a write with ``MSG_DONTWAIT`` never
+    blocks. What does not fit waits in a queue, which a task drains; there is such a task only while
+    something waits.
     """
 
     __slots__ = (
@@ -48,7 +51,8 @@ class Writer:
     _now: Callable[[], float]
     _socket: socket.socket
     last: float
-    """When the operating system last took some bytes, or when there was first a socket to write to."""
+    """When the operating system last took some bytes, or when there was first a socket to write to.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,9 @@ class Writer:
         failed: Callable[[OSError | TimeoutError], None],
         answer: Callable[[Caller, int], object],
     ) -> None:
-        """``stall`` is how long the peer may take nothing; ``changed`` is called when something that waited is out."""
+        """``stall`` is how long the peer may take nothing; ``changed`` is called when something
+        that waited is out.
+        """
         self.stall = stall
         self._start = start
         self._changed = changed

@@ -1,4 +1,6 @@
-"""Standing in for a behaviour: every verb that sends is told of, in any thread, and nothing of it stays."""
+"""Standing in for a behaviour: every verb that sends is told of, in any thread, and nothing of it
+stays.
+"""
 
 import threading
 from typing import Any
@@ -51,7 +53,9 @@ async def doings(node: Node, me: Puppet, to: Any) -> dict[str, Any]:
     }
 
 
-async def test_every_verb_that_sends_is_told_of_with_whom_and_what(autojump_clock: MockClock) -> None:
+async def test_every_verb_that_sends_is_told_of_with_whom_and_what(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         sink = await node.spawn(Recorder)
         pid = await node.spawn(Puppet)
@@ -101,7 +105,9 @@ async def test_answers_that_come_later_are_told_of_too(autojump_clock: MockClock
         assert [str(one) for one in answers] == ["None", "no"]
 
 
-async def test_the_verbs_are_given_back_with_the_last_who_listens(autojump_clock: MockClock) -> None:
+async def test_the_verbs_are_given_back_with_the_last_who_listens(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         behaviour = node._find(pid).behaviour
@@ -118,7 +124,9 @@ async def test_the_verbs_are_given_back_with_the_last_who_listens(autojump_clock
         assert node._kernel.watches == {}
 
 
-async def test_statistics_and_remembered_types_leave_the_verbs_alone(autojump_clock: MockClock) -> None:
+async def test_statistics_and_remembered_types_leave_the_verbs_alone(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(recent_messages=3) as node, trio.open_nursery() as nursery:
         pid = await node.spawn(Recorder)
         nursery.start_soon(lambda: node.statistics(pid, seconds=5))
@@ -163,11 +171,18 @@ async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockCl
             node.kill(pid)
             await node.wait_ended(pid)
 
-            assert [entry.callback async for entry in trace] == ["handle_call", "reply", "send", "terminate"]
+            assert [entry.callback async for entry in trace] == [
+                "handle_call",
+                "reply",
+                "send",
+                "terminate",
+            ]
         assert node._kernel.watches == {}
 
 
-async def test_who_only_counts_callbacks_is_not_told_what_is_sent(autojump_clock: MockClock) -> None:
+async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
+    autojump_clock: MockClock,
+) -> None:
     class Counting:
         """Somebody who does not want to know about sending."""
 

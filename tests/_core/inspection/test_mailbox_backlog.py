@@ -82,7 +82,9 @@ def test_nothing_is_kept_of_a_process_that_has_ended() -> None:
     assert world.backlogs._warned == set()
 
 
-def test_one_that_ended_since_the_list_was_made_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ended_since_the_list_was_made_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mailbox_backlog_module, "_AT_A_TIME", 1)
     world = World(2)
     world.fill(1, LIMIT + 1)
@@ -94,7 +96,9 @@ def test_one_that_ended_since_the_list_was_made_is_passed_over(monkeypatch: pyte
     assert world.said == []
 
 
-def test_a_bounded_number_is_looked_at_each_time_and_all_of_them_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_is_looked_at_each_time_and_all_of_them_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mailbox_backlog_module, "_AT_A_TIME", 4)
     world = World(10)
     for number in range(10):
@@ -113,7 +117,9 @@ class Stuck(Actor):
         await trio.sleep_forever()
 
 
-async def test_a_node_warns_of_a_long_mailbox_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_node_warns_of_a_long_mailbox_and_says_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with running_node(watchdog=0.02, mailbox_warning=100, log_output="console") as node:
         pid = await node.spawn(Stuck, name="slow")
         for number in range(150):

@@ -64,13 +64,19 @@ async def test_a_snapshot_of_an_idle_process(autojump_clock: MockClock) -> None:
         )
 
 
-async def test_a_snapshot_of_a_process_that_has_one_of_everything(autojump_clock: MockClock) -> None:
+async def test_a_snapshot_of_a_process_that_has_one_of_everything(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(env={"colour": "red"}, expose_env=True) as node:
         other, parent = await node.spawn(Puppet, name="other"), await node.spawn(Puppet)
         pid = await node.call(
             parent,
             lambda me: me.spawn(
-                Puppet, name="rich", mailbox_size=2, overflow=Overflow.DROP_NEWEST, env={"size": "large"}
+                Puppet,
+                name="rich",
+                mailbox_size=2,
+                overflow=Overflow.DROP_NEWEST,
+                env={"size": "large"},
             ),
         )
 
@@ -96,9 +102,18 @@ async def test_a_snapshot_of_a_process_that_has_one_of_everything(autojump_clock
         gate.set()
 
         assert (info.pid, info.name, info.behaviour, info.parent) == (pid, "rich", "Puppet", parent)
-        assert (info.state, info.callback, info.message_type) == (State.RUNNING, "handle_message", "function")
+        assert (info.state, info.callback, info.message_type) == (
+            State.RUNNING,
+            "handle_message",
+            "function",
+        )
         assert info.lanes == {"urgent": 1, "system": 1, "main": 2, "log": 0}
-        assert (info.messages_in, info.messages_out, info.dropped, info.mailbox_size) == (6, 2, 1, 2)
+        assert (info.messages_in, info.messages_out, info.dropped, info.mailbox_size) == (
+            6,
+            2,
+            1,
+            2,
+        )
         assert (info.children, info.aliases, info.trap_exit) == ((child,), (alias,), True)
         assert info.links == (other,)
         assert info.linked_by == (other,)
@@ -107,7 +122,9 @@ async def test_a_snapshot_of_a_process_that_has_one_of_everything(autojump_clock
         assert info.env == {"colour": "red", "size": "large"}
 
 
-async def test_a_snapshot_is_frozen_and_does_not_change_with_its_process(autojump_clock: MockClock) -> None:
+async def test_a_snapshot_is_frozen_and_does_not_change_with_its_process(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         info, whole = node.process_info(pid), node.info()
@@ -151,7 +168,9 @@ async def test_counters_count_what_came_in_and_what_went_out(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_snapshot_says_in_which_call_a_process_waits(autojump_clock: MockClock, inline_calls: bool) -> None:
+async def test_a_snapshot_says_in_which_call_a_process_waits(
+    autojump_clock: MockClock, inline_calls: bool
+) -> None:
     callers: list[Caller] = []
 
     class Keeping(Actor):
@@ -170,7 +189,11 @@ async def test_a_snapshot_says_in_which_call_a_process_waits(autojump_clock: Moc
         node.reply(callers[0], "answer")
         await wait_all_tasks_blocked()
 
-        assert (info.state, info.waits_for, info.asks) == (State.WAIT_RESPONSE, callers[0].ref, server)
+        assert (info.state, info.waits_for, info.asks) == (
+            State.WAIT_RESPONSE,
+            callers[0].ref,
+            server,
+        )
         assert info.callback == "handle_message"
         assert in_flight == 1
         assert node.process_info(puppet).waits_for is None
@@ -179,7 +202,9 @@ async def test_a_snapshot_says_in_which_call_a_process_waits(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_snapshot_knows_of_no_call_that_is_over(autojump_clock: MockClock, inline_calls: bool) -> None:
+async def test_a_snapshot_knows_of_no_call_that_is_over(
+    autojump_clock: MockClock, inline_calls: bool
+) -> None:
     async with running_node(inline_calls=inline_calls) as node:
         server, puppet = await node.spawn(Recorder), await node.spawn(Puppet)
         await wait_all_tasks_blocked()
@@ -210,7 +235,9 @@ class Work:
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["on the spot", "in its own turn"])
-async def test_time_in_a_call_belongs_to_the_callee(inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_in_a_call_belongs_to_the_callee(
+    inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = Work(monkeypatch)
     seen: list[float] = []
 
@@ -238,7 +265,9 @@ async def test_time_in_a_call_belongs_to_the_callee(inline: bool, monkeypatch: p
         assert found.busy is not None
 
 
-async def test_a_suspended_process_with_mail_spends_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspended_process_with_mail_spends_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     work = Work(monkeypatch)
 
     class Works(Actor):
@@ -311,7 +340,9 @@ async def test_answering_on_the_spot_does_not_make_a_sleep_look_like_work() -> N
 
 
 @pytest.mark.parametrize("expose_env", [True, False])
-async def test_environments_are_shown_only_if_the_node_allows_it(autojump_clock: MockClock, expose_env: bool) -> None:
+async def test_environments_are_shown_only_if_the_node_allows_it(
+    autojump_clock: MockClock, expose_env: bool
+) -> None:
     async with running_node(env={"password": "secret"}, expose_env=expose_env) as node:
         pid = await node.spawn(Puppet, env={"token": "secret"})
 
@@ -335,7 +366,13 @@ async def test_a_snapshot_of_a_node(autojump_clock: MockClock) -> None:
         pid, other = await node.spawn(Puppet, name="named"), await node.spawn(Puppet)
         crashing = await node.spawn(Crashing)
         await node.call(
-            pid, lambda me: (me.create_alias(), me.link(other), me.monitor(other), me.send_after(9, other, 1))
+            pid,
+            lambda me: (
+                me.create_alias(),
+                me.link(other),
+                me.monitor(other),
+                me.send_after(9, other, 1),
+            ),
         )
         node.send(crashing, 1)
         await wait_all_tasks_blocked()

@@ -44,7 +44,7 @@ class Busy:
         await trio.sleep_forever()
 
 
-# -- state -----------------------------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------
 
 
 async def test_the_state_is_what_the_behaviour_has_as_attributes(autojump_clock: MockClock) -> None:
@@ -56,7 +56,9 @@ async def test_the_state_is_what_the_behaviour_has_as_attributes(autojump_clock:
         assert state == {"label": "a", "total": 1}
 
 
-async def test_the_state_is_read_between_two_messages_and_before_those_that_wait(autojump_clock: MockClock) -> None:
+async def test_the_state_is_read_between_two_messages_and_before_those_that_wait(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Puppet, heard)
@@ -83,7 +85,9 @@ async def test_the_state_is_read_between_two_messages_and_before_those_that_wait
         assert states == [["first"]]
 
 
-async def test_the_state_can_be_replaced_and_attributes_come_and_go(autojump_clock: MockClock) -> None:
+async def test_the_state_can_be_replaced_and_attributes_come_and_go(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Slotted)
 
@@ -93,7 +97,9 @@ async def test_the_state_can_be_replaced_and_attributes_come_and_go(autojump_clo
         assert await node.get_state(pid) == new
 
 
-async def test_a_replacement_that_fails_changes_nothing_and_harms_nobody(autojump_clock: MockClock) -> None:
+async def test_a_replacement_that_fails_changes_nothing_and_harms_nobody(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Slotted)
 
@@ -115,7 +121,9 @@ async def test_a_replacement_that_fails_changes_nothing_and_harms_nobody(autojum
         assert await node.get_state(pid) == {"label": "a", "total": 1}
 
 
-async def test_looking_at_nobody_at_a_meta_process_or_at_oneself_is_refused(autojump_clock: MockClock) -> None:
+async def test_looking_at_nobody_at_a_meta_process_or_at_oneself_is_refused(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -146,7 +154,7 @@ async def _kill_later(node: Node, pid: Any) -> None:
     node.kill(pid)
 
 
-# -- holding ---------------------------------------------------------------------------------------------------------------
+# -- holding ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("behaviour", [Recorder, Puppet])
@@ -180,7 +188,9 @@ async def test_a_suspended_process_takes_no_message_and_loses_none(
         assert node._kernel.watches == {}
 
 
-async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(autojump_clock: MockClock) -> None:
+async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         began = time.perf_counter()
         pid = await node.spawn(Recorder)
@@ -191,7 +201,9 @@ async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(autojump_clock
         await node.resume(pid)
         await wait_all_tasks_blocked()
 
-        assert node.process_info(pid).running_time <= time.perf_counter() - resumed + suspended - began
+        assert (
+            node.process_info(pid).running_time <= time.perf_counter() - resumed + suspended - began
+        )
 
 
 async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -> None:
@@ -208,7 +220,9 @@ async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "stop of the node"])
-async def test_a_suspended_process_ends_when_it_is_told_to(how: str, autojump_clock: MockClock) -> None:
+async def test_a_suspended_process_ends_when_it_is_told_to(
+    how: str, autojump_clock: MockClock
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.suspend(pid)
@@ -222,7 +236,9 @@ async def test_a_suspended_process_ends_when_it_is_told_to(how: str, autojump_cl
         assert node._kernel.watches == {}
 
 
-async def test_what_a_suspended_process_traps_or_watches_waits_for_it(autojump_clock: MockClock) -> None:
+async def test_what_a_suspended_process_traps_or_watches_waits_for_it(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         other, pid = await node.spawn(Puppet), await node.spawn(Puppet)
 
@@ -256,7 +272,7 @@ async def test_a_process_may_be_suspended_again_and_again(autojump_clock: MockCl
         assert await node.call(pid, "all") == list(range(5))
 
 
-# -- watching: the stand-in --------------------------------------------------------------------------------------------------
+# -- watching: the stand-in ------------------------------------------------------------------------
 
 
 async def test_a_supervisor_that_is_watched_is_a_supervisor(autojump_clock: MockClock) -> None:
@@ -277,7 +293,9 @@ async def test_a_supervisor_that_is_watched_is_a_supervisor(autojump_clock: Mock
         assert "Supervisor" in type(node._find("root").behaviour).__name__
 
 
-async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(autojump_clock: MockClock) -> None:
+async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(
+    autojump_clock: MockClock,
+) -> None:
     class Rings(Recorder):
         def handle_call(self, request: Any, caller: Any) -> object:
             raise Failed("here")
@@ -314,7 +332,8 @@ async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: Moc
         }
         for name, verb in verbs.items():
             with pytest.raises(
-                NotAllowedError, match=f"{name} needs a process.*inspect_meta, meta_info, peek and stat"
+                NotAllowedError,
+                match=f"{name} needs a process.*inspect_meta, meta_info, peek and stat",
             ):
                 await verb()
 

@@ -41,7 +41,12 @@ async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: M
             entries = [entry async for entry in trace]
 
         sent, again, first, second = entries
-        assert (sent.callback, sent.message_type, sent.to, sent.message) == ("send", "Login", sink, None)
+        assert (sent.callback, sent.message_type, sent.to, sent.message) == (
+            "send",
+            "Login",
+            sink,
+            None,
+        )
         assert (again.callback, again.to) == ("send", sink)
         assert (first.callback, first.message_type, first.sender, first.sent) == (
             "handle_message",
@@ -108,7 +113,9 @@ async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockC
         assert calls == ["handle_call"]
 
 
-async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_back(autojump_clock: MockClock) -> None:
+async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_back(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         real = node._find(pid).behaviour
@@ -139,7 +146,9 @@ async def test_what_nobody_reads_is_counted_and_does_not_grow(autojump_clock: Mo
             assert trace.missed == 502
 
 
-async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(autojump_clock: MockClock) -> None:
+async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         await node.suspend(pid)
@@ -150,10 +159,16 @@ async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(autojump_cloc
             # Asleep, it is asked on the spot: the trace sees that, too.
             await node.call(pid, "all")
 
-            assert [entry.callback async for entry in trace] == ["handle_message", "handle_call", "reply"]
+            assert [entry.callback async for entry in trace] == [
+                "handle_message",
+                "handle_call",
+                "reply",
+            ]
 
 
-async def test_filters_and_limits_that_cannot_be_right_are_refused(autojump_clock: MockClock) -> None:
+async def test_filters_and_limits_that_cannot_be_right_are_refused(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
 

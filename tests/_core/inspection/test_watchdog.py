@@ -1,6 +1,7 @@
 """Who blocks the loop is named, once, and nobody else.
 
-The loop is really blocked here, in each test until the watchdog has said so: by an event that its report sets.
+The loop is really blocked here, in each test until the watchdog has said so: by an event that its
+report sets.
 """
 
 import logging
@@ -17,14 +18,22 @@ import pytest
 import trio
 
 from ergo_py import PID, Actor, Alias, BlockedReport, Caller, MetaProcess, Node, Reason
-from ergo_py._core.inspection.watchdog import RunTimes, Watchdog, look_at_loop, run_times, was_starved
+from ergo_py._core.inspection.watchdog import (
+    RunTimes,
+    Watchdog,
+    look_at_loop,
+    run_times,
+    was_starved,
+)
 from ergo_py._core.log import _writer
 from ergo_py._core.runtime.bridge import Bridge
 from tests._core.test_log import Terminal, break_stderr
 from tests.support import Puppet, block_until_reported, running_node
 
 THRESHOLD = 0.2
-"""Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test is about to block it, is rare."""
+"""Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test
+is about to block it, is rare.
+"""
 PATIENCE = 20.0
 
 
@@ -33,7 +42,9 @@ def watchdog_threads() -> list[threading.Thread]:
 
 
 def alive(threads: list[threading.Thread]) -> list[threading.Thread]:
-    """Those that do not end. The node waits for them, too, but not for as long as a busy machine may need."""
+    """Those that do not end. The node waits for them, too, but not for as long as a busy machine
+    may need.
+    """
     for thread in threads:
         thread.join(PATIENCE)
     return [thread for thread in threads if thread.is_alive()]
@@ -52,14 +63,17 @@ class Reports:
             self.came.notify_all()
 
     def block_until(self, is_meant: Callable[[BlockedReport], bool], and_for: float = 0.0) -> bool:
-        # A busy machine may keep the loop waiting as well, which is no mistake of anybody: so look for the one that is meant.
+        # A busy machine may keep the loop waiting as well, which is no mistake of anybody: so look
+        # for the one that is meant.
         with self.came:
             found = self.came.wait_for(lambda: any(map(is_meant, self.of_blocking())), PATIENCE)
         time.sleep(and_for)
         return found
 
     def of_blocking(self) -> list[BlockedReport]:
-        """Those about a loop that was blocked here, and not about one for which the machine had no time."""
+        """Those about a loop that was blocked here, and not about one for which the machine had no
+        time.
+        """
         return [report for report in self.all if "in block_until" in report.stack]
 
     def about(self, pid: PID | Alias | None) -> list[BlockedReport]:
@@ -161,7 +175,9 @@ async def test_a_plain_init_that_blocks_is_reported() -> None:
 
 
 class BlockingMeta(MetaProcess):
-    """Blocks the loop, which a meta-process must not do in an ``async def`` or in ``handle_inspect``, until that is noticed."""
+    """Blocks the loop, which a meta-process must not do in an ``async def`` or in
+    ``handle_inspect``, until that is noticed.
+    """
 
     def __init__(self, reports: Reports, callback: str) -> None:
         self.reports = reports
@@ -213,7 +229,9 @@ async def test_a_meta_process_that_blocks_the_loop_is_reported_by_its_alias(
     async with watched_node(reports) as node:
         owner = await node.spawn(Puppet)
         alias: Alias = await node.call(
-            owner, lambda me: me.spawn_meta(meta, init_timeout=PATIENCE, stop_timeout=PATIENCE), timeout=PATIENCE
+            owner,
+            lambda me: me.spawn_meta(meta, init_timeout=PATIENCE, stop_timeout=PATIENCE),
+            timeout=PATIENCE,
         )
         node.send(alias, 1.5)
         await node.call(alias, "a request", timeout=PATIENCE)
@@ -228,7 +246,9 @@ async def test_a_meta_process_that_blocks_the_loop_is_reported_by_its_alias(
     assert reports.about(owner) == []
 
 
-async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> None:
+async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and_not_its_owner() -> (
+    None
+):
     reports = Reports()
 
     class Plain(Puppet):
@@ -259,10 +279,14 @@ async def test_a_callee_that_answers_on_the_spot_is_reported_and_not_its_caller(
         callee = await node.spawn(Plain)
         caller = await node.spawn(Puppet)
         await trio.testing.wait_all_tasks_blocked()
-        noticed = await node.call(caller, lambda me: me.call(callee, b"request", timeout=PATIENCE), timeout=PATIENCE)
+        noticed = await node.call(
+            caller, lambda me: me.call(callee, b"request", timeout=PATIENCE), timeout=PATIENCE
+        )
 
     assert noticed
-    assert [(report.callback, report.message_type) for report in reports.about(callee)] == [("handle_call", "bytes")]
+    assert [(report.callback, report.message_type) for report in reports.about(callee)] == [
+        ("handle_call", "bytes")
+    ]
     assert reports.about(caller) == []
 
 
@@ -289,7 +313,9 @@ async def test_one_blockage_is_reported_once_and_the_next_one_again() -> None:
     class Blocks(Actor):
         def handle_message(self, message: int, sender: Any) -> None:
             # Long enough for several more reports, if there were any.
-            reports.block_until(lambda _: len(reports.about(self.pid)) == message, and_for=THRESHOLD * 3)
+            reports.block_until(
+                lambda _: len(reports.about(self.pid)) == message, and_for=THRESHOLD * 3
+            )
 
     async with watched_node(reports) as node:
         pid = await node.spawn(Blocks)
@@ -363,7 +389,8 @@ async def test_a_loop_that_is_busy_and_yields_is_not_reported(switching_fast: No
 
     with trio.fail_after(PATIENCE):
         while getattr(bridge, "asked", 0) < 3:
-            # Longer than the switch interval: beside shorter turns the watchdog itself would hardly ever run.
+            # Longer than the switch interval: beside shorter turns the watchdog itself would hardly
+            # ever run.
             for _ in range(5000):
                 pass
             await trio.lowlevel.checkpoint()
@@ -488,7 +515,7 @@ def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_count
     assert reports == []
 
 
-# -- a watchdog that goes on ------------------------------------------------------------------------------------------
+# -- a watchdog that goes on -----------------------------------------------------------------------
 
 
 async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
@@ -518,21 +545,27 @@ async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
 
 
 @pytest.mark.parametrize("stream", ["none", "closed"])
-async def test_the_thread_goes_on_without_a_standard_error(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_thread_goes_on_without_a_standard_error(
+    stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_node(watchdog=THRESHOLD, log_output="console") as node:
         pid = await node.spawn(Puppet)
         with monkeypatch.context() as patch:
             break_stderr(patch, stream)
             info = None
             while info is None:
-                info = await node.call(pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE)
+                info = await node.call(
+                    pid, lambda _: block_until_reported(node, pid), timeout=PATIENCE
+                )
             [thread] = watchdog_threads()
             assert thread.is_alive()
             while not node.info().log_lines_lost:  # it reports first, and logs then
                 await trio.lowlevel.checkpoint()
 
 
-def test_a_stack_that_cannot_be_read_is_reported_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_that_cannot_be_read_is_reported_without_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reports: list[BlockedReport] = []
     came = threading.Event()
 
@@ -553,13 +586,17 @@ def test_a_stack_that_cannot_be_read_is_reported_without_a_process(monkeypatch: 
     assert "KeyError('self')" in reports[0].stack
 
 
-def test_a_program_that_stood_still_is_given_another_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_stood_still_is_given_another_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The watchdog's own wait took far too long: so the loop had no more time than the watchdog."""
     reports: list[BlockedReport] = []
     enough = threading.Event()
 
     class StoodStill(threading.Event):
-        """Time passes without anybody having run; the loop gives its sign of life once both run again."""
+        """Time passes without anybody having run; the loop gives its sign of life once both run
+        again.
+        """
 
         waits = 0
 
@@ -586,7 +623,7 @@ def test_a_program_that_stood_still_is_given_another_chance(monkeypatch: pytest.
     assert reports == []
 
 
-# -- blocked, or starved ----------------------------------------------------------------------------------------------
+# -- blocked, or starved ---------------------------------------------------------------------------
 
 
 def times(at: float, ran: float, queued: float, waits: int, others_ran: float) -> RunTimes:
@@ -600,20 +637,30 @@ BEFORE = times(0.0, 0.0, 0.0, 0, 0.0)
     "after,starved",
     [
         pytest.param(times(0.5, 0.0, 0.004, 1, 0.0), False, id="a callback that sleeps"),
-        pytest.param(times(0.5, 0.0, 0.004, 1, 0.5), False, id="a callback that sleeps beside busy threads"),
+        pytest.param(
+            times(0.5, 0.0, 0.004, 1, 0.5), False, id="a callback that sleeps beside busy threads"
+        ),
         pytest.param(times(0.5, 0.005, 0.0, 90, 0.0), False, id="a callback that polls"),
         pytest.param(times(0.5, 0.48, 0.02, 4, 0.0), False, id="a callback that computes"),
         pytest.param(times(0.5, 0.02, 0.48, 4, 0.0), True, id="a busy machine"),
-        pytest.param(times(0.56, 0.001, 0.05, 50, 0.37), True, id="busy threads that have the lock of the interpreter"),
+        pytest.param(
+            times(0.56, 0.001, 0.05, 50, 0.37),
+            True,
+            id="busy threads that have the lock of the interpreter",
+        ),
         pytest.param(None, False, id="a system that does not tell"),
     ],
 )
-def test_a_loop_that_gets_no_time_is_told_from_one_that_is_blocked(after: RunTimes | None, starved: bool) -> None:
+def test_a_loop_that_gets_no_time_is_told_from_one_that_is_blocked(
+    after: RunTimes | None, starved: bool
+) -> None:
     assert was_starved(BEFORE, after) is starved
     assert was_starved(None, after) is False
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this system does not count that")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="this system does not count that"
+)
 def test_the_times_of_a_thread_are_read() -> None:
     before = run_times(threading.get_ident())
     sum(range(200_000))

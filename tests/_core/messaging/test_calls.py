@@ -1,4 +1,6 @@
-"""Calls: one ending each, whoever dies, leaves or answers; with the short cut on and off, plain and async handlers."""
+"""Calls: one ending each, whoever dies, leaves or answers; with the short cut on and off, plain and
+async handlers.
+"""
 
 import gc
 import inspect
@@ -45,7 +47,9 @@ Doing = Callable[[Any, Caller], Any]
 
 
 class PlainServer(Actor):
-    """Answers with what the function it is asked with returns, called with the server and the caller."""
+    """Answers with what the function it is asked with returns, called with the server and the
+    caller.
+    """
 
     def __init__(self, log: list[Any] | None = None) -> None:
         self.kept: list[Caller] = []
@@ -78,7 +82,12 @@ class Way:
 
 
 @pytest.fixture(
-    params=[Way(True, PlainServer), Way(False, PlainServer), Way(True, AsyncServer), Way(False, AsyncServer)],
+    params=[
+        Way(True, PlainServer),
+        Way(False, PlainServer),
+        Way(True, AsyncServer),
+        Way(False, AsyncServer),
+    ],
     ids=["plain-short-cut", "plain-mailbox", "async-short-cut", "async-mailbox"],
 )
 def way(request: pytest.FixtureRequest) -> Way:
@@ -124,7 +133,7 @@ def kept_by(node: Node, server: PID) -> Callable[[], Any]:
     return ask
 
 
-# -- C1: exactly one ending ----------------------------------------------------------------------------------------------
+# -- C1: exactly one ending ------------------------------------------------------------------------
 
 
 async def test_a_call_returns_what_the_handler_returns(autojump_clock: MockClock, way: Way) -> None:
@@ -144,7 +153,9 @@ async def test_a_call_names_its_caller(autojump_clock: MockClock, way: Way) -> N
         puppet = await node.spawn(Puppet)
 
         from_the_node = await node.call(server, lambda me, caller: caller.pid)
-        from_a_process = await node.call(puppet, lambda me: me.call(server, lambda _, caller: caller.pid))
+        from_a_process = await node.call(
+            puppet, lambda me: me.call(server, lambda _, caller: caller.pid)
+        )
         refs = [await node.call(server, lambda me, caller: caller.ref) for _ in range(3)]
 
         assert from_the_node == node.pid
@@ -208,7 +219,9 @@ async def _expect_down(me: Puppet, target: Any, request: Any) -> None:
         raise Reject(error) from None
 
 
-async def test_a_call_to_a_process_that_is_stopping_raises_target_down_at_once(autojump_clock: MockClock) -> None:
+async def test_a_call_to_a_process_that_is_stopping_raises_target_down_at_once(
+    autojump_clock: MockClock,
+) -> None:
     class Slow(PlainServer):
         async def terminate(self, reason: object) -> None:
             await trio.sleep(3)
@@ -241,7 +254,11 @@ async def test_a_call_that_is_not_answered_in_time_raises_after_exactly_its_time
 
         assert between - began == 1.5
         assert trio.current_time() - between == 0.25
-        assert (caught.value.target, caught.value.request, caught.value.timeout) == (server, keep, 1.5)
+        assert (caught.value.target, caught.value.request, caught.value.timeout) == (
+            server,
+            keep,
+            1.5,
+        )
         assert isinstance(caught.value, TimeoutError)
         assert isinstance(error, CallTimeoutError)
 
@@ -252,7 +269,9 @@ async def _timeout_of(me: Puppet, server: PID) -> CallTimeoutError:
     return caught.value
 
 
-async def test_a_call_without_a_timeout_waits_as_long_as_the_callee_lives(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_without_a_timeout_waits_as_long_as_the_callee_lives(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls, limit=10_000) as node:
         server = await asleep(node, way.server)
         node.send_after(5_000, server, lambda me: me.reply(me.kept[0], "at last"))
@@ -262,7 +281,9 @@ async def test_a_call_without_a_timeout_waits_as_long_as_the_callee_lives(autoju
         assert answer == "at last"
 
 
-async def test_timeouts_of_different_length_end_each_at_its_own_time(autojump_clock: MockClock) -> None:
+async def test_timeouts_of_different_length_end_each_at_its_own_time(
+    autojump_clock: MockClock,
+) -> None:
     ended: dict[float, float] = {}
 
     async with running_node() as node:
@@ -281,7 +302,9 @@ async def test_timeouts_of_different_length_end_each_at_its_own_time(autojump_cl
         assert ended == {timeout: timeout for timeout in (3.0, 0.5, 2.0, 0.0, 1.0)}
 
 
-async def test_a_cancelled_caller_leaves_at_once_and_the_callee_goes_on(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_cancelled_caller_leaves_at_once_and_the_callee_goes_on(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
 
@@ -321,7 +344,9 @@ async def test_a_caller_killed_in_mid_call_ends_at_once_and_the_callee_goes_on(
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_call_cancelled_at_the_short_cut_does_not_stay_with_the_callee(autojump_clock: MockClock) -> None:
+async def test_a_call_cancelled_at_the_short_cut_does_not_stay_with_the_callee(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         server = await asleep(node, PlainServer)
 
@@ -335,7 +360,7 @@ async def test_a_call_cancelled_at_the_short_cut_does_not_stay_with_the_callee(a
         assert [node.reply(caller, 1) for caller in kept] == [False] * len(kept)
 
 
-# -- the callee's end ----------------------------------------------------------------------------------------------------
+# -- the callee's end ------------------------------------------------------------------------------
 
 
 async def test_a_callee_that_crashes_wakes_its_caller_at_once_with_its_error_as_the_cause(
@@ -359,7 +384,9 @@ async def test_a_callee_that_crashes_wakes_its_caller_at_once_with_its_error_as_
         assert await node.wait_ended(server) == Crashed(Failed("on purpose"))
 
 
-async def test_a_crash_is_a_crash_whether_told_or_asked(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_crash_is_a_crash_whether_told_or_asked(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         asked, told = await asleep(node, way.server), await asleep(node, way.server)
 
@@ -382,12 +409,18 @@ async def test_a_crash_is_a_crash_whether_told_or_asked(autojump_clock: MockCloc
         (lambda node, server: node.kill(server), Killed()),
         (lambda node, server: node.send_exit(server, "enough"), Custom("enough")),
         (lambda node, server: node.send(server, lambda me: me.stop()), Normal()),
-        (lambda node, server: node.send(server, lambda me: crash(me, me)), Crashed(Failed("on purpose"))),
+        (
+            lambda node, server: node.send(server, lambda me: crash(me, me)),
+            Crashed(Failed("on purpose")),
+        ),
     ],
     ids=["killed", "asked to exit", "stopped", "crashed"],
 )
 async def test_a_deferred_call_ends_when_its_callee_does(
-    autojump_clock: MockClock, inline_calls: bool, end: Callable[[Node, PID], object], reason: object
+    autojump_clock: MockClock,
+    inline_calls: bool,
+    end: Callable[[Node, PID], object],
+    reason: object,
 ) -> None:
     async with running_node(inline_calls=inline_calls) as node:
         server = await asleep(node, PlainServer)
@@ -412,9 +445,15 @@ async def test_a_deferred_call_ends_when_its_callee_does(
     "end, reason",
     [
         (lambda node, server, busy: node.kill(server), Killed()),
-        (lambda node, server, busy: (node.send_exit(server, "enough"), busy.set()), Custom("enough")),
         (
-            lambda node, server, busy: (node.send(server, lambda me: crash(me, me), priority=Priority.MAX), busy.set()),
+            lambda node, server, busy: (node.send_exit(server, "enough"), busy.set()),
+            Custom("enough"),
+        ),
+        (
+            lambda node, server, busy: (
+                node.send(server, lambda me: crash(me, me), priority=Priority.MAX),
+                busy.set(),
+            ),
             Crashed(Failed("on purpose")),
         ),
     ],
@@ -445,7 +484,9 @@ async def test_queued_calls_end_when_the_callee_does(
         assert reasons == {Priority.NORMAL: reason, Priority.HIGH: reason}
 
 
-async def test_a_caller_whose_callee_is_killed_while_handling_the_call_is_told(autojump_clock: MockClock) -> None:
+async def test_a_caller_whose_callee_is_killed_while_handling_the_call_is_told(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         server = await node.spawn(AsyncServer)
         puppet = await node.spawn(Puppet)
@@ -476,7 +517,9 @@ async def test_the_call_in_progress_of_a_killed_callee_is_answered_after_its_ter
         assert trio.current_time() == 4
 
 
-async def test_a_reply_returned_by_the_callback_that_stops_is_sent(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_reply_returned_by_the_callback_that_stops_is_sent(
+    autojump_clock: MockClock, way: Way
+) -> None:
     def answer_and_stop(me: Any, caller: Caller) -> str:
         me.stop()
         return "the last word"
@@ -491,7 +534,7 @@ async def test_a_reply_returned_by_the_callback_that_stops_is_sent(autojump_cloc
         assert node.processes() == []
 
 
-# -- C2, C4: replies that come later, or too late ------------------------------------------------------------------------
+# -- C2, C4: replies that come later, or too late --------------------------------------------------
 
 
 async def test_none_is_an_ordinary_reply(autojump_clock: MockClock, way: Way) -> None:
@@ -520,7 +563,9 @@ async def test_a_late_reply_is_counted_and_dropped_and_the_callee_does_not_notic
         assert answer == "alive"
 
 
-async def test_a_slow_handler_whose_caller_left_returns_into_the_void(autojump_clock: MockClock) -> None:
+async def test_a_slow_handler_whose_caller_left_returns_into_the_void(
+    autojump_clock: MockClock,
+) -> None:
     async def slow(me: Any, caller: Caller) -> str:
         await trio.sleep(3)
         return "late"
@@ -536,7 +581,9 @@ async def test_a_slow_handler_whose_caller_left_returns_into_the_void(autojump_c
         assert node.info().late_replies == 1
 
 
-async def test_a_late_reply_does_not_answer_the_callers_next_call(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_late_reply_does_not_answer_the_callers_next_call(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
         with pytest.raises(CallTimeoutError):
@@ -567,7 +614,9 @@ async def test_an_answer_needs_no_room_in_the_mailbox_of_the_caller(
         assert await node.call(caller, None) == ["fills its own mailbox"]
 
 
-async def test_a_deferred_reply_may_come_from_the_callee_itself(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_deferred_reply_may_come_from_the_callee_itself(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
         node.send_after(1, server, lambda me: me.reply(me.kept[0], "later"))
@@ -619,7 +668,9 @@ async def test_only_the_first_reply_counts(autojump_clock: MockClock, way: Way) 
         assert node.info().late_replies == 1
 
 
-async def test_a_value_returned_after_a_reply_is_a_late_reply(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_value_returned_after_a_reply_is_a_late_reply(
+    autojump_clock: MockClock, way: Way
+) -> None:
     def reply_and_return(me: Any, caller: Caller) -> object:
         me.reply(caller, "replied")
         return "returned"
@@ -633,7 +684,9 @@ async def test_a_value_returned_after_a_reply_is_a_late_reply(autojump_clock: Mo
         assert node.info().late_replies == 1
 
 
-async def test_a_reply_is_not_kept_alive_by_the_deadline_of_its_call(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_reply_is_not_kept_alive_by_the_deadline_of_its_call(
+    autojump_clock: MockClock, way: Way
+) -> None:
     class Answer:
         pass
 
@@ -666,7 +719,7 @@ async def test_a_process_that_deferred_many_calls_keeps_none_that_is_answered(
         assert not node._router.processes[server].deferred
 
 
-# -- forward -------------------------------------------------------------------------------------------------------------
+# -- forward ---------------------------------------------------------------------------------------
 
 
 def forward_to(target: Any, request: Doing) -> Doing:
@@ -714,7 +767,9 @@ async def test_a_call_that_was_deferred_and_forwarded_survives_the_one_who_did_s
         assert node.processes() == [third]
 
 
-async def test_a_call_forwarded_to_nobody_raises_target_down(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_forwarded_to_nobody_raises_target_down(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
 
@@ -740,7 +795,9 @@ async def test_a_forwarded_call_survives_the_death_of_the_one_who_forwarded_it(
         assert node.processes() == [third]
 
 
-@pytest.mark.parametrize("request_at_third", [keep, sleep_for_ever], ids=["deferred", "in progress"])
+@pytest.mark.parametrize(
+    "request_at_third", [keep, sleep_for_ever], ids=["deferred", "in progress"]
+)
 async def test_a_forwarded_call_ends_with_the_death_of_the_one_it_was_forwarded_to(
     autojump_clock: MockClock, request_at_third: Doing
 ) -> None:
@@ -758,7 +815,9 @@ async def test_a_forwarded_call_ends_with_the_death_of_the_one_it_was_forwarded_
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_forwarded_call_that_is_still_queued_ends_with_its_receiver(autojump_clock: MockClock) -> None:
+async def test_a_forwarded_call_that_is_still_queued_ends_with_its_receiver(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         third = await node.spawn(AsyncServer)
         server = await asleep(node, PlainServer)
@@ -790,7 +849,7 @@ async def test_a_forwarded_call_leaves_nothing_with_the_one_who_forwarded_it(
         assert not node._router.processes[third].deferred
 
 
-# -- C5: deadlocks -------------------------------------------------------------------------------------------------------
+# -- C5: deadlocks ---------------------------------------------------------------------------------
 
 
 async def deadlock_of(me: Actor, target: Any, request: Any) -> tuple[object, ...]:
@@ -800,7 +859,9 @@ async def deadlock_of(me: Actor, target: Any, request: Any) -> tuple[object, ...
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_call_to_oneself_is_a_deadlock_however_addressed(autojump_clock: MockClock, inline_calls: bool) -> None:
+async def test_a_call_to_oneself_is_a_deadlock_however_addressed(
+    autojump_clock: MockClock, inline_calls: bool
+) -> None:
     async with running_node(inline_calls=inline_calls) as node:
         puppet = await node.spawn(Puppet, name="me")
         alias = await node.call(puppet, lambda me: me.create_alias())
@@ -836,7 +897,9 @@ async def test_a_ring_of_waiting_processes_is_a_deadlock_that_names_it(
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(autojump_clock: MockClock, length: int) -> None:
+async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(
+    autojump_clock: MockClock, length: int
+) -> None:
     async with running_node() as node:
         puppets = [await node.spawn(Puppet) for _ in range(length)]
 
@@ -852,7 +915,9 @@ async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(autojump_clo
         assert ring == (puppets[-1], *puppets)
 
 
-async def test_while_it_asks_by_way_of_the_node_a_process_waits_for_a_response(autojump_clock: MockClock) -> None:
+async def test_while_it_asks_by_way_of_the_node_a_process_waits_for_a_response(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         asking, asked = await node.spawn(Puppet), await node.spawn(Puppet)
 
@@ -882,7 +947,9 @@ async def test_code_that_is_no_callback_asks_for_itself(autojump_clock: MockCloc
         assert await node.call(asking, ask_in_a_task_of_its_own) == [State.RUNNING]
 
 
-async def test_an_init_that_asks_by_way_of_the_node_leaves_its_parent_waiting_for_it(autojump_clock: MockClock) -> None:
+async def test_an_init_that_asks_by_way_of_the_node_leaves_its_parent_waiting_for_it(
+    autojump_clock: MockClock,
+) -> None:
     rings: list[tuple[object, ...]] = []
 
     class Child(Actor):
@@ -898,7 +965,9 @@ async def test_an_init_that_asks_by_way_of_the_node_leaves_its_parent_waiting_fo
         assert rings == [(child, parent, child)]
 
 
-async def test_the_text_of_a_deadlock_names_the_processes_and_a_way_out(autojump_clock: MockClock) -> None:
+async def test_the_text_of_a_deadlock_names_the_processes_and_a_way_out(
+    autojump_clock: MockClock,
+) -> None:
     async def text_of(me: Puppet) -> str:
         with pytest.raises(DeadlockError) as caught:
             await me.call(me.pid, None)
@@ -913,29 +982,39 @@ async def test_the_text_of_a_deadlock_names_the_processes_and_a_way_out(autojump
         assert "NO_REPLY" in text
 
 
-async def test_a_ring_closed_by_a_forward_is_a_deadlock_for_the_caller(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_ring_closed_by_a_forward_is_a_deadlock_for_the_caller(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         puppet = await node.spawn(Puppet)
         server = await asleep(node, way.server)
 
-        ring = await node.call(puppet, lambda me: deadlock_of(me, server, forward_to(puppet, echo(1))))
+        ring = await node.call(
+            puppet, lambda me: deadlock_of(me, server, forward_to(puppet, echo(1)))
+        )
 
         assert ring == (puppet, puppet)
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_ring_through_a_call_that_was_forwarded_is_a_deadlock(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_ring_through_a_call_that_was_forwarded_is_a_deadlock(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         first, third = await node.spawn(Puppet), await node.spawn(Puppet)
         server = await asleep(node, way.server)
-        request = lambda me, caller: me.forward(third, lambda it: deadlock_of(it, first, None), caller)  # noqa: E731
+        request = lambda me, caller: me.forward(  # noqa: E731
+            third, lambda it: deadlock_of(it, first, None), caller
+        )
 
         ring = await node.call(first, lambda me: me.call(server, request, timeout=None))
 
         assert ring == (third, first, third)
 
 
-async def test_an_init_that_calls_the_parent_who_waits_for_it_is_a_deadlock(autojump_clock: MockClock) -> None:
+async def test_an_init_that_calls_the_parent_who_waits_for_it_is_a_deadlock(
+    autojump_clock: MockClock,
+) -> None:
     rings: list[tuple[object, ...]] = []
 
     class Child(Actor):
@@ -950,13 +1029,19 @@ async def test_an_init_that_calls_the_parent_who_waits_for_it_is_a_deadlock(auto
         assert rings == [(child, parent, child)]
 
 
-async def test_a_ring_through_a_spawn_and_a_third_process_is_a_deadlock(autojump_clock: MockClock) -> None:
+async def test_a_ring_through_a_spawn_and_a_third_process_is_a_deadlock(
+    autojump_clock: MockClock,
+) -> None:
     class Child(Actor):
         def __init__(self, third: PID) -> None:
             self.third = third
 
         async def init(self) -> None:
-            rings.append(await self.call(self.third, lambda me: deadlock_of(me, self.parent, None), timeout=None))
+            rings.append(
+                await self.call(
+                    self.third, lambda me: deadlock_of(me, self.parent, None), timeout=None
+                )
+            )
 
     rings: list[tuple[object, ...]] = []
     async with running_node() as node:
@@ -967,7 +1052,9 @@ async def test_a_ring_through_a_spawn_and_a_third_process_is_a_deadlock(autojump
         assert rings == [(third, parent, child, third)]
 
 
-async def test_a_grandchild_whose_init_calls_the_waiting_grandparent_is_a_deadlock(autojump_clock: MockClock) -> None:
+async def test_a_grandchild_whose_init_calls_the_waiting_grandparent_is_a_deadlock(
+    autojump_clock: MockClock,
+) -> None:
     rings: list[tuple[object, ...]] = []
 
     class Grandchild(Actor):
@@ -989,10 +1076,14 @@ async def test_a_grandchild_whose_init_calls_the_waiting_grandparent_is_a_deadlo
 
         child = await node.call(parent, lambda me: me.spawn(Child), timeout=None)
 
-        assert rings == [(await node.call(child, None), parent, child, await node.call(child, None))]
+        assert rings == [
+            (await node.call(child, None), parent, child, await node.call(child, None))
+        ]
 
 
-async def test_an_init_may_call_anybody_who_does_not_wait_for_it(autojump_clock: MockClock, way: Way) -> None:
+async def test_an_init_may_call_anybody_who_does_not_wait_for_it(
+    autojump_clock: MockClock, way: Way
+) -> None:
     class Child(Actor):
         def __init__(self, server: PID) -> None:
             self.server = server
@@ -1016,10 +1107,13 @@ async def test_a_deferred_call_is_no_edge_of_a_ring(autojump_clock: MockClock, w
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server)
         waiting, third = await node.spawn(Puppet), await node.spawn(Puppet)
-        node.send_after(1, server, lambda me: me.send(third, lambda it: it.reply(me.kept[0], "from the third")))
+        node.send_after(
+            1, server, lambda me: me.send(third, lambda it: it.reply(me.kept[0], "from the third"))
+        )
         answers: list[object] = []
 
-        # The one that deferred calls the one that waits for it, which is well: a third one answers both.
+        # The one that deferred calls the one that waits for it, which is well: a third one answers
+        # both.
         node.send(waiting, lambda me: _note(answers, me.call(server, keep)))
         await wait_all_tasks_blocked()
         caller = await node.spawn(Puppet)
@@ -1033,7 +1127,9 @@ async def _note(answers: list[object], coming: Any) -> None:
     answers.append(await coming)
 
 
-async def test_the_one_that_deferred_may_call_the_one_that_waits_for_it(autojump_clock: MockClock) -> None:
+async def test_the_one_that_deferred_may_call_the_one_that_waits_for_it(
+    autojump_clock: MockClock,
+) -> None:
     """A waits for B, which has deferred and now calls A: no deadlock, since C answers A."""
     answers: list[object] = []
 
@@ -1052,8 +1148,12 @@ async def test_the_one_that_deferred_may_call_the_one_that_waits_for_it(autojump
         assert answers == ["c answered", "a is free"]
 
 
-async def test_tasks_of_a_handlers_own_nursery_may_call_without_being_a_ring(autojump_clock: MockClock) -> None:
-    """The process is not held up by a task that one of its callbacks started, so long as the callback comes to its end."""
+async def test_tasks_of_a_handlers_own_nursery_may_call_without_being_a_ring(
+    autojump_clock: MockClock,
+) -> None:
+    """The process is not held up by a task that one of its callbacks started, so long as the
+    callback comes to its end.
+    """
     answers: list[object] = []
 
     async with running_node() as node:
@@ -1084,7 +1184,8 @@ async def test_a_task_of_a_handlers_own_nursery_may_call_while_another_process_w
         puppet, other = await node.spawn(Puppet), await node.spawn(Puppet)
 
         async def ask_back(it: Puppet) -> object:
-            # Not a ring: the callback of the first does not wait for its nursery yet, and cancels it.
+            # Not a ring: the callback of the first does not wait for its nursery yet, and cancels
+            # it.
             return await it.call(puppet, lambda _: "answered", timeout=5)
 
         async def start_and_return(me: Puppet) -> None:
@@ -1120,7 +1221,7 @@ async def test_a_ring_is_no_longer_one_after_the_call_that_made_it_has_ended(
         assert await node.call(server, echo(1)) == 1
 
 
-# -- C6: who may call ----------------------------------------------------------------------------------------------------
+# -- C6: who may call ------------------------------------------------------------------------------
 
 
 async def test_a_thread_may_call_and_gets_what_a_task_would_get(way: Way) -> None:
@@ -1199,7 +1300,9 @@ async def test_a_thread_that_gives_up_leaves_a_late_reply() -> None:
         assert node.info().late_replies == 1
 
 
-async def test_a_blocking_call_on_the_loops_own_thread_is_refused_with_what_to_write(autojump_clock: MockClock) -> None:
+async def test_a_blocking_call_on_the_loops_own_thread_is_refused_with_what_to_write(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         server = await asleep(node, PlainServer)
 
@@ -1207,10 +1310,12 @@ async def test_a_blocking_call_on_the_loops_own_thread_is_refused_with_what_to_w
             node.call_from_thread(server, echo(1))
 
 
-# -- the short cut keeps every promise -----------------------------------------------------------------------------------
+# -- the short cut keeps every promise -------------------------------------------------------------
 
 
-async def test_a_call_does_not_overtake_what_the_caller_sent_before(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_does_not_overtake_what_the_caller_sent_before(
+    autojump_clock: MockClock, way: Way
+) -> None:
     log: list[object] = []
 
     def note(me: PlainServer, caller: Caller) -> None:
@@ -1232,7 +1337,9 @@ async def test_a_call_does_not_overtake_what_the_caller_sent_before(autojump_clo
         assert log == [0, 1, 2, "call", 3]
 
 
-async def test_while_a_call_is_served_the_callee_shows_as_running(autojump_clock: MockClock, way: Way) -> None:
+async def test_while_a_call_is_served_the_callee_shows_as_running(
+    autojump_clock: MockClock, way: Way
+) -> None:
     def look(me: Any, caller: Caller) -> object:
         return me.node.process_info(me.pid)
 
@@ -1297,7 +1404,9 @@ async def test_a_plain_handler_that_returns_a_coroutine_is_told_to_be_async(
         assert "write `async def handle_call`" in str(caught.value.__cause__)
 
 
-async def test_a_call_to_a_process_without_handle_call_is_rejected_at_once(autojump_clock: MockClock) -> None:
+async def test_a_call_to_a_process_without_handle_call_is_rejected_at_once(
+    autojump_clock: MockClock,
+) -> None:
     class Silent(Actor):
         pass
 
@@ -1314,7 +1423,9 @@ async def test_a_call_to_a_process_without_handle_call_is_rejected_at_once(autoj
         assert await node.call(recorder, 1) == []
 
 
-async def test_a_call_waiting_in_terminate_ends_like_any_other(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_waiting_in_terminate_ends_like_any_other(
+    autojump_clock: MockClock, way: Way
+) -> None:
     answers: list[object] = []
 
     class Leaving(Actor):
@@ -1424,7 +1535,9 @@ def deadlocks(group: BaseException | None) -> list[DeadlockError]:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_a_call_to_oneself_in_a_task_that_the_callback_waits_for_is_a_deadlock(depth: int) -> None:
+async def test_a_call_to_oneself_in_a_task_that_the_callback_waits_for_is_a_deadlock(
+    depth: int,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -1454,7 +1567,9 @@ async def test_a_ring_through_a_task_that_a_callback_waits_for_is_a_deadlock(clo
 
         cause: Any = caught.value
         while not (found := deadlocks(cause)):
-            cause = cause.__cause__ or next(down for down in cause.exceptions if isinstance(down, TargetDownError))
+            cause = cause.__cause__ or next(
+                down for down in cause.exceptions if isinstance(down, TargetDownError)
+            )
         assert set(found[0].ring) == {one, other}
 
 
@@ -1472,7 +1587,9 @@ async def test_a_thread_that_a_callback_waits_for_cannot_ask_that_process() -> N
         pid, other = await node.spawn(Puppet), await node.spawn(Puppet)
 
         def ask_in_thread(to: Any) -> Any:
-            return lambda me: trio.to_thread.run_sync(partial(node.call_from_thread, to, "anything"))
+            return lambda me: trio.to_thread.run_sync(
+                partial(node.call_from_thread, to, "anything")
+            )
 
         assert await node.call(pid, ask_in_thread(other)) == []
         with pytest.raises(TargetDownError) as caught:

@@ -1,4 +1,6 @@
-"""One task for all deadlines: nothing fires early, late or twice, and a crowd of expiries leaves others their turns."""
+"""One task for all deadlines: nothing fires early, late or twice, and a crowd of expiries leaves
+others their turns.
+"""
 
 from itertools import pairwise
 from typing import Any
@@ -67,7 +69,11 @@ async def test_a_call_ends_at_its_deadline_and_not_before(
     assert not settled_early
     assert caller.at == trio.current_time()
     assert isinstance(caller.error, CallTimeoutError)
-    assert (caller.error.target, caller.error.request, caller.error.timeout) == ("callee", "request", 5.0)
+    assert (caller.error.target, caller.error.request, caller.error.timeout) == (
+        "callee",
+        "request",
+        5.0,
+    )
     fired.clock.stop()
 
 
@@ -135,7 +141,9 @@ async def test_a_cancelled_timer_does_not_fire_and_the_others_do(
     fired: Fired, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     nursery.start_soon(fired.clock.run)
-    first, second, third = (fired.arm(label, delay) for label, delay in (("first", 1), ("second", 2), ("third", 3)))
+    first, second, third = (
+        fired.arm(label, delay) for label, delay in (("first", 1), ("second", 2), ("third", 3))
+    )
 
     assert first.cancel()
     await trio.sleep(2.5)
@@ -186,7 +194,8 @@ async def test_a_crowd_of_expiries_leaves_others_their_turns(
         await neighbour()
 
     steps = [after - before for before, after in pairwise(seen)]
-    # 256 of each kind in a turn; and trio may run the clock at the end of one pass and at the start of the next.
+    # 256 of each kind in a turn; and trio may run the clock at the end of one pass and at the start
+    # of the next.
     assert max(steps) <= 2 * (256 + 256)
     assert all(caller.settled for caller in callers)
     assert [label for label, _ in fired.log] == [str(number) for number in range(2000)]
@@ -228,7 +237,7 @@ async def stay(_puppet: Puppet) -> None:
     await trio.sleep_forever()
 
 
-# -- in a node -------------------------------------------------------------------------------------------------------------
+# -- in a node -------------------------------------------------------------------------------------
 
 
 async def test_a_timer_of_a_process_fires_once_and_in_its_name(autojump_clock: MockClock) -> None:
@@ -284,7 +293,9 @@ async def test_a_timer_of_the_node_goes_by_name_and_by_priority(autojump_clock: 
     assert info.timers == 0
 
 
-async def test_a_timer_that_finds_a_full_mailbox_leaves_a_dead_letter_and_goes_on(autojump_clock: MockClock) -> None:
+async def test_a_timer_that_finds_a_full_mailbox_leaves_a_dead_letter_and_goes_on(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1, shutdown=0)
         node.send(pid, stay)

@@ -110,13 +110,19 @@ async def test_what_a_process_sends_to_another_is_seen(autojump_clock: MockClock
         await node.call(one, lambda me: me.call(other, "all"))
 
         assert of(seen, Sent)[1::2] == [Sent(one, other, "hello"), Sent(one, other, "all")]
-        assert [sight for sight in of(seen, Delivered) if isinstance(sight, Delivered) and sight.pid == other] == [
+        assert [
+            sight
+            for sight in of(seen, Delivered)
+            if isinstance(sight, Delivered) and sight.pid == other
+        ] == [
             Delivered(other, one, "hello"),
             Delivered(other, one, "all"),
         ]
 
 
-async def test_a_message_to_nobody_is_seen_to_be_sent_and_not_to_be_delivered(autojump_clock: MockClock) -> None:
+async def test_a_message_to_nobody_is_seen_to_be_sent_and_not_to_be_delivered(
+    autojump_clock: MockClock,
+) -> None:
     seen: list[Sight] = []
     async with running_node(observer=seen.append) as node:
         node.send("nobody", "hello")
@@ -133,7 +139,10 @@ async def test_a_message_that_waits_for_room_is_seen_once(autojump_clock: MockCl
             nursery.start_soon(node.send_wait, pid, number)
         await wait_all_tasks_blocked()
 
-        assert sorted(sight.message for sight in of(seen, Sent) if isinstance(sight, Sent)) == [0, 1]
+        assert sorted(sight.message for sight in of(seen, Sent) if isinstance(sight, Sent)) == [
+            0,
+            1,
+        ]
         assert len(of(seen, Delivered)) == 2
 
 
@@ -155,7 +164,9 @@ async def test_what_a_thread_sends_is_seen_once_and_on_the_loop() -> None:
         assert all(on_loop for _, on_loop in seen)
 
 
-async def test_a_publication_is_seen_when_published_and_at_each_subscriber(autojump_clock: MockClock) -> None:
+async def test_a_publication_is_seen_when_published_and_at_each_subscriber(
+    autojump_clock: MockClock,
+) -> None:
     seen: list[Sight] = []
     async with running_node(observer=seen.append) as node:
         producer = await node.spawn(Puppet)
@@ -168,7 +179,10 @@ async def test_a_publication_is_seen_when_published_and_at_each_subscriber(autoj
 
         news = EventName("news", node.name)
         assert Sent(producer, news, "extra") in seen
-        assert sorted(sight.pid for sight in of(seen, Delivered)[1:] if isinstance(sight, Delivered)) == subscribers
+        assert (
+            sorted(sight.pid for sight in of(seen, Delivered)[1:] if isinstance(sight, Delivered))
+            == subscribers
+        )
 
 
 class Device(MetaProcess):
@@ -230,9 +244,9 @@ async def test_a_meta_process_is_seen_from_its_start_to_its_end(device: type[Dev
         assert [sight for sight in mine if isinstance(sight, Sent) and sight.sender == alias] == [
             Sent(alias, receiver, number) for number in range(5)
         ]
-        assert [sight for sight in mine if isinstance(sight, Delivered) and sight.pid == receiver] == [
-            Delivered(receiver, alias, number) for number in range(5)
-        ]
+        assert [
+            sight for sight in mine if isinstance(sight, Delivered) and sight.pid == receiver
+        ] == [Delivered(receiver, alias, number) for number in range(5)]
 
 
 async def test_a_meta_process_that_fails_to_start_is_not_seen(autojump_clock: MockClock) -> None:
@@ -264,7 +278,10 @@ async def test_what_a_process_with_a_thread_handles_and_sends_is_seen_on_the_loo
         seen.append((sight, trio.lowlevel.in_trio_run()))
 
     async with running_node(observer=observe) as node:
-        receiver, echo = await node.spawn(Recorder, name="receiver"), await node.spawn(Echo, dispatcher=where)
+        receiver, echo = (
+            await node.spawn(Recorder, name="receiver"),
+            await node.spawn(Echo, dispatcher=where),
+        )
         seen.clear()
 
         for number in range(3):
@@ -272,15 +289,15 @@ async def test_what_a_process_with_a_thread_handles_and_sends_is_seen_on_the_loo
         await eventually(lambda: len(seen) == 12)
 
         assert all(on_loop for _, on_loop in seen)
-        assert [sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == echo] == [
-            Delivered(echo, node.pid, number) for number in range(3)
-        ]
+        assert [
+            sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == echo
+        ] == [Delivered(echo, node.pid, number) for number in range(3)]
         assert [sight for sight, _ in seen if isinstance(sight, Sent) and sight.sender == echo] == [
             Sent(echo, "receiver", number) for number in range(3)
         ]
-        assert [sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == receiver] == [
-            Delivered(receiver, echo, number) for number in range(3)
-        ]
+        assert [
+            sight for sight, _ in seen if isinstance(sight, Delivered) and sight.pid == receiver
+        ] == [Delivered(receiver, echo, number) for number in range(3)]
 
 
 async def test_a_process_that_was_looked_into_is_still_seen(autojump_clock: MockClock) -> None:
@@ -297,10 +314,15 @@ async def test_a_process_that_was_looked_into_is_still_seen(autojump_clock: Mock
         node.send(pid, "afterwards")
         await node.call(pid, "all")
 
-        assert of(seen, Delivered) == [Delivered(pid, node.pid, "afterwards"), Delivered(pid, node.pid, "all")]
+        assert of(seen, Delivered) == [
+            Delivered(pid, node.pid, "afterwards"),
+            Delivered(pid, node.pid, "all"),
+        ]
 
 
-async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(autojump_clock: MockClock) -> None:
+async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(
+    autojump_clock: MockClock,
+) -> None:
     def fail(sight: Sight) -> None:
         if isinstance(sight, Sent):
             raise Failed
@@ -333,7 +355,9 @@ def test_what_is_no_function_is_refused() -> None:
         open_node(observer="print")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "error", [GeneratorExit, SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__
+)
 async def test_an_observer_that_raises_what_is_meant_for_the_program_stops_the_node_in_order(
     autojump_clock: MockClock, error: type[BaseException]
 ) -> None:

@@ -49,12 +49,16 @@ from tests.support import Puppet, block_until_reported, running_node
 class Producer(Actor):
     """Registers one event and publishes what it is told to."""
 
-    def __init__(self, name: str = "prices", buffer: int = 0, notify: bool = False, is_open: bool = False) -> None:
+    def __init__(
+        self, name: str = "prices", buffer: int = 0, notify: bool = False, is_open: bool = False
+    ) -> None:
         self.event, self.buffer, self.notify, self.is_open = name, buffer, notify, is_open
         self.seen: list[object] = []
 
     def init(self) -> None:
-        self.token = self.register_event(self.event, buffer=self.buffer, notify=self.notify, open=self.is_open)
+        self.token = self.register_event(
+            self.event, buffer=self.buffer, notify=self.notify, open=self.is_open
+        )
 
     def handle_message(self, message: Any, sender: Any) -> None:
         self.seen.append(message)
@@ -85,7 +89,9 @@ async def publish(node: Node, producer: PID, *messages: object) -> None:
 
 
 async def contents(node: Node, subscriber: PID) -> list[object]:
-    received: list[object] = await node.call(subscriber, lambda actor: [event.message for event in actor.events])
+    received: list[object] = await node.call(
+        subscriber, lambda actor: [event.message for event in actor.events]
+    )
     return received
 
 
@@ -100,7 +106,9 @@ async def test_every_subscriber_gets_each_publication_once_and_in_order() -> Non
 
             await publish(node, producer, 1, 2, 3)
 
-            assert [await contents(node, subscriber) for subscriber in subscribers] == [[1, 2, 3]] * 3
+            assert [await contents(node, subscriber) for subscriber in subscribers] == [
+                [1, 2, 3]
+            ] * 3
 
 
 async def test_a_new_subscriber_is_handed_the_last_few_publications() -> None:
@@ -130,7 +138,10 @@ async def test_the_producer_is_told_of_the_first_and_of_the_last_subscriber() ->
             await wait_all_tasks_blocked()
 
             name = EventName("prices", "n@h")
-            assert await node.call(producer, lambda actor: actor.seen) == [EventStarted(name), EventStopped(name)]
+            assert await node.call(producer, lambda actor: actor.seen) == [
+                EventStarted(name),
+                EventStopped(name),
+            ]
 
 
 @pytest.mark.parametrize("give_up", [True, False])
@@ -148,7 +159,9 @@ async def test_the_end_of_an_event_is_told_with_its_reason(give_up: bool) -> Non
                 await node.wait_ended(producer)
             await wait_all_tasks_blocked()
 
-            expected = Down(EventName("prices", "n@h"), Unregistered() if give_up else Custom("enough"))
+            expected = Down(
+                EventName("prices", "n@h"), Unregistered() if give_up else Custom("enough")
+            )
             assert await node.call(subscriber, lambda actor: actor.messages) == [expected]
             assert "prices" not in node.events()
             assert node.info().relations == 0
@@ -240,7 +253,9 @@ async def test_what_has_to_go_for_a_publication_is_counted_as_a_loss_of_that_sub
         slow = await node.spawn(Subscriber, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
         await node.call(slow, lambda actor: actor.subscribe("prices"))
 
-        taken = await node.call(producer, lambda actor: [actor.publish("prices", number) for number in range(3)])
+        taken = await node.call(
+            producer, lambda actor: [actor.publish("prices", number) for number in range(3)]
+        )
         await wait_all_tasks_blocked()
 
         assert taken == [1, 1, 1]
@@ -281,7 +296,9 @@ async def test_the_node_publishes_that_a_callback_is_slow() -> None:
         while not reports:
             # A busy machine may be the cause of others.
             heard = await contents(node, observer)
-            reports = [one for one in heard if isinstance(one, BlockedReport) and one.process == slow]
+            reports = [
+                one for one in heard if isinstance(one, BlockedReport) and one.process == slow
+            ]
 
         assert (reports[0].behaviour, reports[0].callback) == ("Producer", "handle_call")
 
@@ -364,7 +381,9 @@ async def test_a_process_publishes_from_a_thread_too() -> None:
         await node.spawn(Listener)
         publishing = node._kernel.publisher
 
-        taken = await trio.to_thread.run_sync(publishing.publish, pid, publishing.name("news"), "from a thread", None)
+        taken = await trio.to_thread.run_sync(
+            publishing.publish, pid, publishing.name("news"), "from a thread", None
+        )
         await wait_all_tasks_blocked()
 
     assert (taken, heard) == (1, ["from a thread"])
@@ -390,7 +409,9 @@ class BusyProducer(Actor):
 
 
 @pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_OLDEST, Overflow.WAIT])
-async def test_notices_of_events_are_signals_that_no_bound_counts_or_drops(overflow: Overflow) -> None:
+async def test_notices_of_events_are_signals_that_no_bound_counts_or_drops(
+    overflow: Overflow,
+) -> None:
     heard: list[Any] = []
     gate = trio.Event()
     async with running_node() as node:
@@ -459,7 +480,9 @@ async def test_dead_letters_are_in_the_log_at_the_level_debug(
     assert len(heard) == int(subscribed)
 
 
-async def test_dead_letters_are_not_in_the_log_at_the_usual_level(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_dead_letters_are_not_in_the_log_at_the_usual_level(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
         assert not node.send("conter", 1.5)
         assert node._router.dead_letters.announce is None

@@ -1,4 +1,6 @@
-"""Delivery: who is meant by an address, what a full mailbox does, and where a message goes that has nowhere to go."""
+"""Delivery: who is meant by an address, what a full mailbox does, and where a message goes that has
+nowhere to go.
+"""
 
 import sys
 import threading
@@ -50,7 +52,9 @@ LANES = pytest.mark.parametrize("priority", list(Priority), ids=["main", "system
 
 
 class Busy(Puppet):
-    """Handles nothing until ``gate`` is open; then keeps what it is told, and answers a request with the request."""
+    """Handles nothing until ``gate`` is open; then keeps what it is told, and answers a request
+    with the request.
+    """
 
     def __init__(self, gate: trio.Event, heard: list[Any] | None = None) -> None:
         super().__init__(heard)
@@ -68,17 +72,21 @@ class Busy(Puppet):
 
 
 async def busy(node: Node, gate: trio.Event, heard: list[Any] | None = None, **options: Any) -> PID:
-    """A process that is busy with its first message, so that everything sent to it queues up until ``gate`` is opened."""
+    """A process that is busy with its first message, so that everything sent to it queues up until
+    ``gate`` is opened.
+    """
     pid = await node.spawn(Busy, gate, heard, **options)
     node.send(pid, None)
     await wait_all_tasks_blocked()
     return pid
 
 
-# -- addresses -----------------------------------------------------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------
 
 
-async def test_a_process_is_reached_by_pid_name_and_alias_each_time_once(autojump_clock: MockClock) -> None:
+async def test_a_process_is_reached_by_pid_name_and_alias_each_time_once(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Puppet, heard, name="known")
@@ -146,7 +154,9 @@ async def test_a_forwarded_message_keeps_its_sender(autojump_clock: MockClock) -
         assert senders == [puppet]
 
 
-async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(autojump_clock: MockClock) -> None:
+async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node("same@localhost") as first:
         old = await first.spawn(Recorder)
@@ -165,7 +175,9 @@ async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(autojump_c
 
 
 @pytest.mark.parametrize(
-    "target", [None, 7, b"name", ("test@localhost", 1, 1), object(), Recorder], ids=lambda target: type(target).__name__
+    "target",
+    [None, 7, b"name", ("test@localhost", 1, 1), object(), Recorder],
+    ids=lambda target: type(target).__name__,
 )
 async def test_what_is_no_address_is_refused_by_every_verb_that_takes_one(
     autojump_clock: MockClock, target: Any
@@ -210,7 +222,9 @@ def _refused(error: type[Exception], verb: Callable[[Any], Any], me: Any) -> Non
         verb(me)
 
 
-async def test_a_priority_that_is_none_is_refused_and_nothing_is_sent(autojump_clock: MockClock) -> None:
+async def test_a_priority_that_is_none_is_refused_and_nothing_is_sent(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
@@ -234,7 +248,7 @@ async def test_a_priority_that_is_none_is_refused_and_nothing_is_sent(autojump_c
         assert node.info().timers == 0
 
 
-# -- order ---------------------------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------
 
 
 @LANES
@@ -265,12 +279,16 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "bounded": {"mailbox_size": 40, "overflow": Overflow.WAIT},
     "never full": {"mailbox_size": 5000},
 }
-"""Ways for a thread: straight into the mailbox, under a lock, by way of the bridge, and after having waited."""
+"""Ways for a thread: straight into the mailbox, under a lock, by way of the bridge, and after
+having waited.
+"""
 bounds = pytest.mark.parametrize("options", BOUNDS.values(), ids=BOUNDS)
 
 
 @bounds
-async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent_them(options: dict[str, Any]) -> None:
+async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent_them(
+    options: dict[str, Any],
+) -> None:
     heard: list[tuple[int, int]] = []
     async with running_node(limit=60) as node:
         pid = await node.spawn(Recorder, heard, **options)
@@ -308,7 +326,9 @@ async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_over
         assert heard == list(range(1000))
 
 
-@pytest.mark.parametrize("options", [{}, {"mailbox_size": 101}, {"mailbox_size": 101, "overflow": Overflow.WAIT}])
+@pytest.mark.parametrize(
+    "options", [{}, {"mailbox_size": 101}, {"mailbox_size": 101, "overflow": Overflow.WAIT}]
+)
 async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[str, Any]) -> None:
     heard: list[Any] = []
     async with running_node() as node:
@@ -340,7 +360,9 @@ async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_let
         await trio.to_thread.run_sync(come_too_late)
         node._router.bridge.catch_up()
 
-        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [(pid, "str")]
+        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [
+            (pid, "str")
+        ]
         assert not process.main
 
 
@@ -365,7 +387,9 @@ async def test_a_thread_that_saw_a_bounded_process_just_before_its_end_leaves_a_
         node._router.bridge.catch_up()
 
         assert sent is True
-        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [(pid, "str")]
+        assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [
+            (pid, "str")
+        ]
         assert not process.main
 
 
@@ -382,12 +406,15 @@ async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it
 
             def redeem(self, lane: Lane) -> None:
                 super().redeem(lane)
-                # What a thread sends at this moment, which is the first one in which it may go straight in.
+                # What a thread sends at this moment, which is the first one in which it may go
+                # straight in.
                 sent_meanwhile.append(self.take_in((MESSAGE, node.pid, None, "second")))
 
         box.promise(Lane.MAIN)
         box.__class__ = Hurried
-        node._router.arrive_promised(node._router.processes[pid], Lane.MAIN, (MESSAGE, node.pid, None, "first"))
+        node._router.arrive_promised(
+            node._router.processes[pid], Lane.MAIN, (MESSAGE, node.pid, None, "first")
+        )
         await node.call(pid, "all?")
 
     assert sent_meanwhile == [True]
@@ -404,7 +431,9 @@ def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("priority", Priority)
-async def test_what_a_thread_sends_to_a_name_without_a_holder_never_reaches_a_later_one(priority: Priority) -> None:
+async def test_what_a_thread_sends_to_a_name_without_a_holder_never_reaches_a_later_one(
+    priority: Priority,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
@@ -447,8 +476,12 @@ async def test_what_a_thread_sends_to_one_that_takes_no_more_never_reaches_its_s
         assert (letter.target, letter.why) == ("service", Why.STOPPING)
 
 
-@pytest.mark.parametrize("options", [{"mailbox_size": 5, "overflow": Overflow.DROP_OLDEST}, {"mailbox_size": 5}])
-async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"mailbox_size": 5, "overflow": Overflow.DROP_OLDEST}, {"mailbox_size": 5}]
+)
+async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(
+    options: dict[str, Any],
+) -> None:
     before: list[Any] = []
     after: list[Any] = []
     async with running_node() as node:
@@ -469,7 +502,9 @@ async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(options:
         assert after == [3]
 
 
-async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heard: list[Any] = []
     sent: list[bool] = []
     gate = trio.Event()
@@ -560,8 +595,12 @@ async def test_threads_that_send_to_a_name_while_its_holder_restarts_lose_nothin
     assert letters >= len(refused)
 
 
-@pytest.mark.parametrize("options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}])
-async def test_a_call_does_not_overtake_what_a_thread_has_just_sent(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}]
+)
+async def test_a_call_does_not_overtake_what_a_thread_has_just_sent(
+    options: dict[str, Any],
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, **options)
@@ -593,7 +632,9 @@ async def test_several_messages_at_once_are_delivered_like_one_after_the_other(
         assert sum(node.info().dead_letters.values()) == (3 if target == "nobody" else 0)
 
 
-async def test_a_process_that_sends_to_one_and_another_reaches_each(autojump_clock: MockClock) -> None:
+async def test_a_process_that_sends_to_one_and_another_reaches_each(
+    autojump_clock: MockClock,
+) -> None:
     left: list[Any] = []
     right: list[Any] = []
     async with running_node() as node:
@@ -601,7 +642,10 @@ async def test_a_process_that_sends_to_one_and_another_reaches_each(autojump_clo
         puppet = await node.spawn(Puppet)
 
         def send_all(me: Any) -> list[bool]:
-            return [me.send(to, number) for number, to in enumerate((one, one, other, PID(*one), other, one))]
+            return [
+                me.send(to, number)
+                for number, to in enumerate((one, one, other, PID(*one), other, one))
+            ]
 
         sent = await node.call(puppet, send_all)
         await wait_all_tasks_blocked()
@@ -610,7 +654,9 @@ async def test_a_process_that_sends_to_one_and_another_reaches_each(autojump_clo
         assert (left, right) == ([0, 1, 3, 5], [2, 4])
 
 
-async def test_a_process_that_sends_to_one_that_has_ended_meanwhile_is_told_so(autojump_clock: MockClock) -> None:
+async def test_a_process_that_sends_to_one_that_has_ended_meanwhile_is_told_so(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid, puppet = await node.spawn(Recorder), await node.spawn(Puppet)
         before = await node.call(puppet, lambda me: me.send(pid, 1))
@@ -624,7 +670,9 @@ async def test_a_process_that_sends_to_one_that_has_ended_meanwhile_is_told_so(a
         assert [letter.why for letter in node.dead_letters()] == [Why.NO_PROCESS, Why.NO_PROCESS]
 
 
-async def test_a_changed_priority_holds_for_the_next_message_to_the_same_process(autojump_clock: MockClock) -> None:
+async def test_a_changed_priority_holds_for_the_next_message_to_the_same_process(
+    autojump_clock: MockClock,
+) -> None:
     gate, heard = trio.Event(), list[Any]()
     async with running_node() as node:
         pid, puppet = await busy(node, gate, heard), await node.spawn(Puppet)
@@ -655,7 +703,7 @@ async def test_a_thread_may_send_as_a_process() -> None:
         assert heard == ["from its thread"]
 
 
-# -- full mailboxes: messages --------------------------------------------------------------------------------------------
+# -- full mailboxes: messages ----------------------------------------------------------------------
 
 
 @LANES
@@ -674,7 +722,11 @@ async def test_a_full_mailbox_refuses_by_default_with_target_and_message(
         await wait_all_tasks_blocked()
 
         assert sent == [True, True]
-        assert (caught.value.target, caught.value.message, caught.value.limit) == (pid, "too many", 2)
+        assert (caught.value.target, caught.value.message, caught.value.limit) == (
+            pid,
+            "too many",
+            2,
+        )
         assert heard == [0, 1]
         assert node.process_info(pid).dropped == 1
         assert node.info().dead_letters == {Why.FULL: 1}
@@ -682,7 +734,9 @@ async def test_a_full_mailbox_refuses_by_default_with_target_and_message(
 
 
 @LANES
-async def test_drop_newest_drops_what_finds_no_room(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_drop_newest_drops_what_finds_no_room(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -726,7 +780,9 @@ async def test_divert_sends_what_finds_no_room_to_a_named_process_with_origin_an
     async with running_node() as node:
         gate = trio.Event()
         await node.spawn(Recorder, spilled, name="spill")
-        pid = await busy(node, gate, heard, mailbox_size=1, overflow=Divert("spill", tag="too much"))
+        pid = await busy(
+            node, gate, heard, mailbox_size=1, overflow=Divert("spill", tag="too much")
+        )
 
         sent = [node.send(pid, number, priority=priority) for number in range(2)]
         gate.set()
@@ -754,10 +810,16 @@ async def test_what_cannot_be_diverted_is_a_dead_letter(autojump_clock: MockCloc
 
         assert sent == [False, False, False]
         assert node.info().dead_letters == {Why.FULL: 3}
-        assert [node.process_info(pid).dropped for pid in (to_nobody, to_itself, to_full)] == [1, 1, 1]
+        assert [node.process_info(pid).dropped for pid in (to_nobody, to_itself, to_full)] == [
+            1,
+            1,
+            1,
+        ]
 
 
-async def test_two_full_processes_that_divert_to_each_other_do_not_send_in_circles(autojump_clock: MockClock) -> None:
+async def test_two_full_processes_that_divert_to_each_other_do_not_send_in_circles(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         gate = trio.Event()
         left = await busy(node, gate, name="left", mailbox_size=1, overflow=Divert("right"))
@@ -864,10 +926,14 @@ async def test_signals_are_not_refused_dropped_or_delayed_by_a_bound(
             Down(monitored, Custom("gone")),
             ("child exit", Custom("gone")),
         ]
-        assert [one for one in heard if isinstance(one, str)] == ["MAX" + again, "HIGH" + again, "NORMAL" + again]
+        assert [one for one in heard if isinstance(one, str)] == [
+            "MAX" + again,
+            "HIGH" + again,
+            "NORMAL" + again,
+        ]
 
 
-# -- full mailboxes: waiting ---------------------------------------------------------------------------------------------
+# -- full mailboxes: waiting -----------------------------------------------------------------------
 
 
 @LANES
@@ -888,7 +954,9 @@ async def test_a_plain_send_to_a_full_mailbox_that_lets_others_wait_is_refused(
 
 
 @LANES
-async def test_send_wait_waits_for_room_first_come_first_served(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_send_wait_waits_for_room_first_come_first_served(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -901,7 +969,11 @@ async def test_send_wait_waits_for_room_first_come_first_served(autojump_clock: 
                 results.append(await node.send_wait(pid, number, priority=priority))
             else:
                 results.append(
-                    await node.call(puppet, lambda me: me.send_wait(pid, number, priority=priority), timeout=None)
+                    await node.call(
+                        puppet,
+                        lambda me: me.send_wait(pid, number, priority=priority),
+                        timeout=None,
+                    )
                 )
 
         async with trio.open_nursery() as nursery:
@@ -909,7 +981,8 @@ async def test_send_wait_waits_for_room_first_come_first_served(autojump_clock: 
                 nursery.start_soon(send, number)
                 await wait_all_tasks_blocked()
                 if number < 4:
-                    # One puppet can wait for one thing only, so the later even numbers queue up behind it.
+                    # One puppet can wait for one thing only, so the later even numbers queue up
+                    # behind it.
                     assert len(results) == min(number + 1, 2)
             gate.set()
 
@@ -988,7 +1061,9 @@ async def test_send_wait_that_is_cancelled_leaves_nothing_behind(autojump_clock:
         assert node.send(pid, "room again") is True
 
 
-async def test_send_wait_that_is_cancelled_lets_those_behind_it_go_on(autojump_clock: MockClock) -> None:
+async def test_send_wait_that_is_cancelled_lets_those_behind_it_go_on(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -1034,7 +1109,9 @@ async def test_send_wait_gives_up_after_its_timeout_with_the_message_as_a_dead_l
         assert node.info().dead_letters == {Why.FULL: 1}
 
 
-async def test_send_wait_to_a_process_that_ends_meanwhile_returns_false(autojump_clock: MockClock) -> None:
+async def test_send_wait_to_a_process_that_ends_meanwhile_returns_false(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await busy(node, trio.Event(), mailbox_size=1, overflow=Overflow.WAIT)
         node.send(pid, "queued")
@@ -1053,7 +1130,9 @@ async def test_send_wait_to_a_process_that_ends_meanwhile_returns_false(autojump
         assert node.info().dead_letters == {Why.STOPPING: 2, Why.UNHANDLED_AT_EXIT: 1}
 
 
-@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("nobody")])
+@pytest.mark.parametrize(
+    "overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("nobody")]
+)
 async def test_send_wait_to_one_that_lets_nobody_wait_is_an_ordinary_send(
     autojump_clock: MockClock, overflow: Any
 ) -> None:
@@ -1142,17 +1221,21 @@ async def test_a_thread_is_refused_by_a_full_mailbox_like_anybody_else() -> None
         assert node.info().dead_letters == {Why.FULL: 1}
 
 
-# -- full mailboxes: calls -----------------------------------------------------------------------------------------------
+# -- full mailboxes: calls -------------------------------------------------------------------------
 
 
-async def ask(node: Node, pid: PID, request: object, priority: Priority, answers: dict[object, Any]) -> None:
+async def ask(
+    node: Node, pid: PID, request: object, priority: Priority, answers: dict[object, Any]
+) -> None:
     try:
         answers[request] = await node.call(pid, request, timeout=None, priority=priority)
     except MailboxFullError as error:
         answers[request] = error
 
 
-async def ask_three(node: Node, pid: PID, priority: Priority, gate: trio.Event) -> dict[object, Any]:
+async def ask_three(
+    node: Node, pid: PID, priority: Priority, gate: trio.Event
+) -> dict[object, Any]:
     answers: dict[object, Any] = {}
     async with trio.open_nursery() as nursery:
         for request in ("first", "second", "third"):
@@ -1163,7 +1246,9 @@ async def ask_three(node: Node, pid: PID, priority: Priority, gate: trio.Event) 
 
 
 @LANES
-@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_NEWEST], ids=lambda rule: rule.name)
+@pytest.mark.parametrize(
+    "overflow", [Overflow.RAISE, Overflow.DROP_NEWEST], ids=lambda rule: rule.name
+)
 async def test_a_call_that_finds_no_room_raises_mailbox_full_at_once(
     autojump_clock: MockClock, priority: Priority, overflow: Overflow
 ) -> None:
@@ -1184,7 +1269,9 @@ async def test_a_call_that_finds_no_room_raises_mailbox_full_at_once(
 
 
 @LANES
-async def test_a_call_that_is_displaced_raises_mailbox_full(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_a_call_that_is_displaced_raises_mailbox_full(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -1200,7 +1287,9 @@ async def test_a_call_that_is_displaced_raises_mailbox_full(autojump_clock: Mock
 
 
 @LANES
-async def test_a_call_that_is_diverted_is_answered_by_the_other(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_a_call_that_is_diverted_is_answered_by_the_other(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     async with running_node() as node:
         gate, open_gate = trio.Event(), trio.Event()
         open_gate.set()
@@ -1216,7 +1305,9 @@ async def test_a_call_that_is_diverted_is_answered_by_the_other(autojump_clock: 
         }
 
 
-async def test_a_call_that_is_diverted_ends_with_the_one_it_was_diverted_to(autojump_clock: MockClock) -> None:
+async def test_a_call_that_is_diverted_ends_with_the_one_it_was_diverted_to(
+    autojump_clock: MockClock,
+) -> None:
     class Keeping(Actor):
         def handle_call(self, request: Any, caller: Caller) -> object:
             return NO_REPLY
@@ -1241,7 +1332,9 @@ async def test_a_call_that_is_diverted_ends_with_the_one_it_was_diverted_to(auto
         assert pid in node.processes()
 
 
-async def test_a_call_that_cannot_be_diverted_raises_mailbox_full(autojump_clock: MockClock) -> None:
+async def test_a_call_that_cannot_be_diverted_raises_mailbox_full(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         gate = trio.Event()
         pid = await busy(node, gate, mailbox_size=1, overflow=Divert("nobody"))
@@ -1252,7 +1345,9 @@ async def test_a_call_that_cannot_be_diverted_raises_mailbox_full(autojump_clock
         gate.set()
 
 
-async def test_a_call_that_is_diverted_to_its_own_caller_is_a_deadlock(autojump_clock: MockClock) -> None:
+async def test_a_call_that_is_diverted_to_its_own_caller_is_a_deadlock(
+    autojump_clock: MockClock,
+) -> None:
     async def ring_of(me: Puppet) -> tuple[object, ...]:
         with pytest.raises(DeadlockError) as caught:
             await me.call("full", "does not fit", timeout=None)
@@ -1271,7 +1366,9 @@ async def test_a_call_that_is_diverted_to_its_own_caller_is_a_deadlock(autojump_
 
 
 @LANES
-async def test_a_call_waits_for_room_in_turn_with_messages(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_a_call_waits_for_room_in_turn_with_messages(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -1338,7 +1435,7 @@ async def test_calls_that_wait_for_room_end_with_the_receiver(autojump_clock: Mo
         assert [type(error).__name__ for error in errors] == ["TargetDownError"] * 2
 
 
-# -- nowhere to go -------------------------------------------------------------------------------------------------------
+# -- nowhere to go ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -1366,11 +1463,18 @@ async def test_a_message_to_nobody_is_a_dead_letter_and_no_error(
         [letter] = node.dead_letters()
 
         assert sent is False
-        assert (letter.sender, letter.target, letter.message_type, letter.why) == (puppet, target, "float", why)
+        assert (letter.sender, letter.target, letter.message_type, letter.why) == (
+            puppet,
+            target,
+            "float",
+            why,
+        )
         assert node.info().dead_letters == {why: 1}
 
 
-async def test_a_message_to_a_process_that_has_ended_is_a_dead_letter(autojump_clock: MockClock) -> None:
+async def test_a_message_to_a_process_that_has_ended_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder, name="gone")
         node.send_exit(pid, Normal())
@@ -1382,7 +1486,9 @@ async def test_a_message_to_a_process_that_has_ended_is_a_dead_letter(autojump_c
         assert node.info().dead_letters == {Why.NO_PROCESS: 2}
 
 
-async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(autojump_clock: MockClock) -> None:
+async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Slow(Recorder):
@@ -1390,12 +1496,19 @@ async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(a
             await trio.sleep(3)
 
     async with running_node() as node:
-        bounded, unbounded = await node.spawn(Slow, heard, mailbox_size=90), await node.spawn(Slow, heard)
+        bounded, unbounded = (
+            await node.spawn(Slow, heard, mailbox_size=90),
+            await node.spawn(Slow, heard),
+        )
         for pid in (bounded, unbounded):
             node.send_exit(pid, Normal())
         await wait_all_tasks_blocked()
 
-        sent = [node.send(pid, 1, priority=priority) for pid in (bounded, unbounded) for priority in Priority]
+        sent = [
+            node.send(pid, 1, priority=priority)
+            for pid in (bounded, unbounded)
+            for priority in Priority
+        ]
         waited = await node.send_wait(bounded, 1)
 
         assert sent == [False] * 6
@@ -1404,7 +1517,9 @@ async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(a
         assert heard == []
 
 
-async def test_messages_that_a_process_did_not_come_to_are_dead_letters(autojump_clock: MockClock) -> None:
+async def test_messages_that_a_process_did_not_come_to_are_dead_letters(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await busy(node, trio.Event())
         for priority in Priority:
@@ -1417,17 +1532,25 @@ async def test_messages_that_a_process_did_not_come_to_are_dead_letters(autojump
         assert {letter.target for letter in node.dead_letters()} == {pid}
 
 
-async def test_the_last_dead_letters_are_kept_and_all_are_counted(autojump_clock: MockClock) -> None:
+async def test_the_last_dead_letters_are_kept_and_all_are_counted(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(dead_letters=3) as node:
         for number in range(10):
             node.send(f"nobody {number}", number)
 
-        assert [letter.target for letter in node.dead_letters()] == ["nobody 7", "nobody 8", "nobody 9"]
+        assert [letter.target for letter in node.dead_letters()] == [
+            "nobody 7",
+            "nobody 8",
+            "nobody 9",
+        ]
         assert [letter.target for letter in node.dead_letters(2)] == ["nobody 8", "nobody 9"]
         assert node.info().dead_letters == {Why.NO_PROCESS: 10}
 
 
-async def test_a_dead_letter_keeps_the_type_of_the_message_and_not_the_message(autojump_clock: MockClock) -> None:
+async def test_a_dead_letter_keeps_the_type_of_the_message_and_not_the_message(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         node.send("nobody", "a secret")
 
@@ -1436,7 +1559,9 @@ async def test_a_dead_letter_keeps_the_type_of_the_message_and_not_the_message(a
 
 
 @pytest.mark.no_cover
-async def test_a_flood_of_messages_to_a_dead_process_costs_no_memory(autojump_clock: MockClock) -> None:
+async def test_a_flood_of_messages_to_a_dead_process_costs_no_memory(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         node.kill(pid)
@@ -1484,7 +1609,9 @@ async def test_sending_on_a_node_that_has_stopped_says_so(autojump_clock: MockCl
         await trio.to_thread.run_sync(node.send, pid, 1)
 
 
-async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becomes_a_dead_letter() -> None:
+async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becomes_a_dead_letter() -> (
+    None
+):
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1)
         process = node._router.processes[pid]
@@ -1516,7 +1643,9 @@ async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wa
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
         # It found the mailbox full, and the loop comes to it when it is so no longer.
-        waiter = _ThreadWaiter(node._router, node._find(pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in"))
+        waiter = _ThreadWaiter(
+            node._router, node._find(pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in")
+        )
 
         waiter.begin()
         await wait_all_tasks_blocked()
@@ -1525,7 +1654,9 @@ async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wa
         assert heard == ["in"]
 
 
-async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_dead_letter() -> None:
+async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_dead_letter() -> (
+    None
+):
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.DROP_OLDEST)

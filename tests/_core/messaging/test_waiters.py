@@ -35,7 +35,9 @@ async def test_an_answer_wakes_the_task_that_called(nursery: trio.Nursery) -> No
     assert answers == ["first"]
 
 
-async def test_a_late_answer_does_not_wake_a_task_that_waits_for_another_one(nursery: trio.Nursery) -> None:
+async def test_a_late_answer_does_not_wake_a_task_that_waits_for_another_one(
+    nursery: trio.Nursery,
+) -> None:
     calls: list[TaskCaller] = []
     answers: list[object] = []
 

@@ -41,7 +41,8 @@ async def in_thread(function: Callable[[], T]) -> T:
 class Guarded(MetaProcess):
     """Notes what is called, and that no two callbacks overlap.
 
-    Every job that its reader or its handler is given is a function with the behaviour as argument. ``None`` is the reader's end.
+    Every job that its reader or its handler is given is a function with the behaviour as argument.
+    ``None`` is the reader's end.
     """
 
     def __init__(self, notes: list[Any] | None = None) -> None:
@@ -215,7 +216,9 @@ class Owned:
         """What the owner was sent."""
 
     async def spawn(self, meta: MetaProcess, **options: Any) -> Alias:
-        """Have the owner spawn a meta-process, and wait until its reader has begun: threads come when they like."""
+        """Have the owner spawn a meta-process, and wait until its reader has begun: threads come
+        when they like.
+        """
         alias: Alias = await self.node.call(
             self.owner, lambda owner: owner.spawn_meta(meta, **options), timeout=PATIENCE
         )

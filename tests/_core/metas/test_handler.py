@@ -1,4 +1,6 @@
-"""How a handler serves: every message once and in order, each callback where its colour says, and nobody forgotten."""
+"""How a handler serves: every message once and in order, each callback where its colour says, and
+nobody forgotten.
+"""
 
 import random
 import sys
@@ -34,7 +36,15 @@ from ergo_py import (
 from ergo_py._core.messaging.observer import Delivered
 from ergo_py._core.metas.handler import wait_in_callback
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
-from tests._core.metas.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
+from tests._core.metas.metas import (
+    COLOURS,
+    InTask,
+    InThread,
+    InThreadServedOnLoop,
+    Owned,
+    in_thread,
+    owning,
+)
 from tests.support import THOROUGH, Failed, Puppet, Recorder
 
 PATIENCE = 20.0
@@ -49,7 +59,7 @@ def switching_fast() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-# -- colours -------------------------------------------------------------------------------------------------------------
+# -- colours ---------------------------------------------------------------------------------------
 
 
 class Where(MetaProcess):
@@ -119,7 +129,9 @@ CALLBACKS = {"init", "handle_message", "handle_call", "handle_response", "termin
 @pytest.mark.parametrize(
     "kind, on_loop", [(Plain, set()), (Coloured, CALLBACKS), (Mixed, {"handle_call", "terminate"})]
 )
-async def test_the_colour_of_a_callback_says_where_it_runs(kind: type[Where], on_loop: set[str]) -> None:
+async def test_the_colour_of_a_callback_says_where_it_runs(
+    kind: type[Where], on_loop: set[str]
+) -> None:
     async with owning() as owned:
         meta = kind()
         alias = await owned.spawn(meta)
@@ -131,7 +143,9 @@ async def test_the_colour_of_a_callback_says_where_it_runs(kind: type[Where], on
 
     loop, reader = threading.get_ident(), meta.threads["start"]
     assert meta.threads.keys() == CALLBACKS | {"start", "handle_inspect"}
-    assert {name for name, thread in meta.threads.items() if thread == loop} == on_loop | {"handle_inspect"}
+    assert {name for name, thread in meta.threads.items() if thread == loop} == on_loop | {
+        "handle_inspect"
+    }
     # The reader's thread is its own.
     assert [name for name, thread in meta.threads.items() if thread == reader] == ["start"]
 
@@ -169,7 +183,7 @@ async def test_the_reader_goes_on_while_a_plain_callback_blocks() -> None:
         assert state is MetaState.RUNNING
 
 
-# -- bursts --------------------------------------------------------------------------------------------------------------
+# -- bursts ----------------------------------------------------------------------------------------
 
 
 async def test_a_burst_of_plain_callbacks_takes_one_hop() -> None:
@@ -307,7 +321,9 @@ async def test_a_full_mailbox_does_what_its_owner_chose() -> None:
         assert owned.node.info().dead_letters == {Why.DISPLACED: 8}
 
 
-async def test_dropping_the_oldest_while_a_thread_takes_them_hurts_nobody(switching_fast: None) -> None:
+async def test_dropping_the_oldest_while_a_thread_takes_them_hurts_nobody(
+    switching_fast: None,
+) -> None:
     async with owning() as owned:
         meta = InThread()
         alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
@@ -324,7 +340,7 @@ async def test_dropping_the_oldest_while_a_thread_takes_them_hurts_nobody(switch
         assert len(heard) + dropped == 20_000
 
 
-# -- calls -----------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -444,7 +460,7 @@ async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
         assert answers == ["freed"]
 
 
-# -- no wake-up is lost --------------------------------------------------------------------------------------------------
+# -- no wake-up is lost ----------------------------------------------------------------------------
 
 
 class Acknowledges(Actor):
@@ -466,9 +482,11 @@ class AcknowledgesOnLoop(InThreadServedOnLoop):
 
 
 def drip(send: Callable[[Any], object], thread: int, count: int, gap: float) -> int:
-    """Send one message after another, each when the last one was acknowledged; returns how many got through.
+    """Send one message after another, each when the last one was acknowledged; returns how many got
+    through.
 
-    In a flood, the next wake-up would hide that one was missing. Here every message depends on its own.
+    In a flood, the next wake-up would hide that one was missing. Here every message depends on its
+    own.
     """
     choose = random.Random(thread)
     for number in range(count):
@@ -476,7 +494,8 @@ def drip(send: Callable[[Any], object], thread: int, count: int, gap: float) -> 
         send((thread, number, acknowledged.set))
         if not acknowledged.wait(PATIENCE):
             return number
-        # Gaps of every length around what falling asleep takes, now and then one in which a handler could be let go.
+        # Gaps of every length around what falling asleep takes, now and then one in which a handler
+        # could be let go.
         time.sleep(choose.random() * gap)
     return count
 
@@ -513,7 +532,9 @@ async def test_every_single_message_wakes_its_receiver(receiver: str, switching_
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
 @pytest.mark.no_cover
-async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str, switching_fast: None) -> None:
+async def test_every_single_message_of_a_reader_wakes_its_receiver(
+    receiver: str, switching_fast: None
+) -> None:
     count = 100_000 if THOROUGH else 500
     async with owning(limit=3000 if THOROUGH else 60) as owned:
         if RECEIVERS[receiver] is None:
@@ -524,7 +545,11 @@ async def test_every_single_message_of_a_reader_wakes_its_receiver(receiver: str
         got: list[int] = []
 
         async def drip_in_reader(number: int, reader: Any) -> None:
-            got.append(await owned.in_reader(reader, lambda me: drip(partial(me.send, target), number, count, 0.0002)))
+            got.append(
+                await owned.in_reader(
+                    reader, lambda me: drip(partial(me.send, target), number, count, 0.0002)
+                )
+            )
 
         async with trio.open_nursery() as nursery:
             for number, reader in enumerate(readers):
@@ -577,7 +602,7 @@ def flood(target: PID | Alias, name: str, count: int, me: MetaProcess) -> None:
         me.send(target, (name, number))
 
 
-# -- in passing ----------------------------------------------------------------------------------------------------------
+# -- in passing ------------------------------------------------------------------------------------
 
 
 class Passing(InTask):
@@ -595,12 +620,18 @@ class Passing(InTask):
         return isinstance(message, str)
 
 
-async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the_handler_s() -> None:
+async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the_handler_s() -> (
+    None
+):
     async with owning() as owned:
         meta = Passing()
         alias = await owned.spawn(meta)
 
-        sent = [owned.node.send(alias, "one"), owned.node.send(alias, 2), owned.node.send(alias, "three")]
+        sent = [
+            owned.node.send(alias, "one"),
+            owned.node.send(alias, 2),
+            owned.node.send(alias, "three"),
+        ]
         passed = list(meta.passed)
         await owned.until(lambda: len(meta.heard) == 2)
 
@@ -731,7 +762,9 @@ async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(colour: type[Any]) -> None:
+async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(
+    colour: type[Any],
+) -> None:
     seen: list[Any] = []
 
     class Looks(colour):  # type: ignore[misc]

@@ -96,7 +96,9 @@ def test_a_lane_that_was_emptied_by_a_thread_in_the_meantime_is_no_error() -> No
 
 
 @pytest.mark.parametrize("ending", [False, True])
-async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_is_ending(ending: bool) -> None:
+async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_is_ending(
+    ending: bool,
+) -> None:
     async with owning() as owned:
         other = await owned.node.spawn(Recorder)
         meta = InTask()
@@ -111,7 +113,9 @@ async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_i
             await wait_all_tasks_blocked()
 
         owned.node.send(alias, ask_and_fill)
-        await owned.until(lambda: alias not in owned.node.metas() if ending else len(meta.heard) == 4)
+        await owned.until(
+            lambda: alias not in owned.node.metas() if ending else len(meta.heard) == 4
+        )
 
         assert meta.notes[:6] == (
             ["start", "message", ("terminate", meta._meta.reason)]

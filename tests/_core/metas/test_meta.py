@@ -1,4 +1,6 @@
-"""The life of a meta-process: however thread and loop meet, it ends once, in order, and leaves nothing."""
+"""The life of a meta-process: however thread and loop meet, it ends once, in order, and leaves
+nothing.
+"""
 
 import inspect
 import os
@@ -65,14 +67,24 @@ from ergo_py._core.metas.meta import Meta
 from ergo_py._core.runtime.detached_task import DetachedTask
 from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from ergo_py._core.vocabulary.options import MetaOptions
-from tests._core.metas.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, Watching, in_thread, owning
+from tests._core.metas.metas import (
+    COLOURS,
+    InTask,
+    InThread,
+    InThreadServedOnLoop,
+    Owned,
+    Watching,
+    in_thread,
+    owning,
+)
 from tests._core.metas.test_termination import keep_log
 from tests.support import Failed, Puppet, Recorder, needs_proc, running_node
 
-# -- every event at every point where threads and loop meet ------------------------------------------------------------
+# -- every event at every point where threads and loop meet ----------------------------------------
 #
-# The points are entered by wrapping the functions that lie on both sides of each meeting. Whoever reaches one for the first
-# time, thread or loop, makes the event happen right there, and only then goes on.
+# The points are entered by wrapping the functions that lie on both sides of each meeting. Whoever
+# reaches one for the first time, thread or loop, makes the event happen right there, and only then
+# goes on.
 
 POINTS: dict[str, tuple[Any, str, str]] = {
     "the reader's start is called": (reader_module, "_start", "before"),
@@ -143,7 +155,9 @@ class Run:
             self.token = trio.lowlevel.current_trio_token()
             self.owner = await self.node.spawn(Puppet)
             try:
-                await self.node.call(self.owner, lambda owner: owner.spawn_meta(self.meta, stop_timeout=2.0))
+                await self.node.call(
+                    self.owner, lambda owner: owner.spawn_meta(self.meta, stop_timeout=2.0)
+                )
             except TargetDownError:
                 # The owner was killed while it spawned.
                 await self.until_over()
@@ -161,7 +175,9 @@ class Run:
             await self.until_over()
             assert self.node.metas() == []
             assert self.node.info().relations == 0
-            await self.until(lambda: len(self.node._kernel.nursery.child_tasks) <= 3 + len(self.node.processes()))
+            await self.until(
+                lambda: len(self.node._kernel.nursery.child_tasks) <= 3 + len(self.node.processes())
+            )
         self.check()
 
     async def watch(self) -> None:
@@ -239,7 +255,9 @@ class Run:
             self.answered.append("gone")
 
     def check(self) -> None:
-        last = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "terminate"]
+        last = [
+            note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "terminate"
+        ]
         down = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "down"]
         began = "start" in self.notes
         assert len(last) == (1 if self.meta._meta.initialised else 0), "terminate runs exactly once"
@@ -248,15 +266,25 @@ class Run:
         if last:
             assert began or not self.meta._meta.has_thread
             assert last[0] == self.meta._meta.reason
-            causes = [reason for event in self.done for reason in CAUSES.get(event, [])] + [Normal(), Shutdown()]
+            causes = [reason for event in self.done for reason in CAUSES.get(event, [])] + [
+                Normal(),
+                Shutdown(),
+            ]
             assert last[0] in causes
-            assert not down or self.notes.index(("down", down[0])) > self.notes.index(("terminate", last[0]))
+            assert not down or self.notes.index(("down", down[0])) > self.notes.index(
+                ("terminate", last[0])
+            )
             after = self.notes[self.notes.index(("terminate", last[0])) + 1 :]
-            assert [note for note in after if isinstance(note, str)] == [], "nothing is served after terminate"
+            assert [note for note in after if isinstance(note, str)] == [], (
+                "nothing is served after terminate"
+            )
         if down and last:
             assert down == last
-        assert len(self.answered) == sum(event in ("inspect", "call arrives") for event in self.done)
-        # The node waits until a reader thread has said its last word, and not for the few steps that are left to it then.
+        assert len(self.answered) == sum(
+            event in ("inspect", "call arrives") for event in self.done
+        )
+        # The node waits until a reader thread has said its last word, and not for the few steps
+        # that are left to it then.
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("ergo-")]
         for thread in threads:
             thread.join(30)
@@ -278,7 +306,11 @@ def entered(run: Run) -> Iterator[None]:
 
 
 def _wrapped(run: Run, original: Any, home: Any, name: str) -> Any:
-    points = {when: point for point, (where, what, when) in POINTS.items() if where is home and what == name}
+    points = {
+        when: point
+        for point, (where, what, when) in POINTS.items()
+        if where is home and what == name
+    }
 
     def enter(when: str) -> None:
         if when in points:
@@ -315,7 +347,9 @@ def live(colour: type[Any], plan: dict[str, list[str]]) -> Run:
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.no_cover
-def test_every_event_may_come_at_every_point_and_the_end_is_in_order(colour: type[Any], point: str) -> None:
+def test_every_event_may_come_at_every_point_and_the_end_is_in_order(
+    colour: type[Any], point: str
+) -> None:
     for event in EVENTS:
         live(colour, {point: [event]})
 
@@ -329,16 +363,20 @@ def test_without_any_event_a_life_ends_normally(colour: type[Any]) -> None:
 
 
 plans = st.dictionaries(
-    st.sampled_from(sorted(POINTS)), st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2), max_size=4
+    st.sampled_from(sorted(POINTS)),
+    st.lists(st.sampled_from(EVENTS), min_size=1, max_size=2),
+    max_size=4,
 )
 
 
 @given(st.sampled_from(COLOURS), plans)
-def test_several_events_may_come_at_several_points(colour: type[Any], plan: dict[str, list[str]]) -> None:
+def test_several_events_may_come_at_several_points(
+    colour: type[Any], plan: dict[str, list[str]]
+) -> None:
     live(colour, plan)
 
 
-# -- birth -------------------------------------------------------------------------------------------------------------
+# -- birth -----------------------------------------------------------------------------------------
 
 
 class Initialised(InThread):
@@ -368,7 +406,9 @@ class InitialisedOnLoop(InThread):
 INITS: list[type[Any]] = [Initialised, InitialisedOnLoop]
 
 
-async def spawn_and_fail(owned: Owned, meta: MetaProcess, error: type[BaseException], **options: Any) -> Any:
+async def spawn_and_fail(
+    owned: Owned, meta: MetaProcess, error: type[BaseException], **options: Any
+) -> Any:
     """Have the owner spawn something that fails, and give back the error."""
 
     async def spawn(owner: Puppet) -> BaseException:
@@ -392,7 +432,9 @@ def assert_nothing_is_left(owned: Owned) -> None:
 
 
 @pytest.mark.parametrize("kind", INITS)
-async def test_spawn_meta_returns_when_init_is_done_and_the_reader_begins_after_it(kind: type[Any]) -> None:
+async def test_spawn_meta_returns_when_init_is_done_and_the_reader_begins_after_it(
+    kind: type[Any],
+) -> None:
     meta = kind(lambda me: me.notes.append("init"))
     async with owning() as owned:
         alias = await owned.spawn(meta)
@@ -405,7 +447,9 @@ async def test_spawn_meta_returns_when_init_is_done_and_the_reader_begins_after_
 
 
 @pytest.mark.parametrize("kind", INITS)
-async def test_an_init_that_raises_leaves_nothing_and_its_error_is_the_cause(kind: type[Any]) -> None:
+async def test_an_init_that_raises_leaves_nothing_and_its_error_is_the_cause(
+    kind: type[Any],
+) -> None:
     meta = kind(partial(fail, "no"))
     async with owning() as owned:
         error = await spawn_and_fail(owned, meta, InitError)
@@ -435,7 +479,9 @@ async def test_an_init_that_swallows_its_timeout_has_failed_all_the_same() -> No
             pass
 
     async with owning() as owned:
-        await spawn_and_fail(owned, InitialisedOnLoop(lambda _: swallow()), InitTimeoutError, init_timeout=0.02)
+        await spawn_and_fail(
+            owned, InitialisedOnLoop(lambda _: swallow()), InitTimeoutError, init_timeout=0.02
+        )
 
         assert_nothing_is_left(owned)
 
@@ -501,7 +547,13 @@ async def test_who_waits_for_room_during_an_init_that_fails_is_told() -> None:
 
     waited, sent = list[bool](), list[bool]()
     async with owning() as owned, trio.open_nursery() as nursery:
-        await spawn_and_fail(owned, InitialisedOnLoop(wait_and_fail), InitError, mailbox_size=1, overflow=Overflow.WAIT)
+        await spawn_and_fail(
+            owned,
+            InitialisedOnLoop(wait_and_fail),
+            InitError,
+            mailbox_size=1,
+            overflow=Overflow.WAIT,
+        )
         await owned.until(lambda: bool(sent))
 
         assert (waited, sent) == ([True], [False])
@@ -629,7 +681,7 @@ async def test_who_spawns_many_lets_others_run_now_and_then() -> None:
         assert spawned <= 100
 
 
-# -- threads -----------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 async def test_the_limit_of_reader_threads_is_an_error_and_nothing_is_half_made() -> None:
@@ -745,7 +797,8 @@ async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else
             owned.node.send(meta.id, block)
         await in_thread(lambda: inside.wait(20))
 
-        # Fifty readers and fifty plain handlers block, and none of them sits in one of the forty places.
+        # Fifty readers and fifty plain handlers block, and none of them sits in one of the forty
+        # places.
         assert limiter.borrowed_tokens == 0
         await trio.to_thread.run_sync(time.sleep, 0)
         released.set()
@@ -754,7 +807,8 @@ async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else
 @pytest.mark.no_cover
 async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_programs() -> None:
     count = 2_000
-    # Had each of them to be waited for it would take hours; a busy machine needs a minute to start and to end them all.
+    # Had each of them to be waited for it would take hours; a busy machine needs a minute to start
+    # and to end them all.
     async with owning(limit=500) as owned:
         metas = [InThread() for _ in range(count)]
 
@@ -778,7 +832,7 @@ async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_
     assert owned.readers() == []
 
 
-# -- reasons -----------------------------------------------------------------------------------------------------------
+# -- reasons ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -808,7 +862,9 @@ async def test_start_that_raises_is_a_crash_with_its_traceback(colour: type[Any]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_handler_that_raises_is_a_crash_and_its_caller_learns_at_once(colour: type[Any]) -> None:
+async def test_a_handler_that_raises_is_a_crash_and_its_caller_learns_at_once(
+    colour: type[Any],
+) -> None:
     async with owning() as owned:
         meta = colour()
         await owned.spawn(meta)
@@ -895,7 +951,7 @@ async def test_what_is_meant_for_the_whole_program_is_passed_on_to_it(colour: ty
             await trio.sleep_forever()
 
 
-# -- others --------------------------------------------------------------------------------------------------------------
+# -- others ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -1011,7 +1067,9 @@ async def test_calls_and_messages_that_are_left_at_the_end_are_answered_and_acco
         await owned.end(alias, "asked")
         await owned.until(lambda: len(errors) == 2)
 
-        assert {error.reason for error in errors if isinstance(error, TargetDownError)} == {Custom("asked")}
+        assert {error.reason for error in errors if isinstance(error, TargetDownError)} == {
+            Custom("asked")
+        }
         assert owned.node.info().dead_letters[Why.UNHANDLED_AT_EXIT] == 1
 
 
@@ -1046,7 +1104,7 @@ async def test_a_deferred_call_ends_with_the_one_that_promised_an_answer(colour:
         assert results == ["late", Custom("asked")]
 
 
-# -- looking inside ------------------------------------------------------------------------------------------------------
+# -- looking inside --------------------------------------------------------------------------------
 
 
 async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
@@ -1055,7 +1113,9 @@ async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
         meta = InThread()
         alias = await owned.spawn(meta)
         owned.node.send(alias, lambda _me: held.wait(20))
-        await owned.until(lambda: owned.node.meta_info(alias).state is MetaState.RUNNING and meta.serving == 1)
+        await owned.until(
+            lambda: owned.node.meta_info(alias).state is MetaState.RUNNING and meta.serving == 1
+        )
         owned.node.send(alias, "waits")
 
         info = await owned.ask_owner(lambda owner: owner.meta_info(alias))
@@ -1065,7 +1125,11 @@ async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
         inspected = await owned.ask_owner(lambda owner: owner.inspect_meta(alias, "this"))
 
         assert (info.alias, info.process, info.parent) == (alias, owned.owner, owned.owner)
-        assert (info.behaviour, info.state, info.callback) == ("InThread", MetaState.RUNNING, "handle_message")
+        assert (info.behaviour, info.state, info.callback) == (
+            "InThread",
+            MetaState.RUNNING,
+            "handle_message",
+        )
         assert info.lanes["main"] == 1
         assert (info.reader, info.stopping, info.messages_in) == ("thread", False, 2)
         assert "self.jobs.get()" in info.stack
@@ -1129,7 +1193,13 @@ async def test_what_must_be_quick_cannot_be_async(name: str) -> None:
 
 async def test_options_are_checked_before_anything_is_made() -> None:
     async with owning() as owned:
-        for options in ({"backlog": 0}, {"when_behind": "wait"}, {"stop_timeout": -1}, {"mailbox": 3}, {"priority": 1}):
+        for options in (
+            {"backlog": 0},
+            {"when_behind": "wait"},
+            {"stop_timeout": -1},
+            {"mailbox": 3},
+            {"priority": 1},
+        ):
             await spawn_and_fail(owned, InThread(), BadInputError, **options)
 
         assert_nothing_is_left(owned)
@@ -1304,7 +1374,7 @@ async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> 
             meta._meta.enter(MetaState.SLEEP)
 
 
-# -- what is known of it -----------------------------------------------------------------------------------------------
+# -- what is known of it ---------------------------------------------------------------------------
 
 
 async def test_the_history_of_its_states_stays_short_and_ends_with_the_present_one() -> None:
@@ -1375,7 +1445,7 @@ async def test_a_process_may_call_a_meta_process() -> None:
         assert heard == [("before", owned.node.pid)]
 
 
-# -- undone ------------------------------------------------------------------------------------------------------------
+# -- undone ----------------------------------------------------------------------------------------
 
 
 class EndsLate(InTask):
@@ -1414,11 +1484,17 @@ async def test_one_whose_init_has_failed_refuses_messages_while_its_children_end
         assert child.notes[-1] == ("terminate", Crashed(Failed("in init")))
         assert "in spawn_then_fail" in errors[0].__notes__[0]
         crash = owned.node.crashes()[0]
-        assert (crash.pid, crash.reason, crash.callback) == (meta.id, Crashed(Failed("in init")), "init")
+        assert (crash.pid, crash.reason, crash.callback) == (
+            meta.id,
+            Crashed(Failed("in init")),
+            "init",
+        )
         assert_nothing_is_left(owned)
 
 
-async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_that(autojump_clock: MockClock) -> None:
+async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_that(
+    autojump_clock: MockClock,
+) -> None:
     async def spawn_and_stay(me: Any) -> None:
         await me.spawn_meta(child)
         inside.set()
@@ -1449,7 +1525,7 @@ async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_
     assert owned.node.exit_report.abandoned == ()
 
 
-# -- kills -------------------------------------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 
 
 class LastWord(InTask):
@@ -1510,7 +1586,7 @@ async def test_a_kill_does_not_give_more_time_than_there_was(autojump_clock: Moc
         assert meta.notes[-1] == "start"
 
 
-# -- crashes -----------------------------------------------------------------------------------------------------------
+# -- crashes ---------------------------------------------------------------------------------------
 
 
 async def test_a_crash_is_logged_with_what_was_being_done() -> None:
@@ -1525,7 +1601,10 @@ async def test_a_crash_is_logged_with_what_was_being_done() -> None:
 
         (line,) = kept.of("meta-process crashed")
         assert (line["callback"], line["message_type"]) == ("handle_message", "partial")
-        assert (line["lanes"], line["error"]) == ({"system": 0, "main": 1}, str(Crashed(Failed("on purpose"))))
+        assert (line["lanes"], line["error"]) == (
+            {"system": 0, "main": 1},
+            str(Crashed(Failed("on purpose"))),
+        )
         assert "in fail" in line["exception"]
         (crash,) = owned.node.crashes()
         assert (crash.callback, crash.message_type) == ("handle_message", "partial")
@@ -1560,7 +1639,7 @@ async def test_a_reader_that_fails_fails_neither_the_call_in_progress_nor_in_its
         assert (crash.callback, crash.message_type) == ("start", None)
 
 
-# -- shut, and left behind ---------------------------------------------------------------------------------------------
+# -- shut, and left behind -------------------------------------------------------------------------
 
 
 async def test_who_waits_for_room_learns_at_once_that_there_will_be_none() -> None:
@@ -1631,7 +1710,8 @@ def spawn_in_detached_task(owned: Owned, parent: Any, meta: Any, errors: list[st
 
 
 @pytest.mark.parametrize(
-    "kind, seconds, is_left", [(InitEndsLate, 1.0, False), (InitEndsLate, 60.0, True), (InitHasTasks, 60.0, True)]
+    "kind, seconds, is_left",
+    [(InitEndsLate, 1.0, False), (InitEndsLate, 60.0, True), (InitHasTasks, 60.0, True)],
 )
 async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
     kind: type[InitEndsLate], seconds: float, is_left: bool, autojump_clock: MockClock
@@ -1647,16 +1727,22 @@ async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
 
         assert meta._meta.reason == Custom("asked")
         assert trio.current_time() - began == pytest.approx(5.0 if is_left else 1.0)
-        assert errors == ([] if is_left else [f"{kind.__name__} was stopped during its init: asked"])
+        assert errors == (
+            [] if is_left else [f"{kind.__name__} was stopped during its init: asked"]
+        )
         assert kept.of("abandoned") == ([{"callback": "init"}] if is_left else [])
         assert owned.node.metas() == [parent.id]
         assert owned.node.meta_info(parent.id).children == ()
         await detached.gone.wait()
     assert owned.node.exit_report is not None
-    assert [ended.pid for ended in owned.node.exit_report.abandoned] == ([meta.id] if is_left else [])
+    assert [ended.pid for ended in owned.node.exit_report.abandoned] == (
+        [meta.id] if is_left else []
+    )
 
 
-async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_waits(autojump_clock: MockClock) -> None:
+async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_waits(
+    autojump_clock: MockClock,
+) -> None:
     class Spawns(InitEndsLate):
         async def init(self) -> None:
             await self.spawn_meta(child)
@@ -1690,7 +1776,9 @@ class Closed:
         self.closed = True
 
 
-async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(autojump_clock: MockClock) -> None:
+async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(
+    autojump_clock: MockClock,
+) -> None:
     async with owning(limit=300.0) as owned:
         meta, opened = EndsLate(), Closed()
         alias = await owned.spawn(meta, stop_timeout=60.0)
@@ -1751,7 +1839,7 @@ async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
         assert not inner.inline
 
 
-# -- what was opened ---------------------------------------------------------------------------------------------------
+# -- what was opened -------------------------------------------------------------------------------
 
 
 async def test_what_was_opened_is_open_until_terminate_has_run() -> None:

@@ -100,7 +100,8 @@ class Scene:
     async def stuck(self) -> int:
         """Wait until nothing moves any more; returns how many the reader could send."""
         before, quiet = -1, 0
-        # A reader that neither waits nor has sent everything was refused, or is slow: that takes longer to tell.
+        # A reader that neither waits nor has sent everything was refused, or is slow: that takes
+        # longer to tell.
         while quiet < 100:
             await wait_all_tasks_blocked(0.01)
             waits = self.meta._meta.outbox._waits
@@ -127,9 +128,13 @@ RECEIVERS: dict[str, dict[str, Any]] = {
 DEPTH = {"unbounded": BACKLOG, "bounded, refuses": 3, "bounded, waits": 3}
 """How many messages may be in the mailbox of each before a reader is behind."""
 
-# A reader's thread fills an unbounded mailbox itself, and then waits until half of that is gone. For a bounded one it queues, and
-# waits until half of that queue is gone.
-DEPTHS = {"unbounded": range(BACKLOG // 2, BACKLOG + 1), "bounded, refuses": range(2, 4), "bounded, waits": range(2, 4)}
+# A reader's thread fills an unbounded mailbox itself, and then waits until half of that is gone.
+# For a bounded one it queues, and waits until half of that queue is gone.
+DEPTHS = {
+    "unbounded": range(BACKLOG // 2, BACKLOG + 1),
+    "bounded, refuses": range(2, 4),
+    "bounded, waits": range(2, 4),
+}
 QUEUED = {
     "unbounded": range(1),
     "bounded, refuses": range(BACKLOG // 2 + 1, BACKLOG + 2),
@@ -137,7 +142,7 @@ QUEUED = {
 }
 
 
-# -- waiting -----------------------------------------------------------------------------------------------------------
+# -- waiting ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
@@ -223,7 +228,9 @@ async def test_readers_of_one_bounded_receiver_take_turns() -> None:
         other = InThread()
         await owned.spawn(other, backlog=BACKLOG)
         await scene.pour(50)
-        other.give(lambda me: [me.send(scene.receiver, ("other", number)) for number in range(50)] and None)
+        other.give(
+            lambda me: [me.send(scene.receiver, ("other", number)) for number in range(50)] and None
+        )
         await scene.stuck()
         await owned.until(lambda: owned.node.meta_info(other.id).reader_waits)
 
@@ -231,7 +238,9 @@ async def test_readers_of_one_bounded_receiver_take_turns() -> None:
         await owned.until(lambda: len(scene.heard) == 100)
 
         assert [one for one in scene.heard if isinstance(one, int)] == list(range(50))
-        assert [one for one in scene.heard if isinstance(one, tuple)] == [("other", number) for number in range(50)]
+        assert [one for one in scene.heard if isinstance(one, tuple)] == [
+            ("other", number) for number in range(50)
+        ]
         # Neither had to wait until the other one was done.
         assert {type(one) for one in scene.heard[:40]} == {int, tuple}
 
@@ -285,7 +294,9 @@ async def test_a_receiver_that_never_was_makes_dead_letters_in_order() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
-        sent = await owned.in_reader(meta, lambda me: [me.send("nobody", number) for number in range(3)])
+        sent = await owned.in_reader(
+            meta, lambda me: [me.send("nobody", number) for number in range(3)]
+        )
         await owned.until(lambda: len(owned.node.dead_letters()) == 3)
 
         assert sent == [False] * 3
@@ -293,12 +304,17 @@ async def test_a_receiver_that_never_was_makes_dead_letters_in_order() -> None:
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_what_a_reader_is_told_found_nobody_never_reaches_a_later_holder_of_the_name(reader: str) -> None:
+async def test_what_a_reader_is_told_found_nobody_never_reaches_a_later_holder_of_the_name(
+    reader: str,
+) -> None:
     heard: list[Any] = []
     async with owning() as owned:
         meta: Any = InThread() if reader == "thread" else InTask()
         scene = await set_up(
-            owned, meta, {"mailbox_size": 1, "overflow": Overflow.WAIT}, when_behind=Behind.DROP_OLDEST
+            owned,
+            meta,
+            {"mailbox_size": 1, "overflow": Overflow.WAIT},
+            when_behind=Behind.DROP_OLDEST,
         )
         await scene.pour(4)
         await scene.stuck()
@@ -329,7 +345,8 @@ async def test_a_stop_ends_the_waiting(receiver: str) -> None:
         letters = sum(scene.node.info().dead_letters.values())
         assert reason == Custom("asked")
         assert seconds < 20
-        # One is in the receiver's hands; of the others every one is in its mailbox or a dead letter.
+        # One is in the receiver's hands; of the others every one is in its mailbox or a dead
+        # letter.
         assert 1 + depth + letters == 100
         if receiver == "unbounded":
             assert depth >= 2 * BACKLOG
@@ -348,9 +365,12 @@ async def test_a_node_that_stops_ends_the_waiting() -> None:
 async def test_a_reader_that_returns_has_its_messages_delivered_however_slow_the_receiver() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {"mailbox_size": 3}, stop_timeout=0.01)
-        scene.meta.give(lambda me: [me.send(scene.receiver, number) for number in range(8)] and None)
+        scene.meta.give(
+            lambda me: [me.send(scene.receiver, number) for number in range(8)] and None
+        )
         scene.meta.give(None)
-        # It waits for the receiver, not for any limit of its own; so its state is what tells that it has not ended.
+        # It waits for the receiver, not for any limit of its own; so its state is what tells that
+        # it has not ended.
         await trio.sleep(0.1)
         alive = scene.node.metas()
         scene.let.go(1000)
@@ -365,7 +385,11 @@ async def test_a_reader_that_winds_up_is_freed_by_a_stop() -> None:
     async with owning() as owned:
         for meta in (InThread(), InTask()):
             scene = await set_up(owned, meta, {"mailbox_size": 1})
-            scene.meta.give(lambda me, scene=scene: [me.send(scene.receiver, number) for number in range(5)] and None)
+            scene.meta.give(
+                lambda me, scene=scene: (
+                    [me.send(scene.receiver, number) for number in range(5)] and None
+                )
+            )
             scene.meta.give(None)
             await owned.until(lambda scene=scene: scene.node.meta_info(scene.meta.id).backlog == 3)  # type: ignore[misc]
 
@@ -389,7 +413,7 @@ async def test_what_a_reader_sent_before_it_crashed_arrives() -> None:
         assert meta.notes[-1] == ("terminate", Crashed(Failed()))
 
 
-# -- the other policies --------------------------------------------------------------------------------------------------
+# -- the other policies ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
@@ -442,7 +466,9 @@ async def test_a_reader_may_drop_the_oldest(receiver: str, colour: type[Any]) ->
 async def test_a_reader_may_end_its_meta_process(receiver: str, colour: type[Any]) -> None:
     async with owning() as owned:
         scene = await set_up(owned, colour(), RECEIVERS[receiver], when_behind=Behind.STOP)
-        scene.meta.give(lambda me: [me.send(scene.receiver, number) for number in range(100)] and None)
+        scene.meta.give(
+            lambda me: [me.send(scene.receiver, number) for number in range(100)] and None
+        )
         await owned.until(lambda: scene.node.metas() == [])
         scene.let.go(1000)
         await wait_all_tasks_blocked()
@@ -458,7 +484,9 @@ async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(w
     ends: list[None] = []
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
-        outbox = Outbox(scene.node._router, scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None))
+        outbox = Outbox(
+            scene.node._router, scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None)
+        )
         send = partial(getattr(outbox, way), scene.receiver, priority=Priority.NORMAL)
         results: list[bool] = []
         while not ends:
@@ -476,7 +504,7 @@ async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(w
         assert scene.node.info().dead_letters == {Why.FULL: 2}
 
 
-# -- readers that are tasks ----------------------------------------------------------------------------------------------
+# -- readers that are tasks ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
@@ -502,7 +530,9 @@ async def test_a_reader_that_is_a_task_waits_with_send_wait(receiver: str) -> No
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
-async def test_a_reader_that_is_a_task_and_cannot_wait_is_refused_past_the_bound(receiver: str) -> None:
+async def test_a_reader_that_is_a_task_and_cannot_wait_is_refused_past_the_bound(
+    receiver: str,
+) -> None:
     async with owning() as owned:
         scene = await set_up(owned, InTask(), RECEIVERS[receiver])
 
@@ -591,7 +621,7 @@ async def test_a_send_that_is_cancelled_while_it_waits_was_not_made() -> None:
         assert scene.heard == [0, 1]
 
 
-# -- both sides ----------------------------------------------------------------------------------------------------------
+# -- both sides ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", [InThread, InThreadServedOnLoop, InTask, InTaskServedInThread])
@@ -599,13 +629,18 @@ async def test_a_send_that_is_cancelled_while_it_waits_was_not_made() -> None:
 async def test_the_handler_does_not_overtake_the_reader(colour: type[Any], receiver: str) -> None:
     async with owning() as owned:
         scene = await set_up(owned, colour(), RECEIVERS[receiver])
-        accepted = DEPTH[receiver] + (0 if receiver == "unbounded" and scene.meta._meta.has_thread else BACKLOG)
-        await owned.in_reader(scene.meta, lambda me: [me.send(scene.receiver, number) for number in range(accepted)])
+        accepted = DEPTH[receiver] + (
+            0 if receiver == "unbounded" and scene.meta._meta.has_thread else BACKLOG
+        )
+        await owned.in_reader(
+            scene.meta, lambda me: [me.send(scene.receiver, number) for number in range(accepted)]
+        )
         if receiver == "unbounded":
             await owned.in_handler(scene.meta, lambda me: me.send(scene.receiver, "handler"))
             scene.let.go(1000)
         else:
-            # There the handler waits for room in a thread, and is refused on the loop; in a task it may wait, too.
+            # There the handler waits for room in a thread, and is refused on the loop; in a task it
+            # may wait, too.
             scene.let.go(1000)
             await owned.in_handler(scene.meta, lambda me: me.send(scene.receiver, "handler"))
         await owned.until(lambda: len(scene.heard) == accepted + 1)
@@ -626,7 +661,7 @@ async def test_the_handler_is_not_held_up_by_receivers_of_the_reader(colour: typ
         scene.let.go(1000)
 
 
-# -- left behind -------------------------------------------------------------------------------------------------------
+# -- left behind -----------------------------------------------------------------------------------
 
 
 async def test_a_reader_that_floods_while_it_is_to_stop_is_bounded_too() -> None:
@@ -707,7 +742,7 @@ async def test_what_slips_through_when_a_reader_is_left_is_not_delivered() -> No
         assert list(reasons(owned.node.dead_letters())) == [Why.STOPPING]
 
 
-# -- steps that fall between each other ----------------------------------------------------------------------------------
+# -- steps that fall between each other ------------------------------------------------------------
 
 
 class Vanishing(deque[Any]):
@@ -778,11 +813,15 @@ async def test_what_the_handler_sends_on_the_loop_comes_after_what_is_queued() -
         assert owned.heard == ["of the reader"]
 
 
-async def test_a_queue_that_changes_while_it_is_looked_through_is_taken_to_hold_the_receiver() -> None:
+async def test_a_queue_that_changes_while_it_is_looked_through_is_taken_to_hold_the_receiver() -> (
+    None
+):
     async with outbox_alone(Changing()) as (outbox, owned):
         outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
 
-        queued = await in_thread(lambda: outbox.follow(owned.owner, "of the handler", Priority.NORMAL))
+        queued = await in_thread(
+            lambda: outbox.follow(owned.owner, "of the handler", Priority.NORMAL)
+        )
         await wait_all_tasks_blocked()
 
         assert queued
@@ -836,7 +875,9 @@ async def test_several_messages_at_once_come_after_what_was_sent_before(queued: 
         assert outbox.direct == (0 if queued else 2)
 
 
-async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_queued_or_at_a_door() -> None:
+async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_queued_or_at_a_door() -> (
+    None
+):
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
         outbox = Outbox(scene.node._router, scene.node.pid, 1, Behind.WAIT, lambda: None)
@@ -851,7 +892,9 @@ async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_que
         try_another()
         outbox.flush()
         await wait_all_tasks_blocked()
-        outbox._queue.extend((scene.receiver, text, Priority.NORMAL) for text in ("in its mailbox", "at the door"))
+        outbox._queue.extend(
+            (scene.receiver, text, Priority.NORMAL) for text in ("in its mailbox", "at the door")
+        )
         outbox.flush()
         queued, waiting = len(outbox._queue), len(outbox)
         try_another()
@@ -920,7 +963,11 @@ async def test_a_receiver_is_told_by_which_address_a_reader_sent() -> None:
         receiver = await owned.node.spawn(Split, heard, name="ada")
         await owned.spawn(meta, backlog=BACKLOG)
 
-        meta.give(lambda me: [me.send(to, number) for number, to in enumerate(("ada", receiver, "ada", receiver))])
+        meta.give(
+            lambda me: [
+                me.send(to, number) for number, to in enumerate(("ada", receiver, "ada", receiver))
+            ]
+        )
         await owned.until(lambda: len(heard) == 4)
 
         assert heard == [("ada", 0), 1, ("ada", 2), 3]

@@ -30,7 +30,11 @@ async def test_a_reader_thread_knows_itself_and_nobody_else_is_taken_for_it() ->
 
 
 def size_of_this_stack() -> int:
-    system, size, attributes = ctypes.CDLL(None), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    system, size, attributes = (
+        ctypes.CDLL(None),
+        ctypes.c_size_t(),
+        ctypes.create_string_buffer(256),
+    )
     system.pthread_self.restype = ctypes.c_void_p
     system.pthread_getattr_np(ctypes.c_void_p(system.pthread_self()), attributes)
     system.pthread_attr_getstacksize(attributes, ctypes.byref(size))
@@ -38,7 +42,9 @@ def size_of_this_stack() -> int:
     return size.value
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "pthread_getattr_np"), reason="this system does not tell")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "pthread_getattr_np"), reason="this system does not tell"
+)
 async def test_a_reader_thread_has_a_small_stack_and_other_threads_what_they_always_have() -> None:
     async with owning() as owned:
         meta = InThread()
@@ -74,8 +80,12 @@ print(run(Owner, watchdog=None, log_output="none"))
 
 
 def test_a_recursion_without_an_end_is_a_crash_of_that_reader_only() -> None:
-    """On a stack that is too small for it, it would be one of the whole program. So it has a program of its own."""
-    done = subprocess.run([sys.executable, "-c", RUNAWAY], capture_output=True, text=True, timeout=200, check=False)
+    """On a stack that is too small for it, it would be one of the whole program. So it has a
+    program of its own.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", RUNAWAY], capture_output=True, text=True, timeout=200, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert "crashed: RecursionError" in done.stdout
@@ -98,7 +108,9 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
     async with owning() as owned:
         meta = InTask()
         await owned.spawn(meta)
-        trio.lowlevel.current_trio_token().run_sync_soon(lambda: from_callback.append(in_reader(meta._meta)))
+        trio.lowlevel.current_trio_token().run_sync_soon(
+            lambda: from_callback.append(in_reader(meta._meta))
+        )
 
         below = await owned.in_reader(meta, look_below)
         seen = {
@@ -137,7 +149,9 @@ async def test_a_start_that_ends_before_anybody_looks_is_told_all_the_same() -> 
             await owned.spawn(meta)
         await owned.until(lambda: owned.node.metas() == [])
 
-        assert sorted(map(str, ended)) == sorted(map(str, [Normal(), Normal(), Crashed(error), Crashed(error)]))
+        assert sorted(map(str, ended)) == sorted(
+            map(str, [Normal(), Normal(), Crashed(error), Crashed(error)])
+        )
 
 
 async def test_what_was_opened_is_closed_even_if_the_node_is_gone_before_the_reader() -> None:

@@ -84,7 +84,10 @@ async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_ad
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()
         await owned.spawn(meta, backlog=1)
-        waited = [await meta._meta.wait_for_room(receiver), await meta._meta.wait_for_room("nobody")]
+        waited = [
+            await meta._meta.wait_for_room(receiver),
+            await meta._meta.wait_for_room("nobody"),
+        ]
         box = owned.node._find(receiver).mailbox
         box.limit = -1  # as if it were full for ever
 

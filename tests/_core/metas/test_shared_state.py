@@ -1,4 +1,6 @@
-"""State that both halves touch: helpers that need no lock, and a mode that finds what should have used them."""
+"""State that both halves touch: helpers that need no lock, and a mode that finds what should have
+used them.
+"""
 
 import sys
 import threading
@@ -80,7 +82,9 @@ def test_an_attribute_is_reported_once_when_both_sides_have_written_it() -> None
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(colour: type[Any]) -> None:
+async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(
+    colour: type[Any],
+) -> None:
     def write(me: Any) -> None:
         me.shared = 1
 

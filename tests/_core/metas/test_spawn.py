@@ -94,10 +94,15 @@ async def test_one_whose_reader_is_a_thread_leaves_its_task_when_it_has_begun() 
 
 @pytest.mark.parametrize(
     "failure,text",
-    [(ValueError("not today"), "init of InTask raised ValueError: not today"), (SystemExit("enough"), "enough")],
+    [
+        (ValueError("not today"), "init of InTask raised ValueError: not today"),
+        (SystemExit("enough"), "enough"),
+    ],
     ids=["error", "exit"],
 )
-async def test_one_that_cannot_begin_leaves_nothing_but_the_reason(failure: BaseException, text: str) -> None:
+async def test_one_that_cannot_begin_leaves_nothing_but_the_reason(
+    failure: BaseException, text: str
+) -> None:
     told: Told = []
     async with owner() as (node, process):
         await beside(process, InTask(failure), told).gone.wait()

@@ -1,4 +1,6 @@
-"""The end of a meta-process: one order, every step bounded, and what will not end is reported and left."""
+"""The end of a meta-process: one order, every step bounded, and what will not end is reported and
+left.
+"""
 
 import re
 import socket
@@ -47,7 +49,9 @@ from tests._core.metas.metas import (
 from tests.support import Failed, Puppet, Witness, running_node
 
 HELD = 30.0
-"""Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may take."""
+"""Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may
+take.
+"""
 
 
 class Kept:
@@ -95,7 +99,7 @@ class Refuses(MetaProcess):
         self.last.append(reason)
 
 
-# -- readers that will not end -------------------------------------------------------------------------------------------
+# -- readers that will not end ---------------------------------------------------------------------
 
 
 async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() -> None:
@@ -136,7 +140,9 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
 
-async def test_time_in_which_the_whole_program_stood_still_does_not_count(mock_clock: MockClock) -> None:
+async def test_time_in_which_the_whole_program_stood_still_does_not_count(
+    mock_clock: MockClock,
+) -> None:
     async with owning(limit=10_000) as owned:
         meta = Refuses()
         alias = await owned.spawn(meta, stop_timeout=5.0)
@@ -144,7 +150,8 @@ async def test_time_in_which_the_whole_program_stood_still_does_not_count(mock_c
         owned.node.send_exit(alias, "asked")
         await wait_all_tasks_blocked()
 
-        # Stopped and continued: the clock has gone on, and no thread has had a chance to run since then.
+        # Stopped and continued: the clock has gone on, and no thread has had a chance to run since
+        # then.
         for _ in range(3):
             mock_clock.jump(6.0)
             await wait_all_tasks_blocked()
@@ -158,7 +165,9 @@ async def test_time_in_which_the_whole_program_stood_still_does_not_count(mock_c
         assert owned.node.info().threads_abandoned == 0
 
 
-async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends_late(mock_clock: MockClock) -> None:
+async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends_late(
+    mock_clock: MockClock,
+) -> None:
     async with owning(limit=10_000) as owned:
         meta = Refuses()
         alias = await owned.spawn(meta, stop_timeout=5.0)
@@ -289,7 +298,7 @@ async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None
         assert all("Swallows" not in task.name for task in owned.node._kernel.nursery.child_tasks)
 
 
-# -- handlers that will not end ------------------------------------------------------------------------------------------
+# -- handlers that will not end --------------------------------------------------------------------
 
 
 async def test_a_callback_in_progress_is_allowed_to_finish_and_what_waits_is_not_begun() -> None:
@@ -358,7 +367,9 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None
         assert all("Unguarded" not in task.name for task in owned.node._kernel.nursery.child_tasks)
 
 
-async def test_a_kill_does_not_give_an_async_handler_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kill_does_not_give_an_async_handler_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun = trio.Event()
 
     async def swallow(_me: Any) -> None:
@@ -416,7 +427,9 @@ async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str)
             errors.append(error)
 
     class ReadsInTask(UnguardedInThread):
-        """A reader thread may not end in so short a time if the machine is busy, and would count, too."""
+        """A reader thread may not end in so short a time if the machine is busy, and would count,
+        too.
+        """
 
         async def start(self) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             await trio.sleep(HELD)
@@ -444,7 +457,9 @@ async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str)
             assert owned.heard == []
 
 
-async def test_a_call_whose_answer_was_promised_before_a_callback_that_never_returns_is_answered_at_the_end() -> None:
+async def test_a_call_whose_answer_was_promised_before_a_callback_that_never_returns_is_answered_at_the_end() -> (
+    None
+):
     go_on, inside, held = threading.Event(), threading.Event(), threading.Event()
     reasons: list[Reason] = []
 
@@ -499,7 +514,8 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
             owned.node.send(alias, pour)
             await owned.until(ending.reader_gone.is_set)
             await wait_all_tasks_blocked()
-            # The reader has returned by itself, so the handler is first given its time, which is over now.
+            # The reader has returned by itself, so the handler is first given its time, which is
+            # over now.
             assert ending.step is not None
             ending.step.hurry(0.0)
             await owned.ended(alias)
@@ -508,7 +524,7 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
             assert owned.node.info().threads_abandoned == 0
 
 
-# -- kills ---------------------------------------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -586,7 +602,7 @@ async def test_an_owner_that_is_killed_twice_takes_its_meta_processes_along() ->
         assert owned.node.metas() == []
 
 
-# -- terminate -----------------------------------------------------------------------------------------------------------
+# -- terminate -------------------------------------------------------------------------------------
 
 
 class Last(MetaProcess):
@@ -696,7 +712,9 @@ async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:
         assert all("Last" not in task.name for task in owned.node._kernel.nursery.child_tasks)
 
 
-async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_stays_open_until_it_does() -> None:
+async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_stays_open_until_it_does() -> (
+    None
+):
     held = threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -779,10 +797,12 @@ async def test_what_fails_without_waiting_is_reported_as_a_failure_of_terminate(
         assert notes == [Custom("asked")]
 
 
-# -- what it owns ----------------------------------------------------------------------------------------------------------
+# -- what it owns ----------------------------------------------------------------------------------
 
 
-async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_up_its_parent() -> None:
+async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_up_its_parent() -> (
+    None
+):
     class Stubborn(InThread):
         async def init(self) -> None:
             inside.set()
@@ -808,7 +828,8 @@ async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_u
             await owned.end(alias, "asked")
 
         assert owned.node.metas() == []
-        # Its reader waited for the child and was left. Its last word is in a thread, beside a child that never lets go of the loop.
+        # Its reader waited for the child and was left. Its last word is in a thread, beside a child
+        # that never lets go of the loop.
         await owned.until(lambda: ("terminate", Custom("asked")) in parent.notes)
         assert parent.notes.count(("terminate", Custom("asked"))) == 1
 
@@ -886,7 +907,7 @@ async def test_a_kill_reaches_the_children() -> None:
         assert owned.node.metas() == []
 
 
-# -- leaving the program -------------------------------------------------------------------------------------------------
+# -- leaving the program ---------------------------------------------------------------------------
 
 
 def run_program(body: str) -> "subprocess.CompletedProcess[str]":
@@ -914,11 +935,15 @@ def run_program(body: str) -> "subprocess.CompletedProcess[str]":
                 self.alias = await self.spawn_meta(Stuck(), stop_timeout=0.2)
         """
     ) + textwrap.dedent(body)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False
+    )
 
 
 @pytest.mark.parametrize("part", ["reader", "handler"])
-async def test_a_thread_that_is_stuck_for_ever_keeps_neither_node_nor_interpreter(part: str) -> None:
+async def test_a_thread_that_is_stuck_for_ever_keeps_neither_node_nor_interpreter(
+    part: str,
+) -> None:
     body = f"""
         async def main():
             async with open_node("stuck@localhost", log_output="json") as node:
@@ -955,12 +980,15 @@ async def test_a_program_whose_main_fails_leaves_as_well() -> None:
     assert "main failed" in done.stderr
 
 
-# -- nothing of the loop's is touched --------------------------------------------------------------------------------------
+# -- nothing of the loop's is touched --------------------------------------------------------------
 
 
 async def test_two_nodes_in_one_program_do_not_know_of_each_other() -> None:
     mine, theirs = InThread(), InThread()
-    async with owning() as first, open_node("other@localhost", watchdog=None, log_output="none") as other:
+    async with (
+        owning() as first,
+        open_node("other@localhost", watchdog=None, log_output="none") as other,
+    ):
         owner = await other.spawn(Puppet)
         await first.spawn(mine)
         await Owned(other, owner, []).spawn(theirs)
@@ -973,7 +1001,9 @@ async def test_two_nodes_in_one_program_do_not_know_of_each_other() -> None:
     assert theirs.notes[-1] == ("terminate", Shutdown())
 
 
-async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no_straggler() -> None:
+async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no_straggler() -> (
+    None
+):
     gate = threading.Event()
 
     class JustInTime:
@@ -989,7 +1019,8 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
                 time.sleep(0.001)
 
     async with owning() as owned:
-        # Its reader is a task: a thread may not end in so short a time if the machine is busy, and would be left as well.
+        # Its reader is a task: a thread may not end in so short a time if the machine is busy, and
+        # would be left as well.
         meta = InTaskServedInThread()
         alias = await owned.spawn(meta, stop_timeout=0.1)
         keep_log(meta)
@@ -1003,7 +1034,9 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
         assert owned.node.info().threads_abandoned == 0
 
 
-async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Served(MetaProcess):
         def start(self) -> None:
             self.pause(HELD)
@@ -1030,7 +1063,7 @@ async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(monke
     theirs.close()
 
 
-# -- needed: an owner that is nothing without it -----------------------------------------------------------------------
+# -- needed: an owner that is nothing without it ---------------------------------------------------
 
 
 class Essential(InTask):
@@ -1052,13 +1085,17 @@ FAILURES: dict[str, tuple[Callable[[Owned, Any], object], Reason]] = {
 
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("by_class", [True, False])
-async def test_the_owner_of_one_that_is_needed_ends_with_its_failure(how: str, by_class: bool) -> None:
+async def test_the_owner_of_one_that_is_needed_ends_with_its_failure(
+    how: str, by_class: bool
+) -> None:
     fail, reason = FAILURES[how]
     ends: list[Any] = []
     async with owning() as owned:
         meta = Essential() if by_class else InTask()
         owner = await owned.node.spawn(Witness, ends)
-        await owned.node.call(owner, lambda me: me.spawn_meta(meta, **({} if by_class else {"needed": True})))
+        await owned.node.call(
+            owner, lambda me: me.spawn_meta(meta, **({} if by_class else {"needed": True}))
+        )
 
         fail(owned, meta)
         await owned.node.wait_ended(owner)

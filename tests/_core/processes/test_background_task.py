@@ -1,4 +1,6 @@
-"""Background tasks of a process: they go on between its callbacks, crash with it, and end before it."""
+"""Background tasks of a process: they go on between its callbacks, crash with it, and end before
+it.
+"""
 
 from typing import Any
 
@@ -51,7 +53,9 @@ class Ticker(Puppet):
         self.steps.append(reason)
 
 
-async def test_a_task_goes_on_between_callbacks_and_acts_for_its_process(autojump_clock: MockClock) -> None:
+async def test_a_task_goes_on_between_callbacks_and_acts_for_its_process(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[Any] = []
 
     class Asks(Ticker):
@@ -90,7 +94,9 @@ def fail(_: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_task_ends_before_terminate_however_its_process_ends(autojump_clock: MockClock, how: str) -> None:
+async def test_a_task_ends_before_terminate_however_its_process_ends(
+    autojump_clock: MockClock, how: str
+) -> None:
     steps: list[Any] = []
     end, reason = ENDS[how]
     async with running_node() as node:
@@ -144,7 +150,9 @@ async def test_a_task_that_raises_in_init_fails_the_start(autojump_clock: MockCl
         assert node.processes() == []
 
 
-async def test_a_start_that_fails_ends_the_tasks_that_it_has_started(autojump_clock: MockClock) -> None:
+async def test_a_start_that_fails_ends_the_tasks_that_it_has_started(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[Any] = []
 
     class Fails(Actor):
@@ -166,7 +174,9 @@ async def test_a_start_that_fails_ends_the_tasks_that_it_has_started(autojump_cl
         assert steps == ["task ended"]
 
 
-async def test_what_decides_about_failures_decides_about_those_of_tasks(autojump_clock: MockClock) -> None:
+async def test_what_decides_about_failures_decides_about_those_of_tasks(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[Any] = []
 
     class Fails(Ticker):
@@ -258,7 +268,9 @@ async def test_a_task_that_will_not_end_does_not_outlive_a_process_that_is_kille
         assert steps[:2] == ["task ended", reason]
 
 
-async def test_the_tasks_of_a_process_that_is_left_behind_are_cut_off_with_it(autojump_clock: MockClock) -> None:
+async def test_the_tasks_of_a_process_that_is_left_behind_are_cut_off_with_it(
+    autojump_clock: MockClock,
+) -> None:
     class Stuck(Ticker):
         async def tick(self, period: float) -> None:
             with trio.CancelScope(shield=True):
@@ -300,7 +312,9 @@ async def test_what_a_task_raises_while_its_process_ends_is_logged(
 
 
 @pytest.mark.parametrize("error", [GeneratorExit, SystemExit])
-async def test_a_task_may_raise_anything(autojump_clock: MockClock, error: type[BaseException]) -> None:
+async def test_a_task_may_raise_anything(
+    autojump_clock: MockClock, error: type[BaseException]
+) -> None:
     class Odd(Ticker):
         async def tick(self, period: float) -> None:
             raise error

@@ -121,7 +121,12 @@ async def test_a_callee_neither_sees_nor_changes_what_its_caller_has_set(
             return answer
 
         # The first call finds it before its first step, the others asleep.
-        assert [await call(request) for request in (None, "one", "two", None)] == ["spawner", "spawner", "one", "two"]
+        assert [await call(request) for request in (None, "one", "two", None)] == [
+            "spawner",
+            "spawner",
+            "one",
+            "two",
+        ]
 
 
 @everyone
@@ -218,7 +223,9 @@ async def test_a_call_that_crashes_its_callee_on_the_spot_leaves_the_caller_alon
 
 
 @in_threads
-async def test_what_is_awaited_for_a_callback_in_a_thread_may_set_something_too(where: Dispatcher) -> None:
+async def test_what_is_awaited_for_a_callback_in_a_thread_may_set_something_too(
+    where: Dispatcher,
+) -> None:
     class Waits(Plain):
         def handle_call(self, request: Any, caller: Caller) -> Any:
             OTHER.set("set in the thread")
@@ -243,7 +250,9 @@ async def test_what_is_awaited_for_a_callback_in_a_thread_may_set_something_too(
 
 
 @in_threads
-async def test_one_that_is_inspected_while_its_callback_waits_tells_of_its_own_context(where: Dispatcher) -> None:
+async def test_one_that_is_inspected_while_its_callback_waits_tells_of_its_own_context(
+    where: Dispatcher,
+) -> None:
     waits, go_on = trio.Event(), trio.Event()
 
     class Waits(Plain):
@@ -266,7 +275,9 @@ async def test_one_that_is_inspected_while_its_callback_waits_tells_of_its_own_c
 
 
 @in_threads
-async def test_a_kill_during_a_blocking_init_leaves_the_spawner_s_context_alone(where: Dispatcher) -> None:
+async def test_a_kill_during_a_blocking_init_leaves_the_spawner_s_context_alone(
+    where: Dispatcher,
+) -> None:
     gate = Gate()
 
     class Blocks(Plain):
@@ -290,7 +301,7 @@ async def test_a_kill_during_a_blocking_init_leaves_the_spawner_s_context_alone(
         assert TENANT.get() == "spawner"
 
 
-# -- the tools -----------------------------------------------------------------------------------------------------------
+# -- the tools -------------------------------------------------------------------------------------
 
 
 @coroutine
@@ -350,7 +361,9 @@ def test_only_what_has_changed_is_adopted() -> None:
     assert (TENANT.get(), OTHER.get()) == ("changed there", "changed here")
 
 
-async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[str] = []
 
     class Stuck(Actor):
@@ -365,7 +378,8 @@ async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(monkeypatch:
             finally:
                 seen.append(TENANT.get())
 
-    # It takes every cancellation for nothing, so that time that jumps when all tasks sleep would stand still.
+    # It takes every cancellation for nothing, so that time that jumps when all tasks sleep would
+    # stand still.
     monkeypatch.setattr(process, "GRACE", 0.01)
     TENANT.set("the spawner's")
     async with running_node() as node:

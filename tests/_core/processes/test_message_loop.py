@@ -41,7 +41,7 @@ def fail(me: Any) -> None:
     raise Failed("on purpose")
 
 
-# -- M1, M2: the order of service ----------------------------------------------------------------------------------------
+# -- M1, M2: the order of service ------------------------------------------------------------------
 
 
 class Ordered(Puppet):
@@ -58,7 +58,9 @@ class Ordered(Puppet):
         return {}
 
 
-async def test_lanes_are_served_in_order_and_each_first_in_first_out(autojump_clock: MockClock) -> None:
+async def test_lanes_are_served_in_order_and_each_first_in_first_out(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Puppet, heard)
@@ -72,11 +74,15 @@ async def test_lanes_are_served_in_order_and_each_first_in_first_out(autojump_cl
         gate.set()
         await wait_all_tasks_blocked()
 
-        assert heard == [(priority, number) for priority in ("MAX", "HIGH", "NORMAL") for number in range(3)]
+        assert heard == [
+            (priority, number) for priority in ("MAX", "HIGH", "NORMAL") for number in range(3)
+        ]
 
 
 @pytest.mark.parametrize("behaviour", ["plain", "async"])
-async def test_lanes_are_looked_at_before_every_single_message(autojump_clock: MockClock, behaviour: str) -> None:
+async def test_lanes_are_looked_at_before_every_single_message(
+    autojump_clock: MockClock, behaviour: str
+) -> None:
     heard: list[Any] = []
 
     def on_message(me: Actor, message: Any) -> None:
@@ -140,10 +146,21 @@ async def test_exits_and_inspects_are_urgent_downs_and_child_exits_next_log_reco
             gate.set()
 
         names = [type(one).__name__ if isinstance(one, Exit | Down) else one for one in heard]
-        assert names == ["inspect", "Exit", "urgent", "child exit", "Down", "high", "normal", "log a record"]
+        assert names == [
+            "inspect",
+            "Exit",
+            "urgent",
+            "child exit",
+            "Down",
+            "high",
+            "normal",
+            "log a record",
+        ]
 
 
-async def test_an_inspect_is_answered_before_a_backlog_of_messages(autojump_clock: MockClock) -> None:
+async def test_an_inspect_is_answered_before_a_backlog_of_messages(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Puppet, heard)
@@ -155,7 +172,7 @@ async def test_an_inspect_is_answered_before_a_backlog_of_messages(autojump_cloc
         assert seen == {"heard": "0"}
 
 
-# -- M6: fairness --------------------------------------------------------------------------------------------------------
+# -- M6: fairness ----------------------------------------------------------------------------------
 
 
 class Turns:
@@ -224,11 +241,13 @@ async def test_a_process_with_slow_handlers_lets_others_run_after_a_slice_of_tim
     assert in_one_turn <= 24
 
 
-# -- P4: one at a time ---------------------------------------------------------------------------------------------------
+# -- P4: one at a time -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_callbacks_of_one_process_never_overlap(autojump_clock: MockClock, inline_calls: bool) -> None:
+async def test_callbacks_of_one_process_never_overlap(
+    autojump_clock: MockClock, inline_calls: bool
+) -> None:
     inside: list[str] = []
     most = 0
     served: set[str] = set()
@@ -292,7 +311,7 @@ async def test_callbacks_of_one_process_never_overlap(autojump_clock: MockClock,
         assert served == {"message", "call", "inspect", "child exit", "log", "terminate"}
 
 
-# -- P5: crashes ---------------------------------------------------------------------------------------------------------
+# -- P5: crashes -----------------------------------------------------------------------------------
 
 
 class Fragile(Actor):
@@ -311,7 +330,13 @@ class Fragile(Actor):
         self.child = await self.spawn(Puppet)
 
     def handle_message(self, message: Any, sender: Any) -> None:
-        self.check("exit" if isinstance(message, Exit) else "down" if isinstance(message, Down) else "message")
+        self.check(
+            "exit"
+            if isinstance(message, Exit)
+            else "down"
+            if isinstance(message, Down)
+            else "message"
+        )
         if message == "watch":
             self.monitor(self.child)
 
@@ -396,7 +421,9 @@ async def test_an_exception_that_leaves_a_callback_ends_that_process_only_and_is
         assert f"Failed: {where}" in line["exception"]
 
 
-async def test_a_crash_says_how_much_was_waiting(autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_crash_says_how_much_was_waiting(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with running_node(log_output="json", log_level="error") as node:
         pid = await node.spawn(Puppet)
         node.send(pid, fail)
@@ -409,7 +436,9 @@ async def test_a_crash_says_how_much_was_waiting(autojump_clock: MockClock, caps
         assert line["lanes"] == {"urgent": 0, "system": 0, "main": 2, "log": 0}
 
 
-async def test_a_message_that_crashed_its_receiver_is_not_delivered_again(autojump_clock: MockClock) -> None:
+async def test_a_message_that_crashed_its_receiver_is_not_delivered_again(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Once(Actor):
@@ -442,7 +471,11 @@ async def test_the_contents_of_messages_do_not_appear_in_the_log(
             raise Failed("no secrets here")
 
     async with running_node(log_output="json", log_level="debug") as node:
-        silent, broken, broken_too = await node.spawn(Silent), await node.spawn(Broken), await node.spawn(Broken)
+        silent, broken, broken_too = (
+            await node.spawn(Silent),
+            await node.spawn(Broken),
+            await node.spawn(Broken),
+        )
 
         node.send(silent, "top secret")
         node.send(broken, "top secret")
@@ -458,7 +491,9 @@ async def test_the_contents_of_messages_do_not_appear_in_the_log(
     assert "top secret" not in logged
 
 
-async def test_a_plain_callback_that_returns_a_coroutine_is_told_to_be_async(autojump_clock: MockClock) -> None:
+async def test_a_plain_callback_that_returns_a_coroutine_is_told_to_be_async(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
 
     class Mistaken(Witness):
@@ -494,8 +529,12 @@ async def _generate_slowly() -> AsyncIterator[None]:
     yield
 
 
-@pytest.mark.parametrize("make", [_generate, _generate_slowly, AsyncioLike], ids=["generator", "async", "awaitable"])
-async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize(
+    "make", [_generate, _generate_slowly, AsyncioLike], ids=["generator", "async", "awaitable"]
+)
+async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it(
+    make: Callable[[], Any],
+) -> None:
     ends: list[Any] = []
 
     class Returns(Witness):
@@ -507,14 +546,18 @@ async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it
 
     async with running_node() as node:
         pid = await node.spawn(Returns, ends)
-        with pytest.raises(CallbackError, match=r"Returns\.handle_inspect is a plain `def` but returned"):
+        with pytest.raises(
+            CallbackError, match=r"Returns\.handle_inspect is a plain `def` but returned"
+        ):
             await node.inspect(pid)
         node.send(pid, 1)
         await node.wait_ended(pid)
 
         [reason] = ends
         assert isinstance(reason.error, CallbackError)
-        assert "and nothing of that would run; write `async def handle_message`" in str(reason.error)
+        assert "and nothing of that would run; write `async def handle_message`" in str(
+            reason.error
+        )
 
 
 async def test_the_answer_to_a_call_may_be_a_generator() -> None:
@@ -565,7 +608,9 @@ async def test_an_awaitable_of_another_library_crashes_only_the_process_that_awa
         assert await node.call(sibling, lambda me: "alive") == "alive"
 
 
-async def test_a_handler_that_survived_an_awaitable_of_another_library_goes_on(autojump_clock: MockClock) -> None:
+async def test_a_handler_that_survived_an_awaitable_of_another_library_goes_on(
+    autojump_clock: MockClock,
+) -> None:
     async def recover(me: Puppet) -> str:
         with pytest.raises(TypeError):
             await AsyncioLike()
@@ -580,10 +625,12 @@ async def test_a_handler_that_survived_an_awaitable_of_another_library_goes_on(a
         assert answer == "recovered"
 
 
-# -- P6: stopping --------------------------------------------------------------------------------------------------------
+# -- P6: stopping ----------------------------------------------------------------------------------
 
 
-async def test_stop_lets_the_callback_come_to_its_end_and_takes_nothing_more(autojump_clock: MockClock) -> None:
+async def test_stop_lets_the_callback_come_to_its_end_and_takes_nothing_more(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     done: list[str] = []
 
@@ -616,7 +663,9 @@ async def test_stop_lets_the_callback_come_to_its_end_and_takes_nothing_more(aut
     ],
     ids=repr,
 )
-async def test_stop_takes_any_reason(autojump_clock: MockClock, given: tuple[Any, ...], reason: Reason) -> None:
+async def test_stop_takes_any_reason(
+    autojump_clock: MockClock, given: tuple[Any, ...], reason: Reason
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Witness, ends)
@@ -627,7 +676,9 @@ async def test_stop_takes_any_reason(autojump_clock: MockClock, given: tuple[Any
         assert ends == [reason]
 
 
-async def test_stop_in_init_ends_the_process_after_it_was_spawned(autojump_clock: MockClock) -> None:
+async def test_stop_in_init_ends_the_process_after_it_was_spawned(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     heard: list[Any] = []
 
@@ -661,10 +712,12 @@ async def test_a_stop_that_is_followed_by_a_crash_is_a_crash(autojump_clock: Moc
         assert ends == [Crashed(Failed("after stop"))]
 
 
-# -- P8: exits -----------------------------------------------------------------------------------------------------------
+# -- P8: exits -------------------------------------------------------------------------------------
 
 
-async def test_an_exit_of_somebody_else_is_trapped_with_sender_and_reason(autojump_clock: MockClock) -> None:
+async def test_an_exit_of_somebody_else_is_trapped_with_sender_and_reason(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid, other = await node.spawn(Puppet, heard), await node.spawn(Puppet)
@@ -697,7 +750,9 @@ async def test_an_exit_of_the_parent_is_not_trapped(autojump_clock: MockClock) -
         assert node.processes() == [parent]
 
 
-async def test_an_exit_without_a_trap_ends_the_process_with_that_very_reason(autojump_clock: MockClock) -> None:
+async def test_an_exit_without_a_trap_ends_the_process_with_that_very_reason(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         other = await node.spawn(Puppet)
@@ -722,10 +777,12 @@ async def test_trap_exit_can_be_switched_off_again(autojump_clock: MockClock) ->
         assert ends == [Custom("enough")]
 
 
-# -- child exits, inspections, log records -------------------------------------------------------------------------------
+# -- child exits, inspections, log records ---------------------------------------------------------
 
 
-async def test_a_parent_that_wants_to_know_is_told_of_each_child_that_ends(autojump_clock: MockClock) -> None:
+async def test_a_parent_that_wants_to_know_is_told_of_each_child_that_ends(
+    autojump_clock: MockClock,
+) -> None:
     told: list[Any] = []
 
     class Parent(Puppet):
@@ -741,7 +798,10 @@ async def test_a_parent_that_wants_to_know_is_told_of_each_child_that_ends(autoj
         node.send_exit(children[1], "enough")
         await wait_all_tasks_blocked()
 
-        assert told == [(children[0], Crashed(Failed("on purpose"))), (children[1], Custom("enough"))]
+        assert told == [
+            (children[0], Crashed(Failed("on purpose"))),
+            (children[1], Custom("enough")),
+        ]
         assert node.process_info(parent).children == (children[2],)
 
 
@@ -785,7 +845,9 @@ async def test_looking_does_not_kill_what_is_looked_at(
         assert node.info().crashed == 0
 
 
-async def test_an_inspect_of_a_busy_process_times_out_and_the_process_goes_on(autojump_clock: MockClock) -> None:
+async def test_an_inspect_of_a_busy_process_times_out_and_the_process_goes_on(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         gate = trio.Event()
@@ -813,7 +875,9 @@ async def test_a_process_that_inspects_itself_is_told_so_at_once(autojump_clock:
         assert await node.inspect(puppet) == {"heard": "0"}
 
 
-async def test_an_inspect_of_a_process_that_ends_meanwhile_raises_target_down(autojump_clock: MockClock) -> None:
+async def test_an_inspect_of_a_process_that_ends_meanwhile_raises_target_down(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         node.send(pid, lambda me: trio.Event().wait())
@@ -830,7 +894,9 @@ async def test_an_inspect_of_a_process_that_ends_meanwhile_raises_target_down(au
             node.kill(pid)
 
 
-async def test_a_logger_process_gets_records_of_its_level_and_not_its_own(autojump_clock: MockClock) -> None:
+async def test_a_logger_process_gets_records_of_its_level_and_not_its_own(
+    autojump_clock: MockClock,
+) -> None:
     records: list[LogRecord] = []
 
     class Keeper(Puppet):
@@ -849,7 +915,12 @@ async def test_a_logger_process_gets_records_of_its_level_and_not_its_own(autoju
         await wait_all_tasks_blocked()
 
         [record] = records
-        assert (record.level, record.event, record.source, record.node) == ("warning", "loud", speaker, node.name)
+        assert (record.level, record.event, record.source, record.node) == (
+            "warning",
+            "loud",
+            speaker,
+            node.name,
+        )
         assert record.fields["size"] == 3
         assert removed == (True, False)
 
@@ -869,7 +940,9 @@ async def test_a_message_nobody_handles_is_counted(autojump_clock: MockClock) ->
         assert node.info().dead_letters == {}
 
 
-async def test_the_last_message_is_not_kept_alive_by_a_sleeping_process(autojump_clock: MockClock) -> None:
+async def test_the_last_message_is_not_kept_alive_by_a_sleeping_process(
+    autojump_clock: MockClock,
+) -> None:
     import gc
     import weakref
 
@@ -897,7 +970,9 @@ async def test_the_last_message_is_not_kept_alive_by_a_sleeping_process(autojump
         assert [one() for one in gone] == [None, None]
 
 
-async def test_a_recorder_with_plain_callbacks_answers_messages_and_calls_alike(autojump_clock: MockClock) -> None:
+async def test_a_recorder_with_plain_callbacks_answers_messages_and_calls_alike(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
 
@@ -907,7 +982,9 @@ async def test_a_recorder_with_plain_callbacks_answers_messages_and_calls_alike(
         assert heard == [1]
 
 
-async def test_a_failure_that_is_resumed_while_a_call_is_answered_on_the_spot_keeps_the_process() -> None:
+async def test_a_failure_that_is_resumed_while_a_call_is_answered_on_the_spot_keeps_the_process() -> (
+    None
+):
     class Answers(Actor):
         def handle_call(self, request: Any, caller: Any) -> object:
             if request == "fail":

@@ -20,7 +20,7 @@ from ergo_py import (
 from ergo_py._core.runtime.bridge import Bridge
 from tests.support import Failed, Puppet, Recorder, Witness, running_node
 
-# -- P1: states ----------------------------------------------------------------------------------------------------------
+# -- P1: states ------------------------------------------------------------------------------------
 
 
 async def test_a_process_is_in_the_state_its_work_says(autojump_clock: MockClock) -> None:
@@ -76,7 +76,9 @@ async def test_inside_a_call_a_process_waits_for_the_response_and_then_goes_on_w
             states.append(self.node.process_info(self.pid).state)
 
         async def ask(self) -> None:
-            await self.call(self.server, lambda it: states.append(it.node.process_info(self.pid).state))
+            await self.call(
+                self.server, lambda it: states.append(it.node.process_info(self.pid).state)
+            )
 
     states: list[State] = []
     async with running_node() as node:
@@ -97,7 +99,9 @@ async def test_a_process_refuses_a_change_of_state_that_the_table_does_not_know(
         assert process.state is State.SLEEP
 
 
-async def test_the_last_changes_of_state_are_kept_with_their_times(autojump_clock: MockClock) -> None:
+async def test_the_last_changes_of_state_are_kept_with_their_times(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await wait_all_tasks_blocked()
@@ -113,7 +117,9 @@ async def test_the_last_changes_of_state_are_kept_with_their_times(autojump_cloc
         assert min(moment for _, moment in last) > first[-1][1]
 
 
-async def test_the_history_stays_short_in_a_callback_that_makes_many_calls(autojump_clock: MockClock) -> None:
+async def test_the_history_stays_short_in_a_callback_that_makes_many_calls(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         server, pid = await node.spawn(Puppet), await node.spawn(Puppet)
 
@@ -127,10 +133,12 @@ async def test_the_history_stays_short_in_a_callback_that_makes_many_calls(autoj
         assert 0 < length <= 8
 
 
-# -- P8: exits and kills -------------------------------------------------------------------------------------------------
+# -- P8: exits and kills ---------------------------------------------------------------------------
 
 
-async def test_an_exit_is_taken_between_messages_and_before_those_that_wait(autojump_clock: MockClock) -> None:
+async def test_an_exit_is_taken_between_messages_and_before_those_that_wait(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     heard: list[Any] = []
     async with running_node() as node:
@@ -161,7 +169,9 @@ async def wait(me: Any) -> None:
 
 
 @pytest.mark.parametrize("target", ["by pid", "by name", "by alias"])
-async def test_a_kill_reaches_a_callback_at_its_next_checkpoint(autojump_clock: MockClock, target: str) -> None:
+async def test_a_kill_reaches_a_callback_at_its_next_checkpoint(
+    autojump_clock: MockClock, target: str
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Witness, ends, name="victim")
@@ -190,7 +200,9 @@ async def test_a_kill_is_not_trapped(autojump_clock: MockClock) -> None:
         assert ends == [Killed()]
 
 
-@pytest.mark.parametrize("behaviour", [Recorder, Puppet], ids=["plain callbacks", "async callbacks"])
+@pytest.mark.parametrize(
+    "behaviour", [Recorder, Puppet], ids=["plain callbacks", "async callbacks"]
+)
 async def test_a_process_may_be_killed_before_it_took_its_first_step(
     autojump_clock: MockClock, behaviour: type[Actor]
 ) -> None:
@@ -205,7 +217,9 @@ async def test_a_process_may_be_killed_before_it_took_its_first_step(
         assert reason == Killed()
 
 
-async def test_a_process_with_plain_callbacks_is_killed_before_what_waits(autojump_clock: MockClock) -> None:
+async def test_a_process_with_plain_callbacks_is_killed_before_what_waits(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
@@ -269,13 +283,16 @@ async def test_killing_or_asking_nobody_returns_false(autojump_clock: MockClock)
 
         from_the_node = [node.kill("nobody"), node.send_exit("nobody", Normal())]
         from_a_process = await node.call(
-            puppet, lambda me: [me.kill("nobody"), me.send_exit(PID("test@localhost", 1, 1), Normal())]
+            puppet,
+            lambda me: [me.kill("nobody"), me.send_exit(PID("test@localhost", 1, 1), Normal())],
         )
 
         assert from_the_node == from_a_process == [False, False]
 
 
-async def test_what_a_callback_raises_while_it_is_killed_does_not_change_the_reason(autojump_clock: MockClock) -> None:
+async def test_what_a_callback_raises_while_it_is_killed_does_not_change_the_reason(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
 
     async def raise_when_cancelled(me: Any) -> None:
@@ -372,7 +389,9 @@ async def test_a_thread_that_could_not_wake_a_process_does_not_keep_the_next_one
         assert heard == ["first", "second"]
 
 
-async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(autojump_clock: MockClock) -> None:
+async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         process = node._find(pid)

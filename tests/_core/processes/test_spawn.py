@@ -52,14 +52,18 @@ def tables(node: Node) -> dict[str, object]:
     }
 
 
-EMPTY = dict.fromkeys(("processes", "names", "aliases", "relations", "timers", "loggers", "roots"), 0)
+EMPTY = dict.fromkeys(
+    ("processes", "names", "aliases", "relations", "timers", "loggers", "roots"), 0
+)
 
 
-# -- P2: spawning is complete or undone ----------------------------------------------------------------------------------
+# -- P2: spawning is complete or undone ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async init", "plain init"])
-async def test_spawn_returns_after_init_has_succeeded(autojump_clock: MockClock, asynchronous: bool) -> None:
+async def test_spawn_returns_after_init_has_succeeded(
+    autojump_clock: MockClock, asynchronous: bool
+) -> None:
     order: list[str] = []
 
     class Plain(Actor):
@@ -78,7 +82,9 @@ async def test_spawn_returns_after_init_has_succeeded(autojump_clock: MockClock,
     assert order == ["init", "spawned"]
 
 
-async def test_what_init_sent_to_the_process_itself_is_handled_first(autojump_clock: MockClock) -> None:
+async def test_what_init_sent_to_the_process_itself_is_handled_first(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Eager(Recorder):
@@ -140,7 +146,9 @@ async def swallow(me: Any) -> None:
 
 
 @pytest.mark.parametrize("from_a_process", [False, True], ids=["from the node", "from a process"])
-async def test_an_init_that_raises_leaves_nothing_behind(autojump_clock: MockClock, from_a_process: bool) -> None:
+async def test_an_init_that_raises_leaves_nothing_behind(
+    autojump_clock: MockClock, from_a_process: bool
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         watcher = await node.spawn(Puppet, name="watcher")
@@ -236,7 +244,9 @@ async def test_a_process_killed_in_its_init_leaves_nothing_behind(
         assert node.info().crashed == 0
 
 
-async def test_a_plain_init_that_kills_its_own_process_starts_nothing(autojump_clock: MockClock) -> None:
+async def test_a_plain_init_that_kills_its_own_process_starts_nothing(
+    autojump_clock: MockClock,
+) -> None:
     class Despairing(Actor):
         def init(self) -> None:
             self.kill(self.pid)
@@ -263,7 +273,9 @@ async def test_a_spawn_that_is_cancelled_leaves_nothing_behind(autojump_clock: M
         assert ends == ["grandchild", "second child", "first child"]
 
 
-async def test_a_spawner_killed_while_it_waits_for_an_init_takes_the_child_with_it(autojump_clock: MockClock) -> None:
+async def test_a_spawner_killed_while_it_waits_for_an_init_takes_the_child_with_it(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         await node.spawn(Puppet, name="watcher")
@@ -293,7 +305,9 @@ async def test_a_constructor_that_raises_is_an_init_that_failed(autojump_clock: 
         assert tables(node) == EMPTY
 
 
-async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_for(autojump_clock: MockClock) -> None:
+async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_for(
+    autojump_clock: MockClock,
+) -> None:
     reasons: list[object] = []
 
     async def fail_later(me: Any) -> None:
@@ -325,7 +339,9 @@ async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_f
         assert node.info().dead_letters == {Why.UNHANDLED_AT_EXIT: 1}
 
 
-async def test_whoever_watches_a_process_whose_init_fails_is_told_once(autojump_clock: MockClock) -> None:
+async def test_whoever_watches_a_process_whose_init_fails_is_told_once(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Late(Actor):
@@ -372,7 +388,9 @@ async def test_a_parent_is_not_told_of_a_child_that_never_lived(autojump_clock: 
         assert node.process_info(parent).children == ()
 
 
-async def test_a_name_that_is_taken_stops_a_spawn_before_anything_is_started(autojump_clock: MockClock) -> None:
+async def test_a_name_that_is_taken_stops_a_spawn_before_anything_is_started(
+    autojump_clock: MockClock,
+) -> None:
     started: list[Any] = []
 
     class Second(Actor):
@@ -404,7 +422,7 @@ async def test_a_class_is_called_anew_for_each_start(autojump_clock: MockClock) 
         assert await node.call(second, None) == []
 
 
-# -- P3, P9, I1 ----------------------------------------------------------------------------------------------------------
+# -- P3, P9, I1 ------------------------------------------------------------------------------------
 
 
 async def test_a_process_spawned_by_a_process_is_its_child_and_one_of_the_nodes_is_not(
@@ -430,7 +448,9 @@ async def test_a_process_spawned_by_a_process_is_its_child_and_one_of_the_nodes_
     ],
     ids=["killed", "asked to exit", "stopped", "crashed"],
 )
-async def test_a_child_never_outlives_its_parent(autojump_clock: MockClock, end: Callable[[Node, PID], object]) -> None:
+async def test_a_child_never_outlives_its_parent(
+    autojump_clock: MockClock, end: Callable[[Node, PID], object]
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         root = await node.spawn(Witness, ends, "root")
@@ -445,7 +465,9 @@ async def test_a_child_never_outlives_its_parent(autojump_clock: MockClock, end:
         assert node.processes() == []
 
 
-async def test_spawn_stops_at_max_processes_and_nothing_is_half_made(autojump_clock: MockClock) -> None:
+async def test_spawn_stops_at_max_processes_and_nothing_is_half_made(
+    autojump_clock: MockClock,
+) -> None:
     started: list[Any] = []
 
     class Third(Actor):
@@ -470,7 +492,9 @@ async def test_spawn_stops_at_max_processes_and_nothing_is_half_made(autojump_cl
         assert await node.spawn(Third, name="third") in node.processes()
 
 
-async def test_a_process_in_its_init_counts_against_max_processes(autojump_clock: MockClock) -> None:
+async def test_a_process_in_its_init_counts_against_max_processes(
+    autojump_clock: MockClock,
+) -> None:
     class Slow(Actor):
         async def init(self) -> None:
             await trio.sleep(1)
@@ -483,7 +507,9 @@ async def test_a_process_in_its_init_counts_against_max_processes(autojump_clock
             await node.spawn(Puppet)
 
 
-async def test_numbers_of_pids_aliases_and_refs_only_grow_and_no_two_are_equal(autojump_clock: MockClock) -> None:
+async def test_numbers_of_pids_aliases_and_refs_only_grow_and_no_two_are_equal(
+    autojump_clock: MockClock,
+) -> None:
     numbers: list[int] = []
     references: list[int] = []
     values: list[Any] = []
@@ -551,10 +577,12 @@ async def test_every_start_has_a_creation_of_its_own_whatever_the_clock_says(
     assert creations == sorted(set(creations))
 
 
-# -- environment and settings --------------------------------------------------------------------------------------------
+# -- environment and settings ----------------------------------------------------------------------
 
 
-async def test_the_environment_is_inherited_from_node_to_parent_to_child(autojump_clock: MockClock) -> None:
+async def test_the_environment_is_inherited_from_node_to_parent_to_child(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(env={"colour": "node", "size": "node", "shape": "node"}) as node:
         parent = await node.spawn(Puppet, env={"size": "parent", "shape": "parent"})
         child = await node.call(parent, lambda me: me.spawn(Puppet, env={"shape": "child"}))
@@ -583,7 +611,9 @@ async def test_an_environment_is_no_way_to_change_somebody_elses(autojump_clock:
         assert envs == [{"key": "old"}, {"key": "old"}]
 
 
-async def test_the_priority_a_process_was_spawned_with_is_that_of_what_it_sends(autojump_clock: MockClock) -> None:
+async def test_the_priority_a_process_was_spawned_with_is_that_of_what_it_sends(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         receiver = await node.spawn(Puppet, heard)
@@ -605,7 +635,7 @@ async def test_the_priority_a_process_was_spawned_with_is_that_of_what_it_sends(
         assert heard == ["urgent", "high", "normal after all"]
 
 
-# -- links made by spawn -------------------------------------------------------------------------------------------------
+# -- links made by spawn ---------------------------------------------------------------------------
 
 
 async def test_spawn_with_a_link_links_both_ways(autojump_clock: MockClock) -> None:
@@ -615,10 +645,15 @@ async def test_spawn_with_a_link_links_both_ways(autojump_clock: MockClock) -> N
 
         infos = node.process_info(parent), node.process_info(child)
 
-        assert [(info.links, info.linked_by) for info in infos] == [((child,), (child,)), ((parent,), (parent,))]
+        assert [(info.links, info.linked_by) for info in infos] == [
+            ((child,), (child,)),
+            ((parent,), (parent,)),
+        ]
 
 
-async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_has(autojump_clock: MockClock) -> None:
+async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_has(
+    autojump_clock: MockClock,
+) -> None:
     class NotWalked(dict[Any, Any]):
         def __iter__(self) -> NoReturn:
             raise AssertionError("a walk through all links")
@@ -635,7 +670,9 @@ async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_ha
         assert child in node.process_info(parent).links
 
 
-async def test_a_linked_child_that_crashes_takes_its_parent_with_it(autojump_clock: MockClock) -> None:
+async def test_a_linked_child_that_crashes_takes_its_parent_with_it(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         parent = await node.spawn(Witness, ends)
@@ -648,7 +685,9 @@ async def test_a_linked_child_that_crashes_takes_its_parent_with_it(autojump_clo
         assert node.processes() == []
 
 
-async def test_the_end_of_a_linked_child_that_dies_at_once_is_never_missed(autojump_clock: MockClock) -> None:
+async def test_the_end_of_a_linked_child_that_dies_at_once_is_never_missed(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Short(Actor):
@@ -671,7 +710,9 @@ async def test_the_end_of_a_linked_child_that_dies_at_once_is_never_missed(autoj
         assert node.info().relations == 0
 
 
-async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(autojump_clock: MockClock) -> None:
+async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(
+    autojump_clock: MockClock,
+) -> None:
     class Linking(Puppet):
         def init(self) -> None:
             self.link(self.parent)
@@ -684,7 +725,7 @@ async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(aut
         assert node.process_info(child).links == (parent,)
 
 
-# -- spawning on a node that stops ---------------------------------------------------------------------------------------
+# -- spawning on a node that stops -----------------------------------------------------------------
 
 
 async def test_nothing_is_spawned_on_a_node_that_has_stopped(autojump_clock: MockClock) -> None:
@@ -695,7 +736,9 @@ async def test_nothing_is_spawned_on_a_node_that_has_stopped(autojump_clock: Moc
         await node.spawn(Puppet)
 
 
-async def test_nothing_is_spawned_through_a_node_that_is_stopping(autojump_clock: MockClock) -> None:
+async def test_nothing_is_spawned_through_a_node_that_is_stopping(
+    autojump_clock: MockClock,
+) -> None:
     errors: list[BaseException] = []
 
     class Leaving(Actor):
@@ -730,7 +773,7 @@ async def test_a_child_may_still_be_spawned_by_a_process_that_finishes_its_work_
     assert ends == ["child", "parent"]
 
 
-# -- an init that will not end -------------------------------------------------------------------------------------------
+# -- an init that will not end ---------------------------------------------------------------------
 
 
 async def shielded() -> None:
@@ -761,7 +804,9 @@ def fast_clock() -> MockClock:
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_an_init_that_is_stuck_obeys_its_time_limit(fast_clock: MockClock, stuck: Any) -> None:
+async def test_an_init_that_is_stuck_obeys_its_time_limit(
+    fast_clock: MockClock, stuck: Any
+) -> None:
     class Stuck(Actor):
         async def init(self) -> None:
             await stuck()
@@ -794,7 +839,9 @@ async def test_an_init_that_is_stuck_in_a_thread_obeys_its_time_limit() -> None:
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_a_supervisor_answers_although_the_init_of_a_child_is_stuck(fast_clock: MockClock, stuck: Any) -> None:
+async def test_a_supervisor_answers_although_the_init_of_a_child_is_stuck(
+    fast_clock: MockClock, stuck: Any
+) -> None:
     starts: list[int] = []
 
     class Stuck(Puppet):
@@ -844,7 +891,7 @@ async def test_a_process_that_is_killed_and_left_behind_in_its_init_lets_its_spa
         assert node.processes() == []
 
 
-# -- deep trees ----------------------------------------------------------------------------------------------------------
+# -- deep trees ------------------------------------------------------------------------------------
 
 
 def nested(depth: int) -> SupervisorSpec:
@@ -908,7 +955,9 @@ async def test_a_child_whose_undoing_has_failed_is_undone_with_its_parent(
 
 
 def let_undoing_fail_once(monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> None:
-    """Have the first failed ``init`` not undone, as where there is no room left on the stack; or only ``begun``."""
+    """Have the first failed ``init`` not undone, as where there is no room left on the stack; or
+    only ``begun``.
+    """
     original, refused = termination_module.undo, list[Any]()
 
     async def undo(process: Any, reason: Any) -> None:
@@ -981,7 +1030,9 @@ async def test_a_child_whose_undoing_has_failed_ends_with_a_parent_that_went_on(
         assert node.metas() == []
 
 
-async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original, failed = termination_module._clear, list[Any]()
 
     async def clear(process: Any, reason: Any) -> None:

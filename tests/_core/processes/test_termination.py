@@ -48,7 +48,7 @@ ENDS: dict[str, tuple[Callable[[Node, PID], object], Reason]] = {
 EVERY_END = pytest.mark.parametrize("how", ENDS)
 
 
-# -- P7: the order -------------------------------------------------------------------------------------------------------
+# -- P7: the order ---------------------------------------------------------------------------------
 
 
 class Recording(Puppet):
@@ -81,7 +81,9 @@ class Watcher(Puppet):
 
 
 @EVERY_END
-async def test_a_process_ends_in_one_order_whatever_the_cause(autojump_clock: MockClock, how: str) -> None:
+async def test_a_process_ends_in_one_order_whatever_the_cause(
+    autojump_clock: MockClock, how: str
+) -> None:
     end, reason = ENDS[how]
     steps: list[Any] = []
     async with running_node() as node:
@@ -115,7 +117,10 @@ async def test_a_process_ends_in_one_order_whatever_the_cause(autojump_clock: Mo
             ("parent", "terminate begins"),
             ("parent", "terminate ends"),
         ]
-        assert sorted(steps[6:], key=str) == [("caller", reason), ("watcher", "down", (False, None))]
+        assert sorted(steps[6:], key=str) == [
+            ("caller", reason),
+            ("watcher", "down", (False, None)),
+        ]
 
 
 @EVERY_END
@@ -148,7 +153,9 @@ async def test_terminate_runs_exactly_once_with_the_reason(
 
 
 @EVERY_END
-async def test_everybody_who_watches_is_told_the_reason_once(autojump_clock: MockClock, how: str) -> None:
+async def test_everybody_who_watches_is_told_the_reason_once(
+    autojump_clock: MockClock, how: str
+) -> None:
     end, reason = ENDS[how]
     heard: list[Any] = []
     async with running_node() as node:
@@ -161,11 +168,15 @@ async def test_everybody_who_watches_is_told_the_reason_once(autojump_clock: Moc
         end(node, pid)
         await wait_all_tasks_blocked()
 
-        assert heard == [Down(target, reason) for target in (pid, Name("watched", "test@localhost"), alias)]
+        assert heard == [
+            Down(target, reason) for target in (pid, Name("watched", "test@localhost"), alias)
+        ]
         assert node.info().relations == 0
 
 
-async def test_a_watcher_can_start_a_replacement_under_the_same_name_at_once(autojump_clock: MockClock) -> None:
+async def test_a_watcher_can_start_a_replacement_under_the_same_name_at_once(
+    autojump_clock: MockClock,
+) -> None:
     names: list[Any] = []
 
     class Keeper(Puppet):
@@ -216,7 +227,9 @@ async def test_a_name_is_free_only_after_terminate_has_finished(autojump_clock: 
 
 
 @EVERY_END
-async def test_nothing_of_an_ended_process_remains_in_any_table(autojump_clock: MockClock, how: str) -> None:
+async def test_nothing_of_an_ended_process_remains_in_any_table(
+    autojump_clock: MockClock, how: str
+) -> None:
     end, _ = ENDS[how]
     async with running_node() as node:
         other = await node.spawn(Puppet, name="other")
@@ -239,7 +252,13 @@ async def test_nothing_of_an_ended_process_remains_in_any_table(autojump_clock: 
         await wait_all_tasks_blocked()
 
         info = node.info()
-        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (1, 1, 0, 0, 0)
+        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (
+            1,
+            1,
+            0,
+            0,
+            0,
+        )
         assert node._kernel._loggers == {}
         assert list(node._kernel.roots) == [other]
 
@@ -254,13 +273,21 @@ async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as
         for round_ in range(200):
             pid = await node.spawn(Puppet, name=f"name {round_ % 7}")
             await node.call(keeper, lambda me, pid=pid: (me.link(pid), me.monitor(pid)))
-            await node.call(pid, lambda me: (me.link(keeper), me.monitor(keeper), me.create_alias()))
+            await node.call(
+                pid, lambda me: (me.link(keeper), me.monitor(keeper), me.create_alias())
+            )
             ENDS[list(ENDS)[round_ % len(ENDS)]][0](node, pid)
             await wait_all_tasks_blocked()
 
         relations = node._kernel.relations
         info = node.info()
-        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (1, 0, 0, 0, 0)
+        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (
+            1,
+            0,
+            0,
+            0,
+            0,
+        )
         assert not relations._by_watcher
         assert not relations._by_target
 
@@ -270,7 +297,10 @@ async def test_timers_of_an_ended_process_do_not_fire(autojump_clock: MockClock)
     async with running_node() as node:
         receiver = await node.spawn(Recorder, heard)
         pid = await node.spawn(Puppet)
-        await node.call(pid, lambda me: (me.send_after(1, receiver, "once"), me.send_every(1, receiver, "often")))
+        await node.call(
+            pid,
+            lambda me: (me.send_after(1, receiver, "once"), me.send_every(1, receiver, "often")),
+        )
 
         node.kill(pid)
         await trio.sleep(5)
@@ -278,7 +308,7 @@ async def test_timers_of_an_ended_process_do_not_fire(autojump_clock: MockClock)
         assert heard == []
 
 
-# -- children: within their time -----------------------------------------------------------------------------------------
+# -- children: within their time -------------------------------------------------------------------
 
 
 async def test_a_child_that_does_not_end_when_asked_is_killed_after_its_shutdown_time(
@@ -298,7 +328,9 @@ async def test_a_child_that_does_not_end_when_asked_is_killed_after_its_shutdown
         assert trio.current_time() == 2
 
 
-async def test_a_child_is_asked_to_shut_down_and_may_finish_what_it_does(autojump_clock: MockClock) -> None:
+async def test_a_child_is_asked_to_shut_down_and_may_finish_what_it_does(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     done: list[str] = []
 
@@ -332,7 +364,9 @@ class Sleeper(Puppet):
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["that never woke", "that has served"])
-async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(autojump_clock: MockClock, served: bool) -> None:
+async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(
+    autojump_clock: MockClock, served: bool
+) -> None:
     notes: list[Any] = []
     heard: list[Any] = []
     async with running_node() as node:
@@ -406,7 +440,9 @@ async def test_a_child_with_no_shutdown_time_is_killed_at_once(autojump_clock: M
         assert ends == [Killed(), Custom("enough")]
 
 
-async def test_a_child_with_an_infinite_shutdown_time_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_a_child_with_an_infinite_shutdown_time_is_waited_for(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
 
     async with running_node(limit=10_000) as node:
@@ -426,7 +462,9 @@ async def test_a_child_with_an_infinite_shutdown_time_is_waited_for(autojump_clo
         assert ends == [Shutdown(), Custom("enough")]
 
 
-async def test_a_child_that_traps_exits_ends_when_its_parent_does(autojump_clock: MockClock) -> None:
+async def test_a_child_that_traps_exits_ends_when_its_parent_does(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
 
     class Trapping(Witness):
@@ -500,7 +538,9 @@ async def test_sessions_end_together_before_the_others_and_their_owner_gives_the
     assert node.exit_report.killed == ()
 
 
-async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(autojump_clock: MockClock) -> None:
+async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(
+    autojump_clock: MockClock,
+) -> None:
     class Owner(Puppet):
         async def terminate(self, reason: Reason) -> None:
             await trio.sleep(100)
@@ -516,10 +556,12 @@ async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(autoj
     assert node.exit_report.seconds < 10
 
 
-# -- faults in terminate -------------------------------------------------------------------------------------------------
+# -- faults in terminate ---------------------------------------------------------------------------
 
 
-async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(autojump_clock: MockClock) -> None:
+async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Endless(Puppet):
@@ -599,7 +641,9 @@ async def test_a_terminate_that_raises_changes_neither_the_reason_nor_the_order(
         assert "terminate raised" in capsys.readouterr().err
 
 
-async def test_terminate_is_shielded_from_a_kill_that_came_before_it(autojump_clock: MockClock) -> None:
+async def test_terminate_is_shielded_from_a_kill_that_came_before_it(
+    autojump_clock: MockClock,
+) -> None:
     done: list[str] = []
 
     class Careful(Puppet):
@@ -707,12 +751,14 @@ async def test_terminate_may_send_call_and_reply(autojump_clock: MockClock) -> N
         assert answers == ["the last word"]
 
 
-# -- those that will not end ---------------------------------------------------------------------------------------------
+# -- those that will not end -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def fast_clock() -> MockClock:
-    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for those who always move."""
+    """Virtual time that passes by itself: one that jumps when nothing moves would wait for ever for
+    those who always move.
+    """
     return MockClock(rate=20.0)
 
 
@@ -745,14 +791,17 @@ class StubbornEnd(Actor):
 
 
 @pytest.mark.parametrize("behaviour", [Stubborn, Shielded, Rude, StubbornEnd])
-async def test_a_child_that_will_not_end_is_left_behind(fast_clock: MockClock, behaviour: type[Actor]) -> None:
+async def test_a_child_that_will_not_end_is_left_behind(
+    fast_clock: MockClock, behaviour: type[Actor]
+) -> None:
     heard: list[Any] = []
     ends: list[Any] = []
     async with running_node(limit=600) as node:
         watcher = await node.spawn(Puppet, heard)
         parent = await node.spawn(Witness, ends)
         child = await node.call(
-            parent, lambda me: me.spawn(behaviour, name="stubborn", shutdown=0.1, terminate_timeout=0.1)
+            parent,
+            lambda me: me.spawn(behaviour, name="stubborn", shutdown=0.1, terminate_timeout=0.1),
         )
         await node.call(watcher, lambda me: me.monitor(child))
         node.send(child, "begin")
@@ -768,7 +817,8 @@ async def test_a_child_that_will_not_end_is_left_behind(fast_clock: MockClock, b
         assert [type(message) for message in heard] == [Down]
         assert node.processes() == [watcher]
         assert node.whereis("stubborn") is None
-        # One that ends by itself may have been left before the message above was sent: this clock is fast.
+        # One that ends by itself may have been left before the message above was sent: this clock
+        # is fast.
         before = node.info().dead_letters.get(Why.NO_PROCESS, 0)
         assert node.send(child, 1) is False
         assert node.info().dead_letters[Why.NO_PROCESS] == before + 1
@@ -801,10 +851,14 @@ async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_be
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
-async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(autojump_clock: MockClock) -> None:
+async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         parent = await node.spawn(Puppet)
-        child = await node.call(parent, lambda me: me.spawn(Shielded, shutdown=2, terminate_timeout=3))
+        child = await node.call(
+            parent, lambda me: me.spawn(Shielded, shutdown=2, terminate_timeout=3)
+        )
         node.send(child, "begin")
         await wait_all_tasks_blocked()
 
@@ -825,7 +879,9 @@ async def test_a_call_to_a_process_that_is_left_behind_ends(autojump_clock: Mock
 
     async with running_node() as node:
         parent = await node.spawn(Puppet)
-        child = await node.call(parent, lambda me: me.spawn(StubbornServer, shutdown=1, terminate_timeout=1))
+        child = await node.call(
+            parent, lambda me: me.spawn(StubbornServer, shutdown=1, terminate_timeout=1)
+        )
 
         async def call(request: str) -> None:
             with pytest.raises(TargetDownError) as caught:
@@ -851,7 +907,9 @@ async def test_children_of_a_process_that_is_left_behind_end_with_it(fast_clock:
 
     async with running_node(limit=600) as node:
         root = await node.spawn(Puppet)
-        child = await node.call(root, lambda me: me.spawn(StubbornParent, shutdown=1, terminate_timeout=1))
+        child = await node.call(
+            root, lambda me: me.spawn(StubbornParent, shutdown=1, terminate_timeout=1)
+        )
         node.send(child, "begin")
         await wait_all_tasks_blocked()
 
@@ -875,7 +933,9 @@ async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock)
     async with running_node() as node:
         await node.spawn(Recorder, heard, name="other")
         parent = await node.spawn(Puppet)
-        child = await node.call(parent, lambda me: me.spawn(IdleHandlers, shutdown=1, terminate_timeout=1))
+        child = await node.call(
+            parent, lambda me: me.spawn(IdleHandlers, shutdown=1, terminate_timeout=1)
+        )
         node.send(child, "begin")
         await wait_all_tasks_blocked()
         node.kill(parent)
@@ -907,7 +967,9 @@ async def test_what_is_left_behind_with_tasks_of_its_own_does_no_harm_when_they_
     async with running_node() as node:
         other = await node.spawn(Puppet)
         parent = await node.spawn(Puppet)
-        child = await node.call(parent, lambda me: me.spawn(WithTasks, shutdown=1, terminate_timeout=1))
+        child = await node.call(
+            parent, lambda me: me.spawn(WithTasks, shutdown=1, terminate_timeout=1)
+        )
         node.send(child, "begin")
         await wait_all_tasks_blocked()
         node.kill(parent)
@@ -1001,7 +1063,7 @@ async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> Non
     assert heard == []
 
 
-# -- a program that stood still ---------------------------------------------------------------------------------------
+# -- a program that stood still --------------------------------------------------------------------
 
 
 class IdleHandlers(Puppet):
@@ -1052,7 +1114,7 @@ async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
     assert "terminate was cut off" in capsys.readouterr().err
 
 
-# -- many at once --------------------------------------------------------------------------------------------------------
+# -- many at once ----------------------------------------------------------------------------------
 
 
 async def test_many_are_killed_in_slices_and_others_run_in_between(

@@ -49,7 +49,7 @@ from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
 from tests.support import Failed, Recorder, needs_proc, running_node
 
-# -- threads -------------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 @in_threads
@@ -87,7 +87,9 @@ async def test_from_init_to_terminate_it_is_the_same_thread(where: Dispatcher) -
 
 
 @in_threads
-async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_outside(where: Dispatcher) -> None:
+async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_outside(
+    where: Dispatcher,
+) -> None:
     gate = Gate()
     async with running_node(watchdog=0.05) as node:
         blocked, other = await node.spawn(Doer, dispatcher=where), await node.spawn(Doer)
@@ -104,7 +106,11 @@ async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_ou
         await trio.sleep(0.2)
 
         assert [one["heard"] for one in told] == ["0"] * 3
-        assert (info.state, info.callback, info.lanes["main"]) == (State.RUNNING, "handle_message", 1)
+        assert (info.state, info.callback, info.lanes["main"]) == (
+            State.RUNNING,
+            "handle_message",
+            1,
+        )
         assert (info.dispatcher, "in __call__" in info.stack) == (str(where), True)
         last = node.info().last_blocked
         assert last is None or last.process != blocked
@@ -129,7 +135,9 @@ async def test_an_urgent_message_is_next_after_the_one_that_blocks(where: Dispat
 
 
 @in_threads
-async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_next(where: Dispatcher) -> None:
+async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_next(
+    where: Dispatcher,
+) -> None:
     gate = Gate()
     handled: list[int] = []
     async with running_node() as node:
@@ -150,7 +158,9 @@ async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_nex
 
 
 @in_threads
-async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(where: Dispatcher) -> None:
+async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(
+    where: Dispatcher,
+) -> None:
     class Slow(Doer):
         async def handle_inspect(self, *items: str) -> dict[str, str]:
             await trio.sleep(0.01)
@@ -202,10 +212,15 @@ async def test_a_kill_takes_effect_when_the_callback_returns_and_says_so(where: 
         assert records == [(told, "handle_message")]
 
 
-async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process_is_killed() -> None:
+async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process_is_killed() -> (
+    None
+):
     gate = Gate()
     async with running_node() as node:
-        one, other = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Recorder, dispatcher=Pod("pod"))
+        one, other = (
+            await node.spawn(Doer, dispatcher=Pod("pod")),
+            await node.spawn(Recorder, dispatcher=Pod("pod")),
+        )
         process = node._router.processes[other]
         node.send(one, gate)
         await gate.wait_reached()
@@ -221,8 +236,12 @@ async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process
         gate.opened.set()
 
 
-async def run_out_of_time(node: Node, behaviour: type[Actor], begun: Callable[[], Awaitable[None]]) -> None:
-    """Spawn one whose init does not return, and let its time be over once it has begun: a thread comes when it likes."""
+async def run_out_of_time(
+    node: Node, behaviour: type[Actor], begun: Callable[[], Awaitable[None]]
+) -> None:
+    """Spawn one whose init does not return, and let its time be over once it has begun: a thread
+    comes when it likes.
+    """
 
     async def spawn() -> None:
         with pytest.raises(InitTimeoutError):
@@ -298,7 +317,7 @@ async def test_a_thread_can_call_through_the_node() -> None:
         assert await node.call(pid, lambda me: me.node.call_from_thread(other, "all")) == ["hello"]
 
 
-# -- every verb ----------------------------------------------------------------------------------------------------------
+# -- every verb ------------------------------------------------------------------------------------
 
 
 class Idle(MetaProcess):
@@ -366,16 +385,23 @@ def _stopped(me: Doer) -> bool:
 
 
 def _timed(me: Doer) -> bool:
-    return me.send_after(0.0, me.pid, "later").cancel() in (True, False) and me.send_every(9.0, me.pid, "x").cancel()
+    return (
+        me.send_after(0.0, me.pid, "later").cancel() in (True, False)
+        and me.send_every(9.0, me.pid, "x").cancel()
+    )
 
 
 def _served(me: Doer) -> bool:
-    return me.service("child").send("hello") and me.wait_for(me.service("child").call("all")) == ["hello"]
+    return me.service("child").send("hello") and me.wait_for(me.service("child").call("all")) == [
+        "hello"
+    ]
 
 
 VERBS: dict[str, Callable[[Doer], object]] = {
     "pid parent": lambda me: me.parent == me.node.pid and me.pid in me.node.processes(),
-    "env log node": lambda me: me.env == {"of": "node"} and me.log.info("said") is None and bool(me.node.name),
+    "env log node": lambda me: (
+        me.env == {"of": "node"} and me.log.info("said") is None and bool(me.node.name)
+    ),
     "send": lambda me: me.send("other", "hello") and not me.send("nobody", "hello"),
     "send_wait": lambda me: me.wait_for(me.send_wait("other", "hello")),
     "send_after send_every": _timed,
@@ -409,9 +435,15 @@ class Deferring(Recorder):
 
 @in_threads
 @pytest.mark.parametrize("verb", VERBS)
-async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(where: Dispatcher, verb: str) -> None:
+async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(
+    where: Dispatcher, verb: str
+) -> None:
     async with running_node(env={"of": "node"}) as node, trio.open_nursery() as nursery:
-        for name, behaviour in {"other": Recorder, "victim": Recorder, "deferring": Deferring}.items():
+        for name, behaviour in {
+            "other": Recorder,
+            "victim": Recorder,
+            "deferring": Deferring,
+        }.items():
             await node.spawn(behaviour, name=name)
         await node.supervise([ChildSpec("child", Recorder)])
         ended = trio.Event()
@@ -435,7 +467,11 @@ async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(where: Dispa
 
 
 def test_no_verb_is_forgotten() -> None:
-    verbs = {name for name in [*vars(Behaviour), *vars(LinksAndEvents), "service"] if not name.startswith("_")}
+    verbs = {
+        name
+        for name in [*vars(Behaviour), *vars(LinksAndEvents), "service"]
+        if not name.startswith("_")
+    }
 
     # The connection is an attribute, and the same in a thread.
     assert {one for names in VERBS for one in names.split()} == verbs - {"connection"}
@@ -445,7 +481,15 @@ async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
     changing = {
         *("send_after", "send_every", "stop", "send_exit", "kill", "start_task"),
         *("register", "unregister", "create_alias"),
-        *("delete_alias", "_relate", "_unrelate", "register_event", "unregister_event", "subscribe", "unsubscribe"),
+        *(
+            "delete_alias",
+            "_relate",
+            "_unrelate",
+            "register_event",
+            "unregister_event",
+            "subscribe",
+            "unsubscribe",
+        ),
     }
     noted: dict[str, set[int]] = {}
 
@@ -477,7 +521,7 @@ async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
     assert noted == {name: {threading.get_ident()} for name in changing}
 
 
-# -- waiting in a thread -------------------------------------------------------------------------------------------------
+# -- waiting in a thread ---------------------------------------------------------------------------
 
 
 class Answering(Recorder):
@@ -507,7 +551,9 @@ async def test_a_callback_in_a_thread_waits_for_an_answer_as_its_process(where: 
         answers: list[Any] = []
 
         async def ask() -> None:
-            answers.append(await node.call(pid, lambda me: me.wait_for(me.call(callee, "question"))))
+            answers.append(
+                await node.call(pid, lambda me: me.wait_for(me.call(callee, "question")))
+            )
 
         nursery.start_soon(ask)
         await eventually(lambda: node.process_info(pid).state is State.WAIT_RESPONSE)
@@ -561,7 +607,9 @@ async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatc
         assert records == []
 
 
-async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Asking(Doer):
         def init(self) -> None:
             self.wait_for(self.call("callee", "question", timeout=None))
@@ -607,7 +655,9 @@ async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_
         assert "wait_for(...) is for a plain callback" in str(refused[0])
 
 
-async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_and_the_callback_told() -> None:
+async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_and_the_callback_told() -> (
+    None
+):
     told: list[BaseException] = []
     begun = trio.Event()
 
@@ -642,12 +692,26 @@ async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_
 @pytest.mark.parametrize(
     "where, wait, hint",
     [
-        (LOOP, lambda me: me.wait_for(me.call("a", 1)), "which wait_for.* would block: write `async def` and `await`"),
-        (LOOP, lambda me: me.wait_for(me.call), r"called: `self.wait_for\(self.call\(to, request\)\)`"),
-        (PINNED, lambda me: me.wait_for(me.call), r"called: `self.wait_for\(self.call\(to, request\)\)`"),
+        (
+            LOOP,
+            lambda me: me.wait_for(me.call("a", 1)),
+            "which wait_for.* would block: write `async def` and `await`",
+        ),
+        (
+            LOOP,
+            lambda me: me.wait_for(me.call),
+            r"called: `self.wait_for\(self.call\(to, request\)\)`",
+        ),
+        (
+            PINNED,
+            lambda me: me.wait_for(me.call),
+            r"called: `self.wait_for\(self.call\(to, request\)\)`",
+        ),
     ],
 )
-async def test_waiting_is_for_threads_and_for_what_can_be_awaited(where: Dispatcher, wait: Any, hint: str) -> None:
+async def test_waiting_is_for_threads_and_for_what_can_be_awaited(
+    where: Dispatcher, wait: Any, hint: str
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
 
@@ -697,7 +761,9 @@ async def test_a_thread_that_a_callback_started_does_not_wait_in_its_name() -> N
         assert len(refused) == 1
 
 
-async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refused_at_once() -> None:
+async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refused_at_once() -> (
+    None
+):
     class Sharing(Doer):
         def init(self) -> None:
             """Plain, so it needs the thread."""
@@ -737,7 +803,9 @@ async def test_one_that_shares_a_thread_and_does_not_wait_may_be_asked_by_everyb
         answers: list[Any] = []
 
         async def ask() -> None:
-            answers.append(await node.call(asking, lambda me: me.call(other, "all", timeout=30), timeout=30))
+            answers.append(
+                await node.call(asking, lambda me: me.call(other, "all", timeout=30), timeout=30)
+            )
 
         node.send(one, gate)
         await gate.wait_reached()
@@ -755,7 +823,10 @@ async def test_one_that_answers_on_the_loop_may_be_asked_by_who_has_the_thread_t
             return "from the loop"
 
     async with running_node() as node:
-        one, mixed = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Mixed, dispatcher=Pod("pod"))
+        one, mixed = (
+            await node.spawn(Doer, dispatcher=Pod("pod")),
+            await node.spawn(Mixed, dispatcher=Pod("pod")),
+        )
 
         assert await node.call(one, lambda me: me.call(mixed, "question")) == "from the loop"
 
@@ -772,7 +843,10 @@ async def test_a_ring_is_found_by_way_of_the_node_also_while_the_shared_thread_i
                 rings.append(error.ring)
 
     async with running_node() as node:
-        one, mixed = await node.spawn(Doer, dispatcher=Pod("pod")), await node.spawn(Mixed, dispatcher=Pod("pod"))
+        one, mixed = (
+            await node.spawn(Doer, dispatcher=Pod("pod")),
+            await node.spawn(Mixed, dispatcher=Pod("pod")),
+        )
         node.send(one, gate)
         await gate.wait_reached()
 
@@ -808,7 +882,7 @@ async def test_an_abandoned_thread_is_published() -> None:
         gate.opened.set()
 
 
-# -- pods, pools, CPUs ---------------------------------------------------------------------------------------------------
+# -- pods, pools, CPUs -----------------------------------------------------------------------------
 
 
 async def test_the_processes_of_a_pod_share_one_thread_and_never_run_at_once() -> None:
@@ -901,7 +975,10 @@ async def test_a_pool_runs_as_many_at_once_as_it_has_threads() -> None:
 
 async def test_threads_go_home_with_the_last_process_that_uses_them() -> None:
     async with running_node() as node:
-        pids = [await node.spawn(Doer, dispatcher=one) for one in (PINNED, POOL("p", 2), POOL("p", 2), Pod("q"))]
+        pids = [
+            await node.spawn(Doer, dispatcher=one)
+            for one in (PINNED, POOL("p", 2), POOL("p", 2), Pod("q"))
+        ]
         names = {thread.name for thread in threading.enumerate()}
         counts = [node.info().dispatcher_threads]
         for pid in pids:
@@ -917,7 +994,9 @@ async def test_a_pool_or_pod_of_that_name_that_is_another_one_is_refused() -> No
     async with running_node() as node:
         await node.spawn(Doer, dispatcher=POOL("p", 2))
 
-        with pytest.raises(BadInputError, match=r"ThreadPool\(name='p', size=2\), which exists and is used by 1"):
+        with pytest.raises(
+            BadInputError, match=r"ThreadPool\(name='p', size=2\), which exists and is used by 1"
+        ):
             await node.spawn(Doer, dispatcher=POOL("p", 3), name="other")
 
         assert node.whereis("other") is None
@@ -973,7 +1052,10 @@ async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
         (lambda: Pod(""), r"Pod\(name\)"),
         (lambda: POOL("", 1), r"POOL\(name, size\)"),
         (lambda: POOL("p", 0), "from 1 up"),
-        (lambda: ChildSpec("a", Doer, dispatcher="pinned"), r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\)"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        (
+            lambda: ChildSpec("a", Doer, dispatcher="pinned"),  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\)",
+        ),
     ],
 )
 def test_what_cannot_be_a_dispatcher_is_refused(wrong: Callable[[], object], hint: str) -> None:
@@ -1085,7 +1167,9 @@ async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_tol
     assert "was left behind in its thread" in str(refused[0])
 
 
-async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_not_left_behind() -> None:
+async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_not_left_behind() -> (
+    None
+):
     gate, asked = Gate(), trio.Event()
 
     async with running_node() as node, trio.open_nursery() as nursery:
@@ -1105,7 +1189,9 @@ async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_n
         assert node.info().dead_letters == {}
 
 
-async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_left_behind_is_refused() -> None:
+async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_left_behind_is_refused() -> (
+    None
+):
     gate = Gate()
 
     class Blocked(Doer):

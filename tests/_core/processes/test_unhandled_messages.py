@@ -1,4 +1,6 @@
-"""What a process did not come to: however much it is, all of it is accounted for, and others run meanwhile."""
+"""What a process did not come to: however much it is, all of it is accounted for, and others run
+meanwhile.
+"""
 
 import inspect
 from collections import Counter
@@ -48,7 +50,9 @@ class Stuck(Actor):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the clock finds that a slice is over: so each chunk of the work is followed by a turn of others."""
+    """Every look at the clock finds that a slice is over: so each chunk of the work is followed by
+    a turn of others.
+    """
     time = count()
     monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
 
@@ -58,7 +62,9 @@ def total(node: Node) -> Counter[Why]:
 
 
 async def each_turn(node: Node, pid: PID, look: Callable[[int], object]) -> int:
-    """Look at each turn of the scheduler until a process has ended. Returns how many turns there were."""
+    """Look at each turn of the scheduler until a process has ended. Returns how many turns there
+    were.
+    """
     turns = 0
     while pid in node._router.processes:
         look(turns)
@@ -67,11 +73,13 @@ async def each_turn(node: Node, pid: PID, look: Callable[[int], object]) -> int:
     return turns
 
 
-# -- many messages -------------------------------------------------------------------------------------------------------
+# -- many messages ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_many_messages_of_one_that_ends_are_counted_while_others_run(slow: None, priority: Priority) -> None:
+async def test_many_messages_of_one_that_ends_are_counted_while_others_run(
+    slow: None, priority: Priority
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Stuck, name="stuck")
         for number in range(MANY):
@@ -84,7 +92,8 @@ async def test_many_messages_of_one_that_ends_are_counted_while_others_run(slow:
 
         assert total(node) == {Why.UNHANDLED_AT_EXIT: MANY - 1}
         assert turns >= MANY // 256
-        # It keeps its name as long as it has something to answer, and whoever uses that is told that it ends.
+        # It keeps its name as long as it has something to answer, and whoever uses that is told
+        # that it ends.
         assert names == {pid}
         assert node.whereis("stuck") is None
 
@@ -207,7 +216,8 @@ async def test_what_a_thread_appends_in_the_middle_is_accounted_for(slow: None) 
         await wait_all_tasks_blocked()
 
         def append_late(_turn: int) -> None:
-            # As a thread does that has looked whether the process is open before it was not any more.
+            # As a thread does that has looked whether the process is open before it was not any
+            # more.
             if not process.accepting:
                 process.main.append((MESSAGE, node.pid, None, "late"))
                 process.stir()
@@ -235,7 +245,9 @@ async def test_many_messages_for_one_whose_init_fails_are_counted(slow: None) ->
         assert total(node) == {Why.UNHANDLED_AT_EXIT: MANY}
 
 
-async def test_many_redirected_messages_go_to_the_other_process_while_others_run(slow: None) -> None:
+async def test_many_redirected_messages_go_to_the_other_process_while_others_run(
+    slow: None,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         await node.spawn(Recorder, heard, name="other")
@@ -254,7 +266,7 @@ async def test_many_redirected_messages_go_to_the_other_process_while_others_run
         assert turns >= MANY // 256
 
 
-# -- what else may be much ---------------------------------------------------------------------------------------------
+# -- what else may be much -------------------------------------------------------------------------
 
 
 async def test_many_watchers_are_told_in_slices_and_each_once(slow: None) -> None:
@@ -360,7 +372,7 @@ async def test_timers_links_and_subscriptions_of_one_that_ends_go_in_slices(slow
         assert (node.info().relations, node.info().timers) == (0, 0)
 
 
-# -- to the successor ----------------------------------------------------------------------------------------------------
+# -- to the successor ------------------------------------------------------------------------------
 
 
 class Fails(Actor):
@@ -382,9 +394,15 @@ class Fails(Actor):
         return await request(self) if inspect.isfunction(request) else request
 
 
-async def kept(node: Node, gate: trio.Event, heard: list[Any], size: int, **options: Any) -> Process:
-    """A child that holds ``size`` messages and fails when the gate opens; what it has not come to is kept."""
-    await node.supervise([ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=KEEP, **options)], intensity=10**6)
+async def kept(
+    node: Node, gate: trio.Event, heard: list[Any], size: int, **options: Any
+) -> Process:
+    """A child that holds ``size`` messages and fails when the gate opens; what it has not come to
+    is kept.
+    """
+    await node.supervise(
+        [ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=KEEP, **options)], intensity=10**6
+    )
     process: Any = node._router.resolve("a")
     node.send("a", "hold")
     await wait_all_tasks_blocked()
@@ -417,7 +435,9 @@ async def late(node: Node, process: Process) -> None:
     await wait_all_tasks_blocked()
 
 
-async def test_what_a_thread_appends_too_late_goes_to_the_successor(autojump_clock: MockClock) -> None:
+async def test_what_a_thread_appends_too_late_goes_to_the_successor(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     gate = trio.Event()
     async with running_node(limit=10**6) as node:
@@ -514,7 +534,11 @@ async def test_a_kept_call_is_part_of_a_ring() -> None:
         caller = await node.spawn(Puppet)
 
         async def ask() -> None:
-            heard.append(await node.call(caller, lambda me: me.call("a", ask_back, timeout=None), timeout=None))
+            heard.append(
+                await node.call(
+                    caller, lambda me: me.call("a", ask_back, timeout=None), timeout=None
+                )
+            )
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()

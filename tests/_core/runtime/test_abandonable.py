@@ -1,4 +1,6 @@
-"""The abandonable: transparent as long as nobody is given up, and a way out of a coroutine that will not end."""
+"""The abandonable: transparent as long as nobody is given up, and a way out of a coroutine that
+will not end.
+"""
 
 import gc
 import threading
@@ -48,7 +50,7 @@ class Foreign:
         yield self
 
 
-# -- transparent ---------------------------------------------------------------------------------------------------------
+# -- transparent -----------------------------------------------------------------------------------
 
 
 async def test_a_relayed_coroutine_lives_as_without_the_relay(autojump_clock: MockClock) -> None:
@@ -123,7 +125,7 @@ async def test_what_trio_throws_at_a_foreign_awaitable_reaches_the_coroutine_eac
     assert trio.current_time() == 1
 
 
-# -- given up ------------------------------------------------------------------------------------------------------------
+# -- given up --------------------------------------------------------------------------------------
 
 
 async def stubborn(steps: list[str]) -> None:
@@ -135,7 +137,9 @@ async def stubborn(steps: list[str]) -> None:
             steps.append("swallowed")
 
 
-async def test_a_coroutine_that_is_runnable_when_given_up_ends_at_its_next_step(autojump_clock: MockClock) -> None:
+async def test_a_coroutine_that_is_runnable_when_given_up_ends_at_its_next_step(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[str] = []
 
     async def body() -> None:
@@ -307,7 +311,9 @@ async def test_a_nursery_that_is_opened_in_the_cleaning_up_ends_before_its_task(
     assert steps == ([] if "nothing" in when else ["ended"] * 2)
 
 
-async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
+async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(
+    autojump_clock: MockClock,
+) -> None:
     async def body() -> None:
         try:
             await trio.sleep_forever()
@@ -350,7 +356,9 @@ async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks
     assert relayed.done
 
 
-async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(autojump_clock: MockClock) -> None:
+async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[str] = []
 
     async def body() -> None:
@@ -373,7 +381,9 @@ async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(autojump_cl
     assert steps[-1] == "cleaned up"
 
 
-async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(autojump_clock: MockClock) -> None:
+async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(
+    autojump_clock: MockClock,
+) -> None:
     async def body() -> None:
         async with trio.open_nursery() as inner:
             inner.start_soon(trio.sleep, 5)
@@ -420,7 +430,9 @@ async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_the_thread_wak
     assert steps == ["cleaned up"]
 
 
-async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its_next_step() -> None:
+async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its_next_step() -> (
+    None
+):
     woken = trio.Event()
     steps: list[str] = []
 
@@ -468,7 +480,7 @@ async def test_one_whose_sleep_wants_to_know_why_it_is_ended_is_told() -> None:
     assert [str(error) for error in told] == ["abandoned"]
 
 
-# -- taken over in the middle of its life --------------------------------------------------------------------------------
+# -- taken over in the middle of its life ----------------------------------------------------------
 
 
 class Surprised:
@@ -512,7 +524,9 @@ async def test_a_coroutine_that_is_taken_over_goes_on_as_before(autojump_clock: 
     assert names[2:4] == ["run", "body"]
 
 
-async def test_a_cancellation_reaches_a_coroutine_that_was_taken_over(autojump_clock: MockClock) -> None:
+async def test_a_cancellation_reaches_a_coroutine_that_was_taken_over(
+    autojump_clock: MockClock,
+) -> None:
     order: list[str] = []
 
     async def body() -> None:
@@ -532,7 +546,9 @@ async def test_a_cancellation_reaches_a_coroutine_that_was_taken_over(autojump_c
     assert order == ["cleaned up"]
 
 
-async def test_a_sleep_that_began_before_it_was_taken_over_can_be_cut_off(autojump_clock: MockClock) -> None:
+async def test_a_sleep_that_began_before_it_was_taken_over_can_be_cut_off(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[str] = []
     release = trio.Event()
 
@@ -614,7 +630,7 @@ async def test_what_trio_is_about_to_throw_reaches_a_coroutine_that_is_taken_ove
     assert surprised.abandonable.finished
 
 
-# -- cut off, with all that is below -------------------------------------------------------------------------------------
+# -- cut off, with all that is below ---------------------------------------------------------------
 
 
 async def endure() -> None:
@@ -732,7 +748,9 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(autojump_clock: MockClock, stuck: Any) -> None:
+async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(
+    autojump_clock: MockClock, stuck: Any
+) -> None:
     steps: list[Any] = []
     abandonable = Abandonable()
     impossible = "in_a_wait_that_cannot_be_aborted" in stuck.__name__

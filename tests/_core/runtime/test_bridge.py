@@ -1,7 +1,9 @@
-"""Threads and the loop: nothing is lost, nothing is overtaken, and nobody waits for what no longer comes.
+"""Threads and the loop: nothing is lost, nothing is overtaken, and nobody waits for what no longer
+comes.
 
-Races are looked for in two ways: with a switch interval of a microsecond, and with a bridge that hesitates around every step
-that could be raced. The second way is shown to work: bridges that take the steps in a wrong order are found out by it.
+Races are looked for in two ways: with a switch interval of a microsecond, and with a bridge that
+hesitates around every step that could be raced. The second way is shown to work: bridges that take
+the steps in a wrong order are found out by it.
 """
 
 import errno
@@ -47,7 +49,15 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.runtime import bridge as bridge_module
-from ergo_py._core.runtime.bridge import Bridge, Parker, ReaderThread, bells, stack_of, thread_names, wait_in_slices
+from ergo_py._core.runtime.bridge import (
+    Bridge,
+    Parker,
+    ReaderThread,
+    bells,
+    stack_of,
+    thread_names,
+    wait_in_slices,
+)
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
 from tests.support import Puppet, Recorder, needs_proc, open_descriptors, running_node
@@ -77,7 +87,7 @@ def switching_fast() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-# -- the bridge alone ------------------------------------------------------------------------------------------------------
+# -- the bridge alone ------------------------------------------------------------------------------
 
 
 def complain(error: BaseException) -> None:
@@ -89,7 +99,8 @@ def make_bridge(kind: type[Bridge] = Bridge) -> Bridge:
 
 
 def hesitate() -> None:
-    # Nothing is waited for: it lets the other threads come in between, at moments that nobody foresees.
+    # Nothing is waited for: it lets the other threads come in between, at moments that nobody
+    # foresees.
     if random.random() < 0.4:
         time.sleep(random.random() * 0.001)
 
@@ -134,7 +145,9 @@ class RaisesTheFlagBeforeTheLoopHasPromised(Hesitant):
 
 
 def rounds_until_one_is_lost(bridge: Bridge, rounds: int, patience: float) -> int | None:
-    """Post single jobs and wait for each. In a flood the next wake-up would hide that one was missing."""
+    """Post single jobs and wait for each. In a flood the next wake-up would hide that one was
+    missing.
+    """
     for number in range(rounds):
         done = threading.Event()
         bridge.post(done.set)
@@ -153,7 +166,9 @@ async def test_no_job_is_forgotten_however_the_steps_of_thread_and_loop_fall() -
 
 
 @pytest.mark.parametrize("mutant", [LooksAtTheFlagFirst, TakesTheFlagDownLast])
-async def test_a_bridge_that_takes_the_steps_in_another_order_forgets_a_job(mutant: type[Bridge]) -> None:
+async def test_a_bridge_that_takes_the_steps_in_another_order_forgets_a_job(
+    mutant: type[Bridge],
+) -> None:
     bridge = make_bridge(mutant)
 
     with trio.fail_after(60):
@@ -185,7 +200,9 @@ async def test_jobs_of_one_thread_run_in_its_order_on_the_loop(switching_fast: N
 
 
 @pytest.mark.parametrize("kind", [Bridge, Hesitant])
-async def test_what_was_accepted_before_closing_is_run(kind: type[Bridge], switching_fast: None) -> None:
+async def test_what_was_accepted_before_closing_is_run(
+    kind: type[Bridge], switching_fast: None
+) -> None:
     bridge = make_bridge(kind)
     ran: set[tuple[int, int]] = set()
     accepted: set[tuple[int, int]] = set()
@@ -249,7 +266,9 @@ def test_nobody_is_promised_anything_by_a_loop_that_is_over() -> None:
     assert sum(hanging) == 0
 
 
-def test_a_bridge_that_raises_its_flag_too_early_promises_what_a_loop_that_is_over_cannot_keep() -> None:
+def test_a_bridge_that_raises_its_flag_too_early_promises_what_a_loop_that_is_over_cannot_keep() -> (
+    None
+):
     hanging = any(threads_left_hanging(RaisesTheFlagBeforeTheLoopHasPromised) for _ in range(400))
 
     assert hanging
@@ -290,7 +309,9 @@ async def test_what_threads_have_handed_over_can_be_done_before_anything_else() 
 
 
 @needs_proc
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names of threads are not files here")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="names of threads are not files here"
+)
 def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     named, release, held, names = threading.Event(), threading.Event(), list[str](), list[str]()
 
@@ -538,7 +559,7 @@ def test_a_parker_takes_a_timeout_longer_than_a_lock_can_wait() -> None:
     assert parker.wait(1e300)
 
 
-# -- sending from threads --------------------------------------------------------------------------------------------------
+# -- sending from threads --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -631,7 +652,9 @@ async def test_messages_of_each_thread_arrive_in_its_order(
 
 
 @pytest.mark.parametrize("by", ["pid", "name"])
-async def test_a_thread_s_messages_keep_their_order_inside_each_priority(by: str, switching_fast: None) -> None:
+async def test_a_thread_s_messages_keep_their_order_inside_each_priority(
+    by: str, switching_fast: None
+) -> None:
     collection = Collection(3 * 600)
     priorities = list(Priority)
 
@@ -652,7 +675,9 @@ async def test_a_thread_s_messages_keep_their_order_inside_each_priority(by: str
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 20])
-async def test_no_message_is_left_with_a_process_that_sleeps(size: int | None, switching_fast: None) -> None:
+async def test_no_message_is_left_with_a_process_that_sleeps(
+    size: int | None, switching_fast: None
+) -> None:
     lost: list[tuple[int, int]] = []
 
     class Acknowledging(Actor):
@@ -660,7 +685,10 @@ async def test_no_message_is_left_with_a_process_that_sleeps(size: int | None, s
             message.set()
 
     async with running_node() as node:
-        pids = [await node.spawn(Acknowledging, mailbox_size=size, overflow=Overflow.WAIT) for _ in range(3)]
+        pids = [
+            await node.spawn(Acknowledging, mailbox_size=size, overflow=Overflow.WAIT)
+            for _ in range(3)
+        ]
 
         def one_at_a_time(thread: int) -> None:
             for number in range(300):
@@ -748,13 +776,15 @@ async def test_a_thread_is_told_at_once_that_its_target_is_no_address() -> None:
             await in_thread(lambda: node.send(42, "hello"))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-# -- bounded mailboxes -----------------------------------------------------------------------------------------------------
+# -- bounded mailboxes -----------------------------------------------------------------------------
 
 BOUND = 3
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_full_mailbox_refuses_a_thread_and_gives_the_message_back(priority: Priority) -> None:
+async def test_a_full_mailbox_refuses_a_thread_and_gives_the_message_back(
+    priority: Priority,
+) -> None:
     refused: list[MailboxFullError] = []
 
     async with running_node() as node:
@@ -789,7 +819,9 @@ async def test_a_place_kept_for_a_thread_is_not_given_to_somebody_else(priority:
         refused = []
 
         def send_while_the_loop_is_here() -> None:
-            thread = threading.Thread(target=node.send, args=(pid, "from the thread"), kwargs={"priority": priority})
+            thread = threading.Thread(
+                target=node.send, args=(pid, "from the thread"), kwargs={"priority": priority}
+            )
             thread.start()
             thread.join(PATIENCE)
 
@@ -820,7 +852,8 @@ async def test_a_process_with_nothing_to_do_sleeps_until_a_promised_message_is_t
             thread = threading.Thread(target=node.send, args=(pid, "from the thread"))
             thread.start()
             thread.join(PATIENCE)
-            # The process has to look at its mailbox, where somebody waits for a place and the only one is promised.
+            # The process has to look at its mailbox, where somebody waits for a place and the only
+            # one is promised.
             node.log.warning("look")
             await node.send_wait(pid, "from the loop")
             await until(lambda: len(heard) % 2 == 0)
@@ -829,7 +862,9 @@ async def test_a_process_with_nothing_to_do_sleeps_until_a_promised_message_is_t
 
 
 @pytest.mark.parametrize("lane", [Lane.MAIN, Lane.SYSTEM, Lane.URGENT])
-def test_who_has_seen_room_where_senders_wait_is_not_refused_because_a_thread_was_faster(lane: Lane) -> None:
+def test_who_has_seen_room_where_senders_wait_is_not_refused_because_a_thread_was_faster(
+    lane: Lane,
+) -> None:
     box = Mailbox(1, Overflow.WAIT)
     has_room = box.has_room(lane)
     promised = box.promise(lane)
@@ -844,7 +879,9 @@ def test_who_has_seen_room_where_senders_wait_is_not_refused_because_a_thread_wa
 
 
 @pytest.mark.parametrize("bound", [1, 2, BOUND, 18, 40])
-async def test_threads_wait_for_room_and_lose_neither_message_nor_order(bound: int, switching_fast: None) -> None:
+async def test_threads_wait_for_room_and_lose_neither_message_nor_order(
+    bound: int, switching_fast: None
+) -> None:
     collection = Collection(4 * 200)
     deepest = 0
 
@@ -947,7 +984,7 @@ async def test_what_a_thread_sends_too_much_is_diverted() -> None:
     assert diverted == [Diverted(pid, "full", 1, node.pid), Diverted(pid, "full", 2, node.pid)]
 
 
-# -- calling from threads --------------------------------------------------------------------------------------------------
+# -- calling from threads --------------------------------------------------------------------------
 
 
 class Answering(Actor):
@@ -973,7 +1010,9 @@ async def test_a_thread_gets_the_answer() -> None:
     async with running_node() as node:
         await node.spawn(Answering, name="answering")
 
-        answers = await in_thread(lambda: [node.call_from_thread("answering", one) for one in (1, "none", 2)])
+        answers = await in_thread(
+            lambda: [node.call_from_thread("answering", one) for one in (1, "none", 2)]
+        )
 
     assert answers == [(1, node.pid), None, (2, node.pid)]
 
@@ -1080,7 +1119,9 @@ async def test_a_thread_is_told_when_the_node_stops_while_it_waits() -> None:
     assert [error.reason for error in errors if isinstance(error, TargetDownError)] == [Shutdown()]
 
 
-async def test_calls_of_threads_race_with_the_end_of_the_node_and_all_end(switching_fast: None) -> None:
+async def test_calls_of_threads_race_with_the_end_of_the_node_and_all_end(
+    switching_fast: None,
+) -> None:
     ends: list[Exception] = []
     begun = threading.Semaphore(0)
 
@@ -1187,7 +1228,7 @@ def test_an_interrupted_send_that_waited_for_room_is_taken_back() -> None:
     assert heard == ["fills it"]
 
 
-# -- the other verbs from threads ------------------------------------------------------------------------------------------
+# -- the other verbs from threads ------------------------------------------------------------------
 
 
 async def test_a_thread_answers_a_deferred_call() -> None:
@@ -1276,7 +1317,9 @@ async def test_a_thread_names_asks_to_exit_and_kills() -> None:
 
     assert named == asked
     assert exits == (True, True)
-    assert sorted(reasons, key=str) == sorted([(asked, Custom("enough")), (killed, Killed())], key=str)
+    assert sorted(reasons, key=str) == sorted(
+        [(asked, Custom("enough")), (killed, Killed())], key=str
+    )
     assert gone == (False, False)
 
 
@@ -1328,7 +1371,7 @@ async def test_a_thread_stops_the_node() -> None:
     assert node.exit_report is not None
 
 
-# -- after the end ---------------------------------------------------------------------------------------------------------
+# -- after the end ---------------------------------------------------------------------------------
 
 Verbs = dict[str, Callable[[Node, PID], object]]
 VERBS: Verbs = {
@@ -1366,7 +1409,10 @@ def test_a_node_whose_loop_is_over_says_so(verb: str, thread: bool) -> None:
             return node, await node.spawn(Recorder)
 
     node, pid = trio.run(whole)
-    verbs: Verbs = {**VERBS, "call_from_thread": lambda node, pid: node.call_from_thread(pid, "hello")}
+    verbs: Verbs = {
+        **VERBS,
+        "call_from_thread": lambda node, pid: node.call_from_thread(pid, "hello"),
+    }
     errors: list[BaseException] = []
 
     def attempt() -> None:
@@ -1481,7 +1527,7 @@ def test_a_forked_copy_has_no_node_and_the_original_is_undisturbed(where: str) -
     assert done.stdout == "".join(f"{verb} refused, " for verb in verbs) + "0 undisturbed\n"
 
 
-# -- many jobs at once -------------------------------------------------------------------------------------------------
+# -- many jobs at once -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_bell", [True, False], ids=["own bell", "trio's door"])
@@ -1517,7 +1563,7 @@ async def test_all_of_many_jobs_are_done_at_once_where_they_must_be(way: str) ->
     bridge.close()
 
 
-# -- a bell of the bridge's own ------------------------------------------------------------------------------------------
+# -- a bell of the bridge's own --------------------------------------------------------------------
 
 
 class TakesARingForNothing(Hesitant):
@@ -1541,10 +1587,14 @@ async def served(kind: type[Bridge], use: Callable[[Bridge], T]) -> T:
             bridge.close()
 
 
-def rounds_in_threads_until_one_is_lost(rounds: int, patience: float, bridge: Bridge) -> list[int | None]:
+def rounds_in_threads_until_one_is_lost(
+    rounds: int, patience: float, bridge: Bridge
+) -> list[int | None]:
     lost: list[int | None] = []
     threads = [
-        threading.Thread(target=lambda: lost.append(rounds_until_one_is_lost(bridge, rounds, patience)))
+        threading.Thread(
+            target=lambda: lost.append(rounds_until_one_is_lost(bridge, rounds, patience))
+        )
         for _ in range(3)
     ]
     for thread in threads:
@@ -1585,14 +1635,18 @@ async def test_no_job_is_forgotten_while_the_bridge_has_a_bell_of_its_own() -> N
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
 async def test_a_bridge_that_takes_a_ring_for_nothing_forgets_a_job() -> None:
     with trio.fail_after(60):
-        lost = await served(TakesARingForNothing, partial(rounds_in_threads_until_one_is_lost, 1000, 0.3))
+        lost = await served(
+            TakesARingForNothing, partial(rounds_in_threads_until_one_is_lost, 1000, 0.3)
+        )
 
     assert lost != [None] * 3
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
 @pytest.mark.parametrize("kind", [Bridge, Hesitant])
-async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switching_fast: None) -> None:
+async def test_the_bell_is_never_rung_after_it_is_gone(
+    kind: type[Bridge], switching_fast: None
+) -> None:
     def flood(bridge: Bridge) -> int:
         for number in range(10**9):
             try:
@@ -1609,7 +1663,9 @@ async def test_the_bell_is_never_rung_after_it_is_gone(kind: type[Bridge], switc
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
 
-                async def flood_in_thread(bridge: Bridge = bridge, accepted: list[int] = accepted) -> None:
+                async def flood_in_thread(
+                    bridge: Bridge = bridge, accepted: list[int] = accepted
+                ) -> None:
                     accepted.append(await in_thread(lambda: flood(bridge)))
 
                 bridge.hang_bell()
@@ -1673,7 +1729,9 @@ async def test_where_there_is_no_eventfd_trio_is_asked(monkeypatch: pytest.Monke
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
 
 
-async def test_where_there_is_no_descriptor_left_trio_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_there_is_no_descriptor_left_trio_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def exhausted(*_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -1703,7 +1761,9 @@ async def test_a_ring_that_nobody_takes_any_more_does_not_leave_the_flag_up() ->
     assert ran == ["afterwards"]
 
 
-async def test_a_thread_is_heard_while_time_stands_still(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_thread_is_heard_while_time_stands_still(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running_node() as node:
         heard: list[Any] = []
         pid = await node.spawn(Recorder, heard)
@@ -1731,7 +1791,12 @@ async def test_what_is_marked_dead_as_in_a_forked_copy_refuses_everything() -> N
                 errors.append(str(caught.value))
             stopped = router.stopped
             # The node is not in a copy at all, and has to come down.
-            bridge._closed, bridge.loop_thread, router.loop_thread, router.stopped = False, thread, thread, False
+            bridge._closed, bridge.loop_thread, router.loop_thread, router.stopped = (
+                False,
+                thread,
+                thread,
+                False,
+            )
 
         assert stopped
         assert all("forked" in error for error in errors)
@@ -1752,7 +1817,9 @@ async def test_every_bridge_is_marked_dead_in_a_forked_copy() -> None:
         assert not bridge.on_loop()
 
 
-def test_a_thread_starts_where_its_stack_cannot_be_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_starts_where_its_stack_cannot_be_made_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(size: int = 0) -> int:
         if size:
             raise ValueError("no such size")
@@ -1766,7 +1833,9 @@ def test_a_thread_starts_where_its_stack_cannot_be_made_small(monkeypatch: pytes
     assert ran.wait(PATIENCE)
 
 
-def test_a_thread_runs_where_the_system_does_not_take_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_runs_where_the_system_does_not_take_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real, refused = os.open, list[str]()
 
     def refuse(path: Any, *args: Any, **options: Any) -> int:

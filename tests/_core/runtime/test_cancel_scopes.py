@@ -1,4 +1,6 @@
-"""Nurseries and cancel scopes that a callback leaves open: only its process crashes, and is told what to write."""
+"""Nurseries and cancel scopes that a callback leaves open: only its process crashes, and is told
+what to write.
+"""
 
 from typing import Any
 
@@ -72,7 +74,9 @@ async def test_a_callback_that_leaves_one_open_crashes_its_process_only(
 
 
 @leaving
-async def test_one_that_is_ended_before_it_is_found_out_ends_as_asked(autojump_clock: MockClock, leave: Any) -> None:
+async def test_one_that_is_ended_before_it_is_found_out_ends_as_asked(
+    autojump_clock: MockClock, leave: Any
+) -> None:
     ends: list[Any] = []
 
     async def leave_and_stop(me: Any) -> None:
@@ -238,7 +242,9 @@ async def test_a_process_that_calls_is_whole_after_a_callee_has_left_one_open(
         assert await node.call(calling, lambda me: "alive") == "alive"
 
 
-async def test_a_call_that_raises_with_one_open_fails_with_what_was_raised(autojump_clock: MockClock) -> None:
+async def test_a_call_that_raises_with_one_open_fails_with_what_was_raised(
+    autojump_clock: MockClock,
+) -> None:
     task = trio.lowlevel.current_task()
 
     def fail(me: Any) -> None:
@@ -320,7 +326,9 @@ async def test_a_call_in_progress_is_told_why(autojump_clock: MockClock) -> None
         assert caught.value.reason == Crashed(Failed("in the middle"))
 
 
-async def test_scopes_that_were_closed_in_the_wrong_order_are_left_behind(autojump_clock: MockClock) -> None:
+async def test_scopes_that_were_closed_in_the_wrong_order_are_left_behind(
+    autojump_clock: MockClock,
+) -> None:
     task = trio.lowlevel.current_task()
     scopes = CancelScopes(task)
     outer, inner = trio.CancelScope(), trio.CancelScope()

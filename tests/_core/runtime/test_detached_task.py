@@ -16,7 +16,9 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="nobody's")
 
 def in_nursery(nursery: trio.Nursery) -> Any:
     """A kernel that starts its tasks in this nursery."""
-    return SimpleNamespace(start=lambda function, *args, name: nursery.start_soon(function, *args, name=name))
+    return SimpleNamespace(
+        start=lambda function, *args, name: nursery.start_soon(function, *args, name=name)
+    )
 
 
 async def swallow_everything() -> None:

@@ -21,9 +21,13 @@ class Yard:
         self.errors: list[BaseException] = []
         self.warnings: list[str] = []
         self.thread_fairness = ThreadFairness()
-        self.bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), self.errors.append)
+        self.bridge = Bridge(
+            "test@localhost", trio.lowlevel.current_trio_token(), self.errors.append
+        )
         self.dispatcher_threads = DispatcherThreads(
-            self.bridge, self.thread_fairness, lambda dispatcher, why: self.warnings.append(str(dispatcher))
+            self.bridge,
+            self.thread_fairness,
+            lambda dispatcher, why: self.warnings.append(str(dispatcher)),
         )
 
     async def do(self, dispatcher: Dispatcher, *functions: Any) -> list[Any]:
@@ -84,7 +88,11 @@ async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_canno
     yard = Yard()
     thread_group = yard.dispatcher_threads.join(PINNED, 1)
     done: list[str] = []
-    first, second, third = Job(work, lambda: None), Job(lambda: done.append("2"), lambda: None), Job(bool, ended.set)
+    first, second, third = (
+        Job(work, lambda: None),
+        Job(lambda: done.append("2"), lambda: None),
+        Job(bool, ended.set),
+    )
     for job in (first, second, third):
         thread_group.put(job)
     assert await trio.to_thread.run_sync(begun.wait, 10)
@@ -126,7 +134,8 @@ async def test_a_thread_group_is_shared_by_name_and_kind_and_counted() -> None:
     yard = Yard()
 
     dispatcher_threads = [
-        yard.dispatcher_threads.join(one, 1) for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)
+        yard.dispatcher_threads.join(one, 1)
+        for one in (POOL("a", 2), POOL("a", 2), Pod("a"), Pod("b"), PINNED, PINNED)
     ]
     counted = yard.dispatcher_threads.threads
     left = []
@@ -188,7 +197,9 @@ async def test_a_cpu_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert yard.warnings == ["pinned to CPU 100000", "pod io on CPU 0"]
 
 
-async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     yard = Yard()
     started: list[threading.Thread] = []
     original = threading.Thread.start

@@ -68,7 +68,9 @@ async def test_the_rounds_can_be_ended_and_begin_again(autojump_clock: MockClock
         assert idle.retired > 0
 
 
-async def test_a_handler_exists_only_while_there_are_messages_and_a_moment_longer(autojump_clock: MockClock) -> None:
+async def test_a_handler_exists_only_while_there_are_messages_and_a_moment_longer(
+    autojump_clock: MockClock,
+) -> None:
     async with owning() as owned:
         meta = InTask()
         alias = await owned.spawn(meta)

@@ -1,4 +1,6 @@
-"""Ctrl-C under plain ``trio.run``: wherever it strikes, the node stops in order, and the program gets it."""
+"""Ctrl-C under plain ``trio.run``: wherever it strikes, the node stops in order, and the program
+gets it.
+"""
 
 import os
 import signal
@@ -28,7 +30,9 @@ from tests.support import Shielded, Witness
 
 @pytest.fixture(autouse=True)
 def default_handler() -> Iterator[None]:
-    """As in a program: whoever runs the tests may have another handler, and then trio does not take the signal."""
+    """As in a program: whoever runs the tests may have another handler, and then trio does not take
+    the signal.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -112,7 +116,11 @@ def test_wherever_it_strikes_the_node_stops_in_order_and_the_program_gets_it(
             async with open_node(log_output="none", watchdog=None) as node:
                 opened.append(node)
                 await node.spawn(Witness, ends)
-                children = [ChildSpec("server", Server), ChildSpec("fragile", Fragile), ChildSpec("busy", Busy)]
+                children = [
+                    ChildSpec("server", Server),
+                    ChildSpec("fragile", Fragile),
+                    ChildSpec("busy", Busy),
+                ]
                 await node.spawn(Supervisor, SupervisorSpec(children, intensity=1_000_000))
                 node.send("busy", "begin")
                 armed.append(True)
@@ -178,7 +186,9 @@ def test_a_callback_is_not_struck() -> None:
     assert steps == ["went on", "finished"]
 
 
-def test_a_second_one_while_the_node_stops_ends_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_one_while_the_node_stops_ends_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
     ends: list[Any] = []
     opened: list[Node] = []
@@ -227,7 +237,9 @@ def test_one_that_comes_only_while_the_node_stops_is_not_lost() -> None:
     assert ends == [Shutdown()]
 
 
-def test_one_that_comes_while_the_node_opens_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_comes_while_the_node_opens_leaves_nothing_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = kernel.Kernel
 
     def interrupted(*args: Any, **keywords: Any) -> Any:
@@ -262,7 +274,9 @@ def test_two_at_once_are_one() -> None:
     assert ends == [Shutdown()]
 
 
-def test_code_that_blocks_the_loop_is_struck_by_the_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_blocks_the_loop_is_struck_by_the_second_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
     steps: list[str] = []
 
@@ -315,7 +329,10 @@ def test_the_handler_is_trios_again_when_the_last_node_is_down(closed_first: str
 
     async def main() -> None:
         trios = signal.getsignal(signal.SIGINT)
-        nodes = [open_node(f"{name}@localhost", log_output="none", watchdog=None) for name in ("one", "two")]
+        nodes = [
+            open_node(f"{name}@localhost", log_output="none", watchdog=None)
+            for name in ("one", "two")
+        ]
         for node in nodes:
             await node.__aenter__()
             assert signal.getsignal(signal.SIGINT) is not trios
@@ -436,12 +453,16 @@ def test_a_node_in_another_thread_leaves_the_handler_of_the_main_thread_alone() 
 
 def test_a_few_random_ones_under_load() -> None:
     command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_one_that_comes_just_before_the_node_is_there_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_comes_just_before_the_node_is_there_leaves_nothing_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = keyboard_interrupt_module.Interrupts.hold
 
     def hold(one: keyboard_interrupt_module.Interrupts) -> None:

@@ -1,4 +1,6 @@
-"""Sleeping and waking below trio's own primitives: these tests say at once if a release of trio no longer bears it."""
+"""Sleeping and waking below trio's own primitives: these tests say at once if a release of trio no
+longer bears it.
+"""
 
 import threading
 from collections.abc import Awaitable, Callable
@@ -9,7 +11,15 @@ import trio
 from trio.lowlevel import Task, current_task
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ergo_py._core.runtime.parking import PARKED, Standin, park, park_as, park_unless, wake, wake_with
+from ergo_py._core.runtime.parking import (
+    PARKED,
+    Standin,
+    park,
+    park_as,
+    park_unless,
+    wake,
+    wake_with,
+)
 
 
 class Sleeper:
@@ -30,7 +40,9 @@ class Sleeper:
         wake(self.task)
 
 
-async def test_a_parked_task_sleeps_until_it_is_woken_and_can_park_again(autojump_clock: MockClock) -> None:
+async def test_a_parked_task_sleeps_until_it_is_woken_and_can_park_again(
+    autojump_clock: MockClock,
+) -> None:
     sleeper = Sleeper()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sleeper.run)
@@ -46,7 +58,9 @@ async def test_a_parked_task_sleeps_until_it_is_woken_and_can_park_again(autojum
     assert seen == list(range(101))
 
 
-async def test_a_task_does_not_fall_asleep_over_what_is_in_its_queue(autojump_clock: MockClock) -> None:
+async def test_a_task_does_not_fall_asleep_over_what_is_in_its_queue(
+    autojump_clock: MockClock,
+) -> None:
     queue, marks = [1], []
 
     async def serve() -> None:
@@ -146,7 +160,11 @@ async def test_a_task_is_woken_by_its_own_mark_only(autojump_clock: MockClock) -
 
 @pytest.mark.parametrize(
     "sleep, mark",
-    [(park, PARKED), (lambda task: park_unless(task, []), PARKED), (lambda task: park_as(task, "a mark"), "a mark")],
+    [
+        (park, PARKED),
+        (lambda task: park_unless(task, []), PARKED),
+        (lambda task: park_as(task, "a mark"), "a mark"),
+    ],
     ids=["park", "park_unless", "park_as"],
 )
 async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(
@@ -180,7 +198,9 @@ async def test_a_cancellation_ends_the_sleep_and_takes_the_mark_away(
     assert woken is False
 
 
-async def test_a_task_that_was_woken_before_it_was_cancelled_wakes(autojump_clock: MockClock) -> None:
+async def test_a_task_that_was_woken_before_it_was_cancelled_wakes(
+    autojump_clock: MockClock,
+) -> None:
     order: list[str] = []
     tasks: list[Task] = []
 
@@ -204,7 +224,9 @@ async def test_a_task_that_was_woken_before_it_was_cancelled_wakes(autojump_cloc
     assert order == ["woken", "cancelled"]
 
 
-async def test_a_thread_that_tries_to_wake_is_refused_and_nothing_is_lost(autojump_clock: MockClock) -> None:
+async def test_a_thread_that_tries_to_wake_is_refused_and_nothing_is_lost(
+    autojump_clock: MockClock,
+) -> None:
     sleeper = Sleeper()
     errors: list[BaseException] = []
 

@@ -17,7 +17,10 @@ def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_known_is_killed_with_all_it_has_started_and_what_is_forgotten_is_not() -> None:
     wait = "import sys; sys.stdin.read()"
     started = [
-        subprocess.Popen([sys.executable, "-c", wait], stdin=subprocess.PIPE, start_new_session=True) for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-c", wait], stdin=subprocess.PIPE, start_new_session=True
+        )
+        for _ in range(2)
     ]
     try:
         for one in started:
@@ -33,7 +36,9 @@ def test_what_is_known_is_killed_with_all_it_has_started_and_what_is_forgotten_i
             one.communicate()
 
 
-def test_groups_that_cannot_be_killed_do_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_cannot_be_killed_do_not_keep_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried: list[int] = []
 
     def refuse(group: int, number: int) -> None:

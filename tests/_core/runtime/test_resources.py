@@ -22,7 +22,9 @@ from tests._core.metas.metas import owning
 from tests.support import Failed
 
 SOON = 15.0
-"""Seconds within which a reader must be free. Stopping gives it a minute; a thread that is freed needs a few milliseconds."""
+"""Seconds within which a reader must be free. Stopping gives it a minute; a thread that is freed
+needs a few milliseconds.
+"""
 
 
 class Blocks(MetaProcess):
@@ -46,7 +48,8 @@ async def stopped(function: Callable[[Blocks], object]) -> Blocks:
         meta = Blocks(function)
         alias = await owned.spawn(meta, stop_timeout=60)
         await owned.until(meta.about.is_set)
-        # There is no way to see from outside that a system call has begun; a stop that comes too early must work as well.
+        # There is no way to see from outside that a system call has begun; a stop that comes too
+        # early must work as well.
         await trio.sleep(0.01)
 
         with trio.fail_after(SOON):
@@ -64,7 +67,7 @@ def listener() -> socket.socket:
     return sock
 
 
-# -- sockets -----------------------------------------------------------------------------------------------------------
+# -- sockets ---------------------------------------------------------------------------------------
 
 
 async def test_accept() -> None:
@@ -153,7 +156,7 @@ async def test_a_connection_of_multiprocessing() -> None:
     assert meta.result is EOFError
 
 
-# -- pipes -------------------------------------------------------------------------------------------------------------
+# -- pipes -----------------------------------------------------------------------------------------
 
 
 async def test_lines_of_a_pipe_end_as_if_the_writer_had_left() -> None:
@@ -263,13 +266,15 @@ async def test_a_file_on_a_disk_needs_nothing(tmp_path: Path) -> None:
     assert meta.result == ["one\n", "two\n"]
 
 
-# -- programs and the rest ---------------------------------------------------------------------------------------------
+# -- programs and the rest -------------------------------------------------------------------------
 
 
 async def test_the_output_of_a_program() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
-            subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1)
+            subprocess.Popen(
+                [sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1
+            )
         )
         assert program.stdout is not None
         first = program.stdout.readline()
@@ -283,7 +288,9 @@ async def test_the_output_of_a_program() -> None:
 
 async def test_the_output_of_a_program_whose_own_program_holds_the_pipe() -> None:
     def lines(me: Blocks) -> object:
-        program = me.opened(subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, text=True))
+        program = me.opened(
+            subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, text=True)
+        )
         assert program.stdout is not None
         grandchild.append(int(program.stdout.readline()))
         me.about.set()
@@ -299,7 +306,9 @@ async def test_the_output_of_a_program_whose_own_program_holds_the_pipe() -> Non
 async def test_a_program_with_a_session_of_its_own_ends_with_all_it_started() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
-            subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, start_new_session=True)
+            subprocess.Popen(
+                ["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, start_new_session=True
+            )
         )
         assert program.stdout is not None
         grandchild.append(int(program.stdout.readline()))
@@ -473,7 +482,7 @@ class Lines:
         self._lines.append(text)
 
 
-# -- misuse ------------------------------------------------------------------------------------------------------------
+# -- misuse ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unbuffered", ["a number", "a file"])

@@ -17,7 +17,9 @@ from tests.support import Puppet
 ENOUGH = 100
 """Wake-ups that a thread must get within the time limit. Starved, it gets a handful each second."""
 LIMIT = 8.0
-"""Seconds of processor time that the loop has for itself meanwhile: a busy machine keeps everybody waiting, and starves nobody."""
+"""Seconds of processor time that the loop has for itself meanwhile: a busy machine keeps everybody
+waiting, and starves nobody.
+"""
 
 
 async def within_limit(owned: Owned, condition: Callable[[], bool]) -> None:
@@ -49,7 +51,8 @@ class Ticks(MetaProcess):
 
     def start(self) -> None:
         while not self.stopping:
-            # What is looked at: to come back from a sleep it needs the interpreter, which the loop has.
+            # What is looked at: to come back from a sleep it needs the interpreter, which the loop
+            # has.
             time.sleep(0.001)
             self.count += 1
             if self.count % 10 == 0:
@@ -69,7 +72,8 @@ async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: floa
         await within_limit(owned, lambda: min(one.count for one in ticks) >= ENOUGH)
 
         assert min(one.count for one in ticks) >= ENOUGH
-        # And the process has not been stopped for it; how often it came to work meanwhile depends on who else needs this machine.
+        # And the process has not been stopped for it; how often it came to work meanwhile depends
+        # on who else needs this machine.
         await owned.until(lambda: owned.node.process_info(busy).messages_in > before + 100)
         await owned.until(lambda: len(owned.heard) >= 20)
 
@@ -117,7 +121,7 @@ async def test_worker_threads_get_through_as_well() -> None:
         assert done.is_set()
 
 
-# -- what it costs -------------------------------------------------------------------------------------------------------
+# -- what it costs ---------------------------------------------------------------------------------
 
 
 @asynccontextmanager

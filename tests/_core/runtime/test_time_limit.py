@@ -22,16 +22,22 @@ async def test_what_comes_in_time_is_waited_for(autojump_clock: MockClock) -> No
     assert trio.current_time() == pytest.approx(4.9)
 
 
-async def test_what_does_not_come_is_given_up_when_the_time_is_over(autojump_clock: MockClock) -> None:
+async def test_what_does_not_come_is_given_up_when_the_time_is_over(
+    autojump_clock: MockClock,
+) -> None:
     assert not await wait_within(5.0, trio.sleep_forever)
     assert trio.current_time() == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-async def test_without_time_there_is_one_turn_all_the_same(seconds: float, autojump_clock: MockClock) -> None:
+async def test_without_time_there_is_one_turn_all_the_same(
+    seconds: float, autojump_clock: MockClock
+) -> None:
     asked: list[float] = []
 
-    assert not await TimeLimit(seconds).wait(trio.sleep_forever, lambda: asked.append(trio.current_time()))
+    assert not await TimeLimit(seconds).wait(
+        trio.sleep_forever, lambda: asked.append(trio.current_time())
+    )
     assert asked == [0.0]
 
 

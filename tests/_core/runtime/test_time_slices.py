@@ -67,7 +67,9 @@ async def test_work_goes_on_when_its_task_is_cancelled(monkeypatch: pytest.Monke
     assert len(done) == 10
 
 
-async def test_work_is_done_to_the_end_when_its_task_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_is_done_to_the_end_when_its_task_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def cut_off() -> None:
         raise GeneratorExit
 

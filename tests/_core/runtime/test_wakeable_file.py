@@ -22,7 +22,9 @@ def bell() -> Iterator[Doorbell]:
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Both ends; a test that takes one over must not close it twice, so they are kept as duplicates."""
+    """Both ends; a test that takes one over must not close it twice, so they are kept as
+    duplicates.
+    """
     read, write = os.pipe()
     yield os.dup(read), os.dup(write)
     os.close(read)
@@ -79,7 +81,9 @@ def test_what_was_read_ahead_comes_first(bell: Doorbell, pipe: tuple[int, int]) 
     os.close(write)
 
 
-def test_looking_at_what_was_read_ahead_does_not_block_on_an_empty_pipe(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_looking_at_what_was_read_ahead_does_not_block_on_an_empty_pipe(
+    bell: Doorbell, pipe: tuple[int, int]
+) -> None:
     read, write = pipe
     with os.fdopen(read, "rb") as file:
         make_wakeable(file, bell)
@@ -90,7 +94,9 @@ def test_looking_at_what_was_read_ahead_does_not_block_on_an_empty_pipe(bell: Do
     os.close(write)
 
 
-def test_the_last_writer_that_leaves_is_the_end_as_ever(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_the_last_writer_that_leaves_is_the_end_as_ever(
+    bell: Doorbell, pipe: tuple[int, int]
+) -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb") as file:
         make_wakeable(file, bell)
@@ -102,7 +108,9 @@ def test_the_last_writer_that_leaves_is_the_end_as_ever(bell: Doorbell, pipe: tu
         os.close(fd)
 
 
-def test_writes_come_through_in_any_size_and_end_with_the_bell(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_writes_come_through_in_any_size_and_end_with_the_bell(
+    bell: Doorbell, pipe: tuple[int, int]
+) -> None:
     read, write = pipe
     file = os.fdopen(write, "wb")
     make_wakeable(file, bell)
@@ -140,7 +148,9 @@ def test_closing_the_file_closes_what_lies_below(bell: Doorbell, pipe: tuple[int
     os.close(write)
 
 
-def test_what_has_no_buffer_or_no_descriptor_is_left_alone(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_what_has_no_buffer_or_no_descriptor_is_left_alone(
+    bell: Doorbell, pipe: tuple[int, int]
+) -> None:
     read, write = pipe
     with os.fdopen(read, "rb", buffering=0) as raw, os.fdopen(write, "wb"):
         assert not make_wakeable(raw, bell)

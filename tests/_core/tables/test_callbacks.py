@@ -12,7 +12,9 @@ from ergo_py._core.tables.callbacks import CALLBACKS, META_CALLBACKS, Callbacks,
 from ergo_py._core.vocabulary.errors import BehaviourError
 from tests.support import running_node
 
-EVERY = [(CALLBACKS, name) for name in CALLBACKS] + [(META_CALLBACKS, name) for name in META_CALLBACKS]
+EVERY = [(CALLBACKS, name) for name in CALLBACKS] + [
+    (META_CALLBACKS, name) for name in META_CALLBACKS
+]
 
 
 def plain(self: object, *args: object) -> None:
@@ -29,7 +31,9 @@ def behaviour(**attributes: object) -> type[Any]:
 
 @pytest.mark.parametrize("table, name", EVERY)
 def test_a_callback_is_known_with_its_colour(table: dict[str, tuple[str, ...]], name: str) -> None:
-    waits, waits_not = (Callbacks(behaviour(**{name: function}), table) for function in (coloured, plain))
+    waits, waits_not = (
+        Callbacks(behaviour(**{name: function}), table) for function in (coloured, plain)
+    )
 
     assert waits.defined == waits_not.defined == {name}
     assert waits.asynchronous == {name}
@@ -58,7 +62,9 @@ def test_a_function_stays_what_it_is_when_it_is_marked_as_a_default() -> None:
     assert Callbacks(behaviour(handle_message=marked)).defined == frozenset()
 
 
-def test_a_process_with_a_plain_handler_is_never_asleep_in_a_callback_even_if_its_init_waits() -> None:
+def test_a_process_with_a_plain_handler_is_never_asleep_in_a_callback_even_if_its_init_waits() -> (
+    None
+):
     assert not Callbacks(behaviour(init=coloured, handle_message=plain)).any_async
     assert Callbacks(behaviour(init=plain, terminate=coloured)).any_async
 
@@ -73,7 +79,7 @@ def test_a_callback_that_was_set_to_none_is_not_there() -> None:
     assert Callbacks(behaviour(handle_message=None)).defined == frozenset()
 
 
-# -- signatures ------------------------------------------------------------------------------------------------------
+# -- signatures ------------------------------------------------------------------------------------
 
 
 def wraps(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,11 +125,31 @@ WRONG: list[tuple[str, object, str]] = [
     ("init", lambda self, start: None, "def init(self)"),
     ("handle_message", lambda self, message: None, "def handle_message(self, message, sender)"),
     ("handle_message", lambda message, sender: None, "def handle_message(self, message, sender)"),
-    ("handle_message", lambda self, message, sender, extra: None, "def handle_message(self, message, sender)"),
-    ("handle_message", lambda self, message, sender, *, loud: None, "def handle_message(self, message, sender)"),
-    ("handle_message", lambda self, *, message, sender: None, "def handle_message(self, message, sender)"),
-    ("handle_message", staticmethod(lambda sender: None), "def handle_message(self, message, sender)"),
-    ("handle_message", classmethod(lambda cls, sender: None), "def handle_message(self, message, sender)"),
+    (
+        "handle_message",
+        lambda self, message, sender, extra: None,
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
+        lambda self, message, sender, *, loud: None,
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
+        lambda self, *, message, sender: None,
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
+        staticmethod(lambda sender: None),
+        "def handle_message(self, message, sender)",
+    ),
+    (
+        "handle_message",
+        classmethod(lambda cls, sender: None),
+        "def handle_message(self, message, sender)",
+    ),
     ("handle_call", lambda self, request: None, "def handle_call(self, request, caller)"),
     ("handle_message_name", lambda self, message, sender: None, "(self, name, message, sender)"),
     ("handle_message_alias", lambda self, message, sender: None, "(self, alias, message, sender)"),
@@ -153,7 +179,9 @@ def test_a_callback_that_cannot_be_called_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize("table, name", EVERY)
-def test_every_callback_is_refused_if_it_wants_more_than_there_is(table: dict[str, tuple[str, ...]], name: str) -> None:
+def test_every_callback_is_refused_if_it_wants_more_than_there_is(
+    table: dict[str, tuple[str, ...]], name: str
+) -> None:
     def greedy(self: object, a: object, b: object, c: object, d: object, *rest: object) -> None: ...
 
     with pytest.raises(BehaviourError) as caught:
@@ -163,7 +191,9 @@ def test_every_callback_is_refused_if_it_wants_more_than_there_is(table: dict[st
     assert f"`def {name}({', '.join(('self', *table[name]))})`, plain or async" in str(caught.value)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated when the function is made")
+@pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="annotations are evaluated when the function is made"
+)
 def test_an_annotation_that_exists_for_type_checkers_only_is_no_obstacle() -> None:
     scope: dict[str, Any] = {}
     exec("def handle_message(self, message: OnlyForCheckers, sender: object): ...", scope)
@@ -173,7 +203,7 @@ def test_an_annotation_that_exists_for_type_checkers_only_is_no_obstacle() -> No
     assert callbacks.defined == {"handle_message"}
 
 
-# -- once ------------------------------------------------------------------------------------------------------------
+# -- once ------------------------------------------------------------------------------------------
 
 
 class Noticed:
@@ -191,7 +221,9 @@ class Noticed:
         message.set()
 
 
-async def test_a_class_is_looked_at_once_however_many_are_spawned_and_whatever_they_are_sent() -> None:
+async def test_a_class_is_looked_at_once_however_many_are_spawned_and_whatever_they_are_sent() -> (
+    None
+):
     noticed = Noticed()
     cls: type[Actor] = type("Counter", (Actor,), {"handle_message": noticed})
     with trio.fail_after(10):
@@ -227,13 +259,20 @@ def yields(self: object, *args: object) -> Iterator[None]:
 @pytest.mark.parametrize("table, name", EVERY)
 @pytest.mark.parametrize(
     "function",
-    [yields_and_waits, yields, types.coroutine(yields), staticmethod(functools.partial(yields, None))],
+    [
+        yields_and_waits,
+        yields,
+        types.coroutine(yields),
+        staticmethod(functools.partial(yields, None)),
+    ],
     ids=["async generator", "generator", "types.coroutine", "partial"],
 )
 def test_a_callback_with_a_yield_in_it_is_refused(
     table: dict[str, tuple[str, ...]], name: str, function: Callable[..., Any]
 ) -> None:
-    with pytest.raises(BehaviourError, match=rf"Counter.{name} is a generator, because there is a `yield` in it"):
+    with pytest.raises(
+        BehaviourError, match=rf"Counter.{name} is a generator, because there is a `yield` in it"
+    ):
         Callbacks(behaviour(**{name: function}), table)
 
 

@@ -1,4 +1,6 @@
-"""What the kernel does for supervised children: decisions about failures, mailboxes handed on, callbacks around restarts."""
+"""What the kernel does for supervised children: decisions about failures, mailboxes handed on,
+callbacks around restarts.
+"""
 
 from typing import Any
 
@@ -40,7 +42,7 @@ from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
 from tests.support import Failed, Recorder, running_node
 
-# -- decisions -------------------------------------------------------------------------------------------------------
+# -- decisions -------------------------------------------------------------------------------------
 
 
 async def test_resume_keeps_the_process_its_state_and_its_mailbox() -> None:
@@ -113,7 +115,10 @@ async def test_what_an_exception_means_is_decided_for_each() -> None:
 async def test_escalate_ends_the_supervisor_with_the_very_reason_of_the_child() -> None:
     log: Log = []
     async with running_node() as node:
-        specs = [ChildSpec("a", Child, log, "a", decide=lambda error: ESCALATE), ChildSpec("b", Child, log, "b")]
+        specs = [
+            ChildSpec("a", Child, log, "a", decide=lambda error: ESCALATE),
+            ChildSpec("b", Child, log, "b"),
+        ]
         tree = await node.supervise(specs)
         process = node._kernel.router.processes[tree.pid]
 
@@ -134,7 +139,9 @@ async def test_a_kill_is_nothing_to_decide_about() -> None:
         assert phases(tree) == {"a": Phase.RUNNING}
 
 
-@pytest.mark.parametrize("decide", [lambda error: 1 / 0, lambda error: "resume"], ids=["raises", "returns nonsense"])
+@pytest.mark.parametrize(
+    "decide", [lambda error: 1 / 0, lambda error: "resume"], ids=["raises", "returns nonsense"]
+)
 async def test_a_decision_that_cannot_be_made_is_to_restart(decide: Any) -> None:
     log: Log = []
     async with running_node() as node:
@@ -150,7 +157,14 @@ async def test_a_start_that_fails_is_decided_about_too() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [
-            ChildSpec("a", Fragile, log, [True], "a", decide=lambda error: RESTART if error.args == ("a",) else STOP),
+            ChildSpec(
+                "a",
+                Fragile,
+                log,
+                [True],
+                "a",
+                decide=lambda error: RESTART if error.args == ("a",) else STOP,
+            ),
             ChildSpec("b", Child, log, "b"),
         ]
         tree = await node.supervise(specs)
@@ -161,11 +175,13 @@ async def test_a_start_that_fails_is_decided_about_too() -> None:
         assert log.count("+a") == 2
 
 
-# -- mailboxes -------------------------------------------------------------------------------------------------------
+# -- mailboxes -------------------------------------------------------------------------------------
 
 
 class Held(Actor):
-    """Waits for its gate in the message that closes it, so that others pile up; notes what it hears."""
+    """Waits for its gate in the message that closes it, so that others pile up; notes what it
+    hears.
+    """
 
     def __init__(self, heard: Log, gate: trio.Event) -> None:
         self.heard = heard
@@ -183,7 +199,9 @@ class Held(Actor):
 
 
 async def fill_and_fail(node: Node, gate: trio.Event) -> list[Any]:
-    """Have the child fail with two messages and a call in its mailbox; returns what became of the call."""
+    """Have the child fail with two messages and a call in its mailbox; returns what became of the
+    call.
+    """
     outcome: list[Any] = []
 
     async def call() -> None:
@@ -256,7 +274,9 @@ async def kill_when(node: Node, heard: Log, gate: trio.Event) -> None:
     node.kill("held")
 
 
-async def test_kept_messages_outlast_a_start_that_fails(autojump_clock: trio.testing.MockClock) -> None:
+async def test_kept_messages_outlast_a_start_that_fails(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     heard, gate, successes = list[Any](), trio.Event(), [True, False, False, True]
 
     class Unlucky(Held):
@@ -266,7 +286,9 @@ async def test_kept_messages_outlast_a_start_that_fails(autojump_clock: trio.tes
 
     async with running_node() as node:
         backoff = Backoff(1.0, 1.0)
-        await node.supervise([ChildSpec("held", Unlucky, heard, gate, mailbox=KEEP, backoff=backoff)], intensity=9)
+        await node.supervise(
+            [ChildSpec("held", Unlucky, heard, gate, mailbox=KEEP, backoff=backoff)], intensity=9
+        )
 
         outcome = await fill_and_fail(node, gate)
 
@@ -277,7 +299,10 @@ async def test_kept_messages_outlast_a_start_that_fails(autojump_clock: trio.tes
 async def test_kept_messages_of_a_child_that_does_not_come_back_are_dead_letters() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
-        specs = [ChildSpec("held", Held, heard, gate, mailbox=KEEP, restart=TEMPORARY), ChildSpec("b", Child, [])]
+        specs = [
+            ChildSpec("held", Held, heard, gate, mailbox=KEEP, restart=TEMPORARY),
+            ChildSpec("b", Child, []),
+        ]
         await node.supervise(specs)
 
         outcome = await fill_and_fail(node, gate)
@@ -372,7 +397,7 @@ async def test_a_kept_mailbox_keeps_its_bound() -> None:
         assert heard == [1, "call", 2, 0, 1, 2]
 
 
-# -- hooks -----------------------------------------------------------------------------------------------------------
+# -- hooks -----------------------------------------------------------------------------------------
 
 
 class Hooked(Actor):
@@ -421,8 +446,12 @@ async def test_the_callbacks_around_start_stop_and_restart_come_in_order() -> No
     ]
 
 
-@pytest.mark.parametrize("operation, hook", [("restart_child", "pre_restart"), ("stop_child", "pre_stop")])
-async def test_a_child_that_is_stopped_knows_whether_it_will_have_a_successor(operation: str, hook: str) -> None:
+@pytest.mark.parametrize(
+    "operation, hook", [("restart_child", "pre_restart"), ("stop_child", "pre_stop")]
+)
+async def test_a_child_that_is_stopped_knows_whether_it_will_have_a_successor(
+    operation: str, hook: str
+) -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise([ChildSpec("hooked", Hooked, log)])
@@ -525,7 +554,9 @@ def test_a_seat_says_who_sits_there_and_why_nobody_does() -> None:
 
 
 @pytest.mark.parametrize("decision", [STOP, ESCALATE])
-def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(decision: Decision) -> None:
+def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(
+    decision: Decision,
+) -> None:
     slot = ChildSlot("decided")
     slot.returns_after = lambda _reason: True
     slot.decision = decision
@@ -553,7 +584,9 @@ async def test_a_call_that_was_kept_and_given_up_meanwhile_is_not_answered_by_th
             with pytest.raises(CallTimeoutError):
                 await node.call("a", "given up", timeout=1)
 
-        await node.supervise([ChildSpec("a", Holding, mailbox=KEEP, backoff=Backoff(10.0, 10.0))], name="tree")
+        await node.supervise(
+            [ChildSpec("a", Holding, mailbox=KEEP, backoff=Backoff(10.0, 10.0))], name="tree"
+        )
         node.send("a", "hold")
         await wait_all_tasks_blocked()
         nursery.start_soon(ask_in_vain)

@@ -44,7 +44,9 @@ class DeadLettersMachine(RuleBasedStateMachine):
         message=st.sampled_from([Order(), Order.Line(), "text", None, 5]),
         why=st.sampled_from(Why),
     )
-    def a_message_has_nowhere_to_go(self, sender: PID | Alias, to: object, message: object, why: Why) -> None:
+    def a_message_has_nowhere_to_go(
+        self, sender: PID | Alias, to: object, message: object, why: Why
+    ) -> None:
         self.all.append((sender, to, type(message).__qualname__, why))
 
         self.letters.add(sender, to, message, why)
@@ -54,16 +56,25 @@ class DeadLettersMachine(RuleBasedStateMachine):
         to=st.sampled_from(TARGETS),
         is_announced=st.booleans(),
     )
-    def one_ends_that_did_not_come_to_some(self, messages: list[object], to: object, is_announced: bool) -> None:
+    def one_ends_that_did_not_come_to_some(
+        self, messages: list[object], to: object, is_announced: bool
+    ) -> None:
         announced: list[DeadLetter] = []
-        expected = [(SENDERS[0], to, type(message).__qualname__, Why.UNHANDLED_AT_EXIT) for message in messages]
+        expected = [
+            (SENDERS[0], to, type(message).__qualname__, Why.UNHANDLED_AT_EXIT)
+            for message in messages
+        ]
         self.all += expected
         self.letters.announce = announced.append if is_announced else None
 
-        self.letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in messages], to, Why.UNHANDLED_AT_EXIT)
+        self.letters.add_all(
+            [(MESSAGE, SENDERS[0], None, one) for one in messages], to, Why.UNHANDLED_AT_EXIT
+        )
 
         self.letters.announce = None
-        assert [(one.sender, one.target, one.message_type, one.why) for one in announced] == expected * is_announced
+        assert [
+            (one.sender, one.target, one.message_type, one.why) for one in announced
+        ] == expected * is_announced
 
     @rule(count=st.none() | st.integers(0, 6))
     def somebody_looks(self, count: int | None) -> None:
@@ -97,7 +108,9 @@ def test_what_was_in_a_dead_letter_is_never_kept() -> None:
 
 
 def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ergo_py._core.tables.dead_letters.time", SimpleNamespace(time=lambda: 1234.5))
+    monkeypatch.setattr(
+        "ergo_py._core.tables.dead_letters.time", SimpleNamespace(time=lambda: 1234.5)
+    )
     letters = DeadLetters(10)
 
     letters.add(SENDERS[0], "db", "text", Why.NO_PROCESS)
@@ -140,7 +153,9 @@ def test_a_message_that_may_be_late_is_no_dead_letter_if_its_receiver_has_ended(
     letters = DeadLetters(10)
 
     letters.add(SENDERS[0], "db", Goodbye(), why)
-    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order(), Goodbye())], "db", why)
+    letters.add_all(
+        [(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order(), Goodbye())], "db", why
+    )
 
     assert letters.late == 3
     assert letters.counts == {why: 1}
@@ -163,7 +178,11 @@ def test_a_late_message_is_not_announced() -> None:
     announced: list[DeadLetter] = []
     letters.announce = announced.append
 
-    letters.add_all([(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order())], "db", Why.UNHANDLED_AT_EXIT)
+    letters.add_all(
+        [(MESSAGE, SENDERS[0], None, one) for one in (Goodbye(), Order())],
+        "db",
+        Why.UNHANDLED_AT_EXIT,
+    )
 
     assert [letter.message_type for letter in announced] == ["Order"]
     assert letters.late == 1

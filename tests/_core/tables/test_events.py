@@ -4,7 +4,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ergo_py import PID, EventName, EventTakenError, EventUnknownError, NotAllowedError, Published, Ref
+from ergo_py import (
+    PID,
+    EventName,
+    EventTakenError,
+    EventUnknownError,
+    NotAllowedError,
+    Published,
+    Ref,
+)
 from ergo_py._core.tables.events import Event, Events
 
 PEOPLE = [PID("n@h", 1, number) for number in range(1, 6)]
@@ -23,7 +31,9 @@ class EventsMachine(RuleBasedStateMachine):
 
     @rule(name=names, producer=people, buffer=st.integers(0, 3))
     def register(self, name: EventName, producer: PID, buffer: int) -> None:
-        event = Event(name, producer, Ref("n@h", 1, next(self.numbers)), buffer, notifies=False, is_open=False)
+        event = Event(
+            name, producer, Ref("n@h", 1, next(self.numbers)), buffer, notifies=False, is_open=False
+        )
         if name in self.model:
             with pytest.raises(EventTakenError):
                 self.events.register(event)
@@ -84,7 +94,9 @@ class EventsMachine(RuleBasedStateMachine):
             event = self.events.get(name)
             assert event.producer == producer
             assert event.published == len(published)
-            assert [entry.message for entry in event.recent] == (published[-buffer:] if buffer else [])
+            assert [entry.message for entry in event.recent] == (
+                published[-buffer:] if buffer else []
+            )
             assert set(event.subscribers) == set(subscribers)
             assert sum(one.relations for one in event.subscribers.values()) == len(subscribers)
 
@@ -93,6 +105,8 @@ TestEvents = EventsMachine.TestCase
 
 
 def test_an_open_event_is_open_to_everybody() -> None:
-    event = Event(EventName("a", "n@h"), PEOPLE[0], Ref("n@h", 1, 99), 0, notifies=False, is_open=True)
+    event = Event(
+        EventName("a", "n@h"), PEOPLE[0], Ref("n@h", 1, 99), 0, notifies=False, is_open=True
+    )
 
     event.check_publisher(PEOPLE[1], None)

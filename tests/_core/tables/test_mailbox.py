@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from ergo_py._core.tables import mailbox
 from ergo_py._core.tables.mailbox import LOG_LIMIT, Mailbox, Verdict
@@ -66,11 +74,14 @@ class MailboxMachine(RuleBasedStateMachine):
         self.dropped = 0
         self.numbers = count()
 
-    @initialize(limit=st.sampled_from([0, 1, 2, 3, 18]), overflow=st.sampled_from([*Overflow, Divert("spill", "tag")]))
+    @initialize(
+        limit=st.sampled_from([0, 1, 2, 3, 18]),
+        overflow=st.sampled_from([*Overflow, Divert("spill", "tag")]),
+    )
     def begin(self, limit: int, overflow: Overflow | Divert) -> None:
         self.box = Mailbox(limit, overflow)
 
-    # -- what the model knows ----------------------------------------------------------------------------------------
+    # -- what the model knows ----------------------------------------------------------------------
 
     def envelope(self, kind: int) -> Envelope:
         return (kind, "sender", None, next(self.numbers))
@@ -79,14 +90,20 @@ class MailboxMachine(RuleBasedStateMachine):
         return [envelope for envelope in self.lanes[lane] if envelope[0] in USER_KINDS]
 
     def has_space(self, lane: Lane) -> bool:
-        return lane is Lane.LOG or not self.box.limit or len(self.users(lane)) + self.promised[lane] < self.box.limit
+        return (
+            lane is Lane.LOG
+            or not self.box.limit
+            or len(self.users(lane)) + self.promised[lane] < self.box.limit
+        )
 
     def has_room(self, lane: Lane) -> bool:
         queues_up = self.box.limit and self.box.overflow is Overflow.WAIT
         return self.has_space(lane) and not (queues_up and self.waiting[lane])
 
     def lets_one_too_many_in(self, lane: Lane) -> bool:
-        """Where senders wait, one who found room is not refused because a thread was promised it in the same moment."""
+        """Where senders wait, one who found room is not refused because a thread was promised it in
+        the same moment.
+        """
         is_full = len(self.users(lane)) >= self.box.limit
         return self.box.overflow is Overflow.WAIT and not is_full and not self.waiting[lane]
 
@@ -96,7 +113,7 @@ class MailboxMachine(RuleBasedStateMachine):
                 return self.lanes[lane].pop(0)
         return None
 
-    # -- what is done to both ----------------------------------------------------------------------------------------
+    # -- what is done to both ----------------------------------------------------------------------
 
     @rule(lane=user_lanes, kind=user_kinds)
     def a_user_sends(self, lane: Lane, kind: int) -> None:
@@ -121,7 +138,9 @@ class MailboxMachine(RuleBasedStateMachine):
 
         assert self.box.admit(lane, envelope) == expected
 
-    @precondition(lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT))
+    @precondition(
+        lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT)
+    )
     @rule(lane=user_lanes)
     def a_thread_is_promised_room(self, lane: Lane) -> None:
         expected = self.has_room(lane)
@@ -140,7 +159,9 @@ class MailboxMachine(RuleBasedStateMachine):
         self.box.push(lane, envelope)
         self.box.redeem(lane)
 
-    @precondition(lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT))
+    @precondition(
+        lambda self: self.box.limit and self.box.overflow in (Overflow.RAISE, Overflow.WAIT)
+    )
     @rule(kind=user_kinds)
     def a_thread_puts_a_message(self, kind: int) -> None:
         envelope = self.envelope(kind)
@@ -246,18 +267,22 @@ class MailboxMachine(RuleBasedStateMachine):
 
         self.box.refuse_waiters()
 
-    # -- what always holds -------------------------------------------------------------------------------------------
+    # -- what always holds -------------------------------------------------------------------------
 
     @invariant()
     def the_lanes_are_as_long_as_they_should_be(self) -> None:
         assert self.box.depths() == {lane.value: len(queue) for lane, queue in self.lanes.items()}
-        assert {lane: self.box.depth(lane) for lane in Lane} == {lane: len(self.lanes[lane]) for lane in Lane}
+        assert {lane: self.box.depth(lane) for lane in Lane} == {
+            lane: len(self.lanes[lane]) for lane in Lane
+        }
         assert len(self.box) == sum(map(len, self.lanes.values()))
         assert self.box.ahead == bool(self.lanes[Lane.URGENT] or self.lanes[Lane.SYSTEM])
 
     @invariant()
     def there_is_room_where_there_should_be(self) -> None:
-        assert {lane: self.box.has_room(lane) for lane in Lane} == {lane: self.has_room(lane) for lane in Lane}
+        assert {lane: self.box.has_room(lane) for lane in Lane} == {
+            lane: self.has_room(lane) for lane in Lane
+        }
 
     @invariant()
     def what_is_not_delivered_is_counted(self) -> None:
@@ -298,7 +323,13 @@ def test_a_signal_is_taken_by_a_full_mailbox_under_every_rule(overflow: Overflow
     for lane in (Lane.URGENT, Lane.SYSTEM):
         box.push(lane, (EXIT, "kernel", None, f"signal in {lane.value}"))
 
-    assert contents(box) == ["signal in urgent", "first signal", "old urgent", "signal in system", "old"]
+    assert contents(box) == [
+        "signal in urgent",
+        "first signal",
+        "old urgent",
+        "signal in system",
+        "old",
+    ]
     assert box.dropped == 0
 
 
@@ -391,16 +422,24 @@ def test_a_thread_goes_past_nobody_who_waits_and_nothing_that_is_on_its_way(lane
 
     waited_for.wait_for_room(lane, waiter.envelope, waiter, waiter.depth)
     promised.promise(lane)
-    before = [(box.has_plenty(), box.take_in((MESSAGE, "second", None, 2))) for box in (waited_for, promised)]
+    before = [
+        (box.has_plenty(), box.take_in((MESSAGE, "second", None, 2)))
+        for box in (waited_for, promised)
+    ]
     waited_for.stop_waiting(lane, waiter)
     promised.redeem(lane)
-    after = [(box.has_plenty(), box.take_in((MESSAGE, "second", None, 2))) for box in (waited_for, promised)]
+    after = [
+        (box.has_plenty(), box.take_in((MESSAGE, "second", None, 2)))
+        for box in (waited_for, promised)
+    ]
 
     assert before == [(False, False)] * 2
     assert after == [(True, True)] * 2
 
 
-def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_was_promised_it() -> None:
+def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_was_promised_it() -> (
+    None
+):
     box = Mailbox(1, Overflow.WAIT)
     box.promise(Lane.MAIN)
 
@@ -440,7 +479,9 @@ def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
 
 
 class Comeback:
-    """Somebody with many messages who is only told that there is room, and sends then as many as fit."""
+    """Somebody with many messages who is only told that there is room, and sends then as many as
+    fit.
+    """
 
     def __init__(self, box: Mailbox, label: str, count: int, depth: int) -> None:
         self.box = box
@@ -458,7 +499,9 @@ class Comeback:
             self.box.push(Lane.MAIN, self.left.pop(0))
 
 
-@pytest.mark.parametrize("overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("spill")])
+@pytest.mark.parametrize(
+    "overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("spill")]
+)
 def test_one_who_waits_to_be_told_is_no_obstacle_to_others_where_senders_do_not_wait(
     overflow: Overflow | Divert,
 ) -> None:
@@ -473,8 +516,12 @@ def test_one_who_waits_to_be_told_is_no_obstacle_to_others_where_senders_do_not_
     assert box.dropped == 0
 
 
-@pytest.mark.parametrize("limit, overflow", [(2, Overflow.WAIT), (2, Overflow.RAISE), (0, Overflow.RAISE)])
-def test_those_who_come_back_by_themselves_get_in_one_after_the_other(limit: int, overflow: Overflow) -> None:
+@pytest.mark.parametrize(
+    "limit, overflow", [(2, Overflow.WAIT), (2, Overflow.RAISE), (0, Overflow.RAISE)]
+)
+def test_those_who_come_back_by_themselves_get_in_one_after_the_other(
+    limit: int, overflow: Overflow
+) -> None:
     box = Mailbox(limit, overflow)
     for label in ("a", "b"):
         Comeback(box, label, count=3, depth=2).settle(True)
@@ -520,7 +567,11 @@ def test_a_message_can_be_diverted_to_a_name_only(to: Any) -> None:
 
 
 def test_every_kind_of_envelope_names_what_serves_it() -> None:
-    kinds = {name: value for name, value in vars(mailbox).items() if name.isupper() and type(value) is int}
+    kinds = {
+        name: value
+        for name, value in vars(mailbox).items()
+        if name.isupper() and type(value) is int
+    }
     kinds = {name: kinds[name] for name in kinds if name in mailbox.__all__}
 
     assert sorted(kinds.values()) == list(range(len(kinds)))

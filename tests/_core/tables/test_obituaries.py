@@ -69,7 +69,9 @@ async def test_a_crash_is_remembered_with_its_last_moments(autojump_clock: MockC
         assert str(one) == f"{pid} 'bomb' Bomb in handle_message of str: crashed: Failed: secret"
 
 
-async def test_those_that_ended_well_do_not_push_out_those_that_failed(autojump_clock: MockClock) -> None:
+async def test_those_that_ended_well_do_not_push_out_those_that_failed(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(obituaries=2) as node:
         bomb = await node.spawn(Bomb)
         node.send(bomb, "now")
@@ -90,7 +92,9 @@ async def test_those_that_ended_well_do_not_push_out_those_that_failed(autojump_
         assert node.ended(0) == []
 
 
-async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(autojump_clock: MockClock) -> None:
+async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         killed, asked = await node.spawn(Recorder), await node.spawn(Recorder)
         node.kill(killed)
@@ -98,11 +102,15 @@ async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(aut
         node.send_exit(asked)
         await node.wait_ended(asked)
 
-        assert [(one.pid, one.reason, one.callback) for one in node.crashes()] == [(killed, Killed(), None)]
+        assert [(one.pid, one.reason, one.callback) for one in node.crashes()] == [
+            (killed, Killed(), None)
+        ]
         assert node.ended()[-1].reason == Shutdown()
 
 
-async def test_a_process_that_failed_in_its_init_is_remembered_too(autojump_clock: MockClock) -> None:
+async def test_a_process_that_failed_in_its_init_is_remembered_too(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         with pytest.raises(InitError):
             await node.spawn(FailsInInit)
@@ -112,19 +120,28 @@ async def test_a_process_that_failed_in_its_init_is_remembered_too(autojump_cloc
         assert "no device" in one.traceback
 
 
-async def test_a_meta_process_that_failed_is_remembered_with_its_alias(autojump_clock: MockClock) -> None:
+async def test_a_meta_process_that_failed_is_remembered_with_its_alias(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         owner = await node.spawn(Owner)
         for alias in node.metas():
             await node.wait_ended(alias)
 
         (one,) = node.crashes()
-        assert (one.behaviour, one.name, one.callback, one.message_type) == ("FailingReader", None, "start", None)
+        assert (one.behaviour, one.name, one.callback, one.message_type) == (
+            "FailingReader",
+            None,
+            "start",
+            None,
+        )
         assert one.pid != owner
         assert one.reason == Crashed(Failed("the line is dead"))
 
 
-async def test_a_supervised_child_is_remembered_with_its_restarts(autojump_clock: MockClock) -> None:
+async def test_a_supervised_child_is_remembered_with_its_restarts(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("bomb", Bomb)], intensity=5)
         service = node.service("bomb")
@@ -137,7 +154,9 @@ async def test_a_supervised_child_is_remembered_with_its_restarts(autojump_clock
         assert [one.restarts for one in node.crashes()] == [0, 1, 2]
 
 
-async def test_a_node_may_remember_nobody_and_refuses_numbers_that_are_none(autojump_clock: MockClock) -> None:
+async def test_a_node_may_remember_nobody_and_refuses_numbers_that_are_none(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(obituaries=0) as node:
         pid = await node.spawn(Recorder)
         node.kill(pid)
@@ -157,7 +176,9 @@ class Asked(Actor):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_a_crash_in_a_call_is_remembered_where_it_was(inline: bool, autojump_clock: MockClock) -> None:
+async def test_a_crash_in_a_call_is_remembered_where_it_was(
+    inline: bool, autojump_clock: MockClock
+) -> None:
     async with running_node(inline_calls=inline) as node:
         pid = await node.spawn(Asked)
         with pytest.raises(TargetDownError):
@@ -169,7 +190,9 @@ async def test_a_crash_in_a_call_is_remembered_where_it_was(inline: bool, autoju
         assert (one.callback, one.message_type) == ("handle_call", "int")
 
 
-async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told_to(autojump_clock: MockClock) -> None:
+async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told_to(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(recent_messages=3) as node:
         pid = await node.spawn(Puppet)
 
@@ -188,7 +211,9 @@ async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told
         assert node._kernel.watches == {}
 
 
-async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(autojump_clock: MockClock) -> None:
+async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node(obituaries=2) as node:
         pids = [await node.spawn(Puppet, name=f"puppet {number}") for number in range(4)]
         node.kill(pids[0])
@@ -217,7 +242,9 @@ def test_the_traceback_of_a_supervisor_that_gave_up_is_the_one_of_its_child() ->
 
 
 class CountingLane(deque[Any]):
-    """A lane that counts how many of its envelopes are looked at, and cannot be copied or walked through."""
+    """A lane that counts how many of its envelopes are looked at, and cannot be copied or walked
+    through.
+    """
 
     looks = 0
 

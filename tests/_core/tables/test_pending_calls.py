@@ -42,13 +42,15 @@ def receiver(callee: FakeCallee) -> Receiver:
     return cast(Receiver, callee)
 
 
-# -- one call --------------------------------------------------------------------------------------------------------
+# -- one call --------------------------------------------------------------------------------------
 
 CALLEES = st.sampled_from([0, 1, 2])
 
 
 class CallerMachine(RuleBasedStateMachine):
-    """Calls that are handed on, deferred, answered and given up, against what should have become of each."""
+    """Calls that are handed on, deferred, answered and given up, against what should have become of
+    each.
+    """
 
     callers = Bundle[FakeCaller]("callers")
 
@@ -139,7 +141,12 @@ class CallerMachine(RuleBasedStateMachine):
 
             assert caught.value is error
 
-        assert (caller.value, caller.error, caller.callee, caller.request) == (None, None, None, None)
+        assert (caller.value, caller.error, caller.callee, caller.request) == (
+            None,
+            None,
+            None,
+            None,
+        )
 
     @invariant()
     def a_call_ends_exactly_once(self) -> None:
@@ -156,7 +163,9 @@ class CallerMachine(RuleBasedStateMachine):
     @invariant()
     def a_callee_knows_the_calls_it_has_promised_to_answer_and_no_others(self) -> None:
         for callee in self.callees:
-            assert (callee.deferred or set()) == {one for one, whose in self.promised.items() if whose is callee}
+            assert (callee.deferred or set()) == {
+                one for one, whose in self.promised.items() if whose is callee
+            }
 
     @invariant()
     def a_call_knows_whether_it_is_deferred(self) -> None:
@@ -210,7 +219,7 @@ def test_a_call_that_nobody_can_be_woken_for_is_a_mistake_of_the_kernel() -> Non
         caller.settle(5, None)
 
 
-# -- rings -----------------------------------------------------------------------------------------------------------
+# -- rings -----------------------------------------------------------------------------------------
 
 
 class FakeProcess(FakeCallee):
@@ -275,7 +284,7 @@ def test_the_process_that_waits_in_a_call_is_found_while_it_does() -> None:
     assert waiting_process(FakeCaller(), {}) is None
 
 
-# -- all deadlines ---------------------------------------------------------------------------------------------------
+# -- all deadlines ---------------------------------------------------------------------------------
 
 
 class EagerDeadlines(Deadlines):
@@ -449,7 +458,10 @@ def test_a_wake_up_takes_a_bounded_number_of_answered_calls_away() -> None:
     while deadlines.next() < inf:
         lengths.append(len(deadlines))
 
-    assert max(before - after for before, after in pairwise(lengths)) <= Deadlines.TRIM + Deadlines.QUEUES
+    assert (
+        max(before - after for before, after in pairwise(lengths))
+        <= Deadlines.TRIM + Deadlines.QUEUES
+    )
 
 
 def test_an_expiry_takes_a_bounded_number_of_answered_calls_away() -> None:

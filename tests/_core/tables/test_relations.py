@@ -10,7 +10,13 @@ from ergo_py._core.vocabulary.ids import PID, Alias, Name, NodeName
 
 NODE = "demo@localhost"
 WATCHERS = [PID(NODE, 7, number) for number in (1, 2, 3)]
-TARGETS: list[Watched] = [PID(NODE, 7, 1), PID(NODE, 7, 4), Alias(NODE, 7, 5), Name("db", NODE), NodeName("other@host")]
+TARGETS: list[Watched] = [
+    PID(NODE, 7, 1),
+    PID(NODE, 7, 4),
+    Alias(NODE, 7, 5),
+    Name("db", NODE),
+    NodeName("other@host"),
+]
 
 watchers = st.sampled_from(WATCHERS)
 targets = st.sampled_from(TARGETS)
@@ -24,7 +30,9 @@ def key(relation: Relation) -> Key:
 
 
 class RelationsMachine(RuleBasedStateMachine):
-    """All relations against one list of those that stand, and one of those that have fired and are on their way."""
+    """All relations against one list of those that stand, and one of those that have fired and are
+    on their way.
+    """
 
     def __init__(self) -> None:
         super().__init__()

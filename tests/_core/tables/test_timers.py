@@ -5,7 +5,14 @@ from itertools import count
 from math import inf
 
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    invariant,
+    multiple,
+    rule,
+)
 
 from ergo_py._core.tables.timers import Owned, Timer, Timers
 
@@ -17,14 +24,18 @@ class FakeOwner:
         self.timers = timers
 
 
-def armed(table: Timers, owner: FakeOwner, message: object, deadline: float, period: float = 0.0) -> Timer:
+def armed(
+    table: Timers, owner: FakeOwner, message: object, deadline: float, period: float = 0.0
+) -> Timer:
     timer = Timer(table, owner, "counter", message, 0, period)
     table.arm(timer, deadline)
     return timer
 
 
 class TimersMachine(RuleBasedStateMachine):
-    """The heap of timers against a list that is sorted each time. All times are whole, so that sums are exact."""
+    """The heap of timers against a list that is sorted each time. All times are whole, so that sums
+    are exact.
+    """
 
     timers = Bundle[Timer]("timers")
     short = 1024
@@ -69,7 +80,9 @@ class TimersMachine(RuleBasedStateMachine):
     def somebody_sends_later(self, owner: int, delay: int) -> Timer:
         return self.arm(owner, self.now + delay, 0.0)
 
-    @rule(target=timers, owner=st.integers(0, 1), period=st.integers(1, 5), ends_itself=st.booleans())
+    @rule(
+        target=timers, owner=st.integers(0, 1), period=st.integers(1, 5), ends_itself=st.booleans()
+    )
     def somebody_sends_again_and_again(self, owner: int, period: int, ends_itself: bool) -> Timer:
         timer = self.arm(owner, self.now + period, float(period))
         if ends_itself:
@@ -102,7 +115,9 @@ class TimersMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: int, most: int) -> None:
         self.now += seconds
         expected: list[Timer] = []
-        while len(expected) < most and (due := [entry for entry in self.waiting if entry[0] <= self.now]):
+        while len(expected) < most and (
+            due := [entry for entry in self.waiting if entry[0] <= self.now]
+        ):
             deadline, _, timer = min(due, key=lambda entry: entry[:2])
             expected.append(timer)
             self.forget(timer)
@@ -142,7 +157,9 @@ class TimersMachine(RuleBasedStateMachine):
 
 
 class LongTimersMachine(TimersMachine):
-    """Every table counts as a long one, and is gone through in steps. Meanwhile more timers may end."""
+    """Every table counts as a long one, and is gone through in steps. Meanwhile more timers may
+    end.
+    """
 
     short = 0
     most_over = 2

@@ -32,10 +32,12 @@ from tests.support import Failed, Puppet, Recorder, refused, running_node
 HERE = "test@localhost"
 
 
-# -- timers --------------------------------------------------------------------------------------------------------------
+# -- timers ----------------------------------------------------------------------------------------
 
 
-async def test_send_after_sends_once_after_its_delay_with_the_process_as_sender(autojump_clock: MockClock) -> None:
+async def test_send_after_sends_once_after_its_delay_with_the_process_as_sender(
+    autojump_clock: MockClock,
+) -> None:
     arrived: list[Any] = []
 
     class Receiver(Actor):
@@ -88,7 +90,10 @@ async def test_a_timer_finds_its_target_when_it_fires(autojump_clock: MockClock)
     heard: list[Any] = []
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
-        await node.call(puppet, lambda me: (me.send_after(1, "later", "hello"), me.send_after(1, "nobody", "hello")))
+        await node.call(
+            puppet,
+            lambda me: (me.send_after(1, "later", "hello"), me.send_after(1, "nobody", "hello")),
+        )
 
         await node.spawn(Recorder, heard, name="later")
         await trio.sleep(2)
@@ -97,7 +102,9 @@ async def test_a_timer_finds_its_target_when_it_fires(autojump_clock: MockClock)
         assert node.info().dead_letters == {Why.NO_PROCESS: 1}
 
 
-async def test_a_timer_carries_its_priority_and_a_full_receiver_is_no_error(autojump_clock: MockClock) -> None:
+async def test_a_timer_carries_its_priority_and_a_full_receiver_is_no_error(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         receiver, puppet = await node.spawn(Puppet, heard, mailbox_size=1), await node.spawn(Puppet)
@@ -125,7 +132,7 @@ async def test_a_timer_carries_its_priority_and_a_full_receiver_is_no_error(auto
         assert puppet in node.processes()
 
 
-# -- misuse --------------------------------------------------------------------------------------------------------------
+# -- misuse ----------------------------------------------------------------------------------------
 
 
 VERBS: dict[str, Callable[[Any], Any]] = {
@@ -172,7 +179,9 @@ async def test_no_verb_works_in_the_constructor_and_each_says_where_it_does(
                 result.send(None)
 
     async with running_node() as node:
-        with pytest.raises(Exception, match="while __init__ runs; do this in `async def init") as caught:
+        with pytest.raises(
+            Exception, match="while __init__ runs; do this in `async def init"
+        ) as caught:
             await node.spawn(Early)
 
         assert isinstance(caught.value.__cause__, NotAllowedError)
@@ -180,7 +189,9 @@ async def test_no_verb_works_in_the_constructor_and_each_says_where_it_does(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_sleeping_process_cannot_be_made_to_act_from_outside(autojump_clock: MockClock, verb: str) -> None:
+async def test_a_sleeping_process_cannot_be_made_to_act_from_outside(
+    autojump_clock: MockClock, verb: str
+) -> None:
     behaviours: list[Puppet] = []
 
     def show(me: Puppet) -> None:
@@ -198,7 +209,11 @@ async def test_a_sleeping_process_cannot_be_made_to_act_from_outside(autojump_cl
             await result
 
         after = node.info()
-        assert (after.processes, after.names, after.aliases) == (before.processes, before.names, before.aliases)
+        assert (after.processes, after.names, after.aliases) == (
+            before.processes,
+            before.names,
+            before.aliases,
+        )
         assert (after.relations, after.timers) == (0, 0)
 
 
@@ -221,10 +236,18 @@ async def test_a_process_that_has_ended_cannot_act(autojump_clock: MockClock, ve
             await result
 
         info = node.info()
-        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (1, 1, 0, 0, 0)
+        assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (
+            1,
+            1,
+            0,
+            0,
+            0,
+        )
 
 
-async def test_what_a_process_may_do_anywhere_it_may_do_while_it_sleeps(autojump_clock: MockClock) -> None:
+async def test_what_a_process_may_do_anywhere_it_may_do_while_it_sleeps(
+    autojump_clock: MockClock,
+) -> None:
     behaviours: list[Puppet] = []
     heard: list[Any] = []
 
@@ -237,7 +260,17 @@ async def test_what_a_process_may_do_anywhere_it_may_do_while_it_sleeps(autojump
         await node.call(pid, show)
         await wait_all_tasks_blocked()
 
-        for name in ("send", "send_wait", "pid", "parent", "node", "env", "log", "registered_name", "kill"):
+        for name in (
+            "send",
+            "send_wait",
+            "pid",
+            "parent",
+            "node",
+            "env",
+            "log",
+            "registered_name",
+            "kill",
+        ):
             result = EVERYWHERE[name](behaviours[0])
             if hasattr(result, "__await__"):
                 await result
@@ -302,7 +335,9 @@ async def test_what_is_no_behaviour_is_refused_with_what_to_write(
 
         with pytest.raises(BehaviourError, match=text) as caught:
             await node.spawn(behaviour, name="half made")
-        await node.call(puppet, refused(BehaviourError, lambda me: me.spawn(behaviour, name="half made"), text))
+        await node.call(
+            puppet, refused(BehaviourError, lambda me: me.spawn(behaviour, name="half made"), text)
+        )
 
         assert isinstance(caught.value, TypeError)
         assert node.processes() == [puppet]
@@ -334,7 +369,9 @@ async def test_what_is_no_behaviour_is_refused_with_what_to_write(
     ],
     ids=repr,
 )
-async def test_spawn_refuses_options_that_cannot_be_right(autojump_clock: MockClock, options: dict[str, Any]) -> None:
+async def test_spawn_refuses_options_that_cannot_be_right(
+    autojump_clock: MockClock, options: dict[str, Any]
+) -> None:
     [(key, value)] = options.items()
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
@@ -366,7 +403,9 @@ async def test_a_node_cannot_be_linked(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, -0.001, float("nan"), "1", None, True], ids=repr)
-async def test_times_that_cannot_be_right_are_refused(autojump_clock: MockClock, value: Any) -> None:
+async def test_times_that_cannot_be_right_are_refused(
+    autojump_clock: MockClock, value: Any
+) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet, name="puppet")
         plain: list[Callable[[Any], Any]] = [
@@ -394,7 +433,9 @@ async def test_a_period_of_nothing_is_refused(autojump_clock: MockClock, period:
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
-        await node.call(puppet, refused(BadInputError, lambda me: me.send_every(period, me.pid, 1), "period"))
+        await node.call(
+            puppet, refused(BadInputError, lambda me: me.send_every(period, me.pid, 1), "period")
+        )
         with pytest.raises(BadInputError, match="period"):
             node.send_every(period, puppet, 1)
 
@@ -404,7 +445,9 @@ async def test_names_that_cannot_be_right_are_refused(autojump_clock: MockClock,
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
-        await node.call(puppet, refused(BadInputError, lambda me: me.register(name), "a str that is not empty"))
+        await node.call(
+            puppet, refused(BadInputError, lambda me: me.register(name), "a str that is not empty")
+        )
         verbs: list[Callable[[], Any]] = [
             lambda: node.register(name, puppet),
             lambda: node.unregister(name),
@@ -438,7 +481,9 @@ async def test_a_rejection_must_be_an_exception(autojump_clock: MockClock) -> No
         assert "Reject(ValueError" in str(caught.value.__cause__)
 
 
-async def test_replies_need_a_caller_and_errors_need_an_exception(autojump_clock: MockClock) -> None:
+async def test_replies_need_a_caller_and_errors_need_an_exception(
+    autojump_clock: MockClock,
+) -> None:
     callers: list[Caller] = []
 
     class Keeping(Puppet):
@@ -460,15 +505,28 @@ async def test_replies_need_a_caller_and_errors_need_an_exception(autojump_clock
             await wait_all_tasks_blocked()
             wrong: Any
             for wrong in (None, pid, 7):
-                await node.call(pid, refused(BadInputError, lambda me, wrong=wrong: me.reply(wrong, 1), "Caller"))
                 await node.call(
-                    pid, refused(BadInputError, lambda me, wrong=wrong: me.reply_error(wrong, Failed()), "Caller")
+                    pid,
+                    refused(BadInputError, lambda me, wrong=wrong: me.reply(wrong, 1), "Caller"),
+                )
+                await node.call(
+                    pid,
+                    refused(
+                        BadInputError,
+                        lambda me, wrong=wrong: me.reply_error(wrong, Failed()),
+                        "Caller",
+                    ),
                 )
                 with pytest.raises(BadInputError, match="Caller"):
                     node.reply(wrong, 1)
                 with pytest.raises(BadInputError, match="Caller"):
                     node.reply_error(wrong, Failed())
-            await node.call(pid, refused(BadInputError, lambda me: me.reply_error(callers[0], "why"), "an exception"))
+            await node.call(
+                pid,
+                refused(
+                    BadInputError, lambda me: me.reply_error(callers[0], "why"), "an exception"
+                ),
+            )
             with pytest.raises(BadInputError, match="an exception"):
                 node.reply_error(callers[0], "why")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
             node.reply(callers[0], "still open")
@@ -477,18 +535,24 @@ async def test_replies_need_a_caller_and_errors_need_an_exception(autojump_clock
 
 
 @pytest.mark.parametrize("origin", [None, "name", 7, Name("name")], ids=repr)
-async def test_a_message_can_be_forwarded_only_for_one_who_sent_it(autojump_clock: MockClock, origin: Any) -> None:
+async def test_a_message_can_be_forwarded_only_for_one_who_sent_it(
+    autojump_clock: MockClock, origin: Any
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         receiver, puppet = await node.spawn(Recorder, heard), await node.spawn(Puppet)
 
-        await node.call(puppet, refused(BadInputError, lambda me: me.forward(receiver, 1, origin), "sender"))
+        await node.call(
+            puppet, refused(BadInputError, lambda me: me.forward(receiver, 1, origin), "sender")
+        )
         await wait_all_tasks_blocked()
 
         assert heard == []
 
 
-async def test_a_priority_that_is_none_is_refused_by_every_verb_of_a_process(autojump_clock: MockClock) -> None:
+async def test_a_priority_that_is_none_is_refused_by_every_verb_of_a_process(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         receiver, puppet = await node.spawn(Recorder, heard), await node.spawn(Puppet)
@@ -509,7 +573,9 @@ async def test_a_priority_that_is_none_is_refused_by_every_verb_of_a_process(aut
         assert node.info().timers == 0
 
 
-async def test_a_bounded_process_says_so_to_whoever_asks_for_the_rule(autojump_clock: MockClock) -> None:
+async def test_a_bounded_process_says_so_to_whoever_asks_for_the_rule(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=3, overflow=Overflow.DROP_OLDEST)
 

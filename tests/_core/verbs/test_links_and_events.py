@@ -42,7 +42,7 @@ def fail(me: Any) -> None:
     raise Failed("on purpose")
 
 
-# -- I2, I3: names and aliases -------------------------------------------------------------------------------------------
+# -- I2, I3: names and aliases ---------------------------------------------------------------------
 
 
 async def test_a_process_takes_gives_up_and_changes_its_name(autojump_clock: MockClock) -> None:
@@ -57,14 +57,23 @@ async def test_a_process_takes_gives_up_and_changes_its_name(autojump_clock: Moc
             lambda me: me.register("second"),
         ):
             await node.call(pid, verb)
-            seen.append((node.whereis("first"), node.whereis("second"), node.process_info(pid).name))
+            seen.append(
+                (node.whereis("first"), node.whereis("second"), node.process_info(pid).name)
+            )
         own = await node.call(pid, lambda me: me.registered_name)
 
-        assert seen == [(pid, None, "first"), (pid, None, "first"), (None, None, None), (None, pid, "second")]
+        assert seen == [
+            (pid, None, "first"),
+            (pid, None, "first"),
+            (None, None, None),
+            (None, pid, "second"),
+        ]
         assert own == "second"
 
 
-async def test_a_name_that_is_taken_raises_at_the_taker_and_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_name_that_is_taken_raises_at_the_taker_and_changes_nothing(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         holder = await node.spawn(Puppet, name="taken")
         pid = await node.spawn(Puppet)
@@ -80,7 +89,9 @@ async def test_a_process_has_one_name_at_a_time(autojump_clock: MockClock) -> No
     async with running_node() as node:
         pid = await node.spawn(Puppet, name="first")
 
-        await node.call(pid, refused(NotAllowedError, lambda me: me.register("second"), r"unregister\(\) first"))
+        await node.call(
+            pid, refused(NotAllowedError, lambda me: me.register("second"), r"unregister\(\) first")
+        )
 
         assert node.whereis("second") is None
         assert node.whereis("first") == pid
@@ -120,7 +131,9 @@ class CountedAlias(Alias):
     __hash__ = Alias.__hash__
 
 
-async def test_one_of_many_aliases_is_deleted_without_a_look_at_the_others(autojump_clock: MockClock) -> None:
+async def test_one_of_many_aliases_is_deleted_without_a_look_at_the_others(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         aliases = [await node.call(pid, lambda me: me.create_alias()) for _ in range(200)]
@@ -145,7 +158,7 @@ async def test_only_its_owner_can_delete_an_alias_and_only_once(autojump_clock: 
         assert node.info().aliases == 0
 
 
-# -- L1: links and monitors ----------------------------------------------------------------------------------------------
+# -- L1: links and monitors ------------------------------------------------------------------------
 
 
 ENDS: dict[str, tuple[Callable[[Node, PID], object], Reason]] = {
@@ -171,7 +184,9 @@ async def watched(node: Node, ends: list[Any]) -> tuple[PID, dict[str, Any], dic
 
 @TARGETS
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_monitor_gets_one_down_with_the_reason(autojump_clock: MockClock, target: str, how: str) -> None:
+async def test_a_monitor_gets_one_down_with_the_reason(
+    autojump_clock: MockClock, target: str, how: str
+) -> None:
     end, reason = ENDS[how]
     heard: list[Any] = []
     ends: list[Any] = []
@@ -191,7 +206,9 @@ async def test_a_monitor_gets_one_down_with_the_reason(autojump_clock: MockClock
 
 @TARGETS
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_link_brings_one_exit_that_can_be_trapped(autojump_clock: MockClock, target: str, how: str) -> None:
+async def test_a_link_brings_one_exit_that_can_be_trapped(
+    autojump_clock: MockClock, target: str, how: str
+) -> None:
     end, reason = ENDS[how]
     heard: list[Any] = []
     async with running_node() as node:
@@ -228,7 +245,9 @@ async def test_a_link_that_is_not_trapped_ends_the_linker_unless_the_other_finis
 
 
 @pytest.mark.parametrize("what", ["name", "alias"])
-async def test_a_name_or_alias_given_up_is_told_while_its_holder_lives_on(autojump_clock: MockClock, what: str) -> None:
+async def test_a_name_or_alias_given_up_is_told_while_its_holder_lives_on(
+    autojump_clock: MockClock, what: str
+) -> None:
     heard: list[Any] = []
     ends: list[Any] = []
     async with running_node() as node:
@@ -245,7 +264,10 @@ async def test_a_name_or_alias_given_up_is_told_while_its_holder_lives_on(autoju
             await node.call(pid, lambda me: me.delete_alias(writes["alias"]))
         await wait_all_tasks_blocked()
 
-        assert sorted(heard, key=str) == [Down(reads[what], Unregistered()), Exit(reads[what], Unregistered())]
+        assert sorted(heard, key=str) == [
+            Down(reads[what], Unregistered()),
+            Exit(reads[what], Unregistered()),
+        ]
         assert ends == []
         assert node.processes() == [pid, monitor, trapper]
         assert node.info().relations == 0
@@ -292,7 +314,9 @@ async def test_processes_linked_to_each_other_end_together_once(autojump_clock: 
         assert node.info().relations == 0
 
 
-async def test_watching_under_several_addresses_brings_one_notice_for_each(autojump_clock: MockClock) -> None:
+async def test_watching_under_several_addresses_brings_one_notice_for_each(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid, writes, reads = await watched(node, [])
@@ -303,10 +327,14 @@ async def test_watching_under_several_addresses_brings_one_notice_for_each(autoj
         node.kill(pid)
         await wait_all_tasks_blocked()
 
-        assert heard == [Down(target, Killed()) for target in (reads["pid"], reads["name"], reads["alias"])]
+        assert heard == [
+            Down(target, Killed()) for target in (reads["pid"], reads["name"], reads["alias"])
+        ]
 
 
-async def test_a_link_and_a_monitor_to_the_same_target_are_two_things(autojump_clock: MockClock) -> None:
+async def test_a_link_and_a_monitor_to_the_same_target_are_two_things(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid, watcher = await node.spawn(Puppet), await node.spawn(Puppet, heard)
@@ -320,7 +348,9 @@ async def test_a_link_and_a_monitor_to_the_same_target_are_two_things(autojump_c
         assert heard == [Down(pid, Killed())]
 
 
-async def test_a_node_can_be_watched_and_another_one_is_not_there(autojump_clock: MockClock) -> None:
+async def test_a_node_can_be_watched_and_another_one_is_not_there(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         watcher = await node.spawn(Puppet, heard)
@@ -333,7 +363,7 @@ async def test_a_node_can_be_watched_and_another_one_is_not_there(autojump_clock
         assert node.process_info(watcher).monitors == (NodeName(HERE),)
 
 
-# -- L2: already gone ----------------------------------------------------------------------------------------------------
+# -- L2: already gone ------------------------------------------------------------------------------
 
 
 GONE = pytest.mark.parametrize(
@@ -384,7 +414,9 @@ async def test_linking_to_what_is_gone_brings_an_exit_at_once(
         assert node.info().relations == 0
 
 
-async def test_watching_a_process_that_is_stopping_brings_its_end_when_it_has_ended(autojump_clock: MockClock) -> None:
+async def test_watching_a_process_that_is_stopping_brings_its_end_when_it_has_ended(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
 
     class Slow(Actor):
@@ -404,11 +436,13 @@ async def test_watching_a_process_that_is_stopping_brings_its_end_when_it_has_en
         assert heard == [Down(pid, Killed())]
 
 
-# -- L3: removal ---------------------------------------------------------------------------------------------------------
+# -- L3: removal -----------------------------------------------------------------------------------
 
 
 @TARGETS
-async def test_after_removal_nothing_comes_not_even_what_was_queued(autojump_clock: MockClock, target: str) -> None:
+async def test_after_removal_nothing_comes_not_even_what_was_queued(
+    autojump_clock: MockClock, target: str
+) -> None:
     heard: list[Any] = []
     ends: list[Any] = []
     async with running_node() as node:
@@ -435,7 +469,9 @@ async def test_after_removal_nothing_comes_not_even_what_was_queued(autojump_clo
         assert node.info().relations == 0
 
 
-async def test_a_target_can_be_watched_anew_after_removal_and_after_its_notice(autojump_clock: MockClock) -> None:
+async def test_a_target_can_be_watched_anew_after_removal_and_after_its_notice(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         watcher = await node.spawn(Puppet, heard)
@@ -443,28 +479,46 @@ async def test_a_target_can_be_watched_anew_after_removal_and_after_its_notice(a
         await node.call(watcher, lambda me: me.monitor("name"))
         await wait_all_tasks_blocked()
         pid = await node.spawn(Puppet, name="name")
-        await node.call(watcher, lambda me: (me.monitor("name"), me.demonitor("name"), me.monitor("name")))
+        await node.call(
+            watcher, lambda me: (me.monitor("name"), me.demonitor("name"), me.monitor("name"))
+        )
         node.kill(pid)
         await wait_all_tasks_blocked()
 
         assert heard == [Down(Name("name", HERE), NoProcess()), Down(Name("name", HERE), Killed())]
 
 
-async def test_relations_made_twice_or_removed_without_being_there_are_refused(autojump_clock: MockClock) -> None:
+async def test_relations_made_twice_or_removed_without_being_there_are_refused(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         _, writes, _ = await watched(node, [])
         watcher = await node.spawn(Puppet)
         for target in writes.values():
-            await node.call(watcher, refused(RelationUnknownError, lambda me, target=target: me.unlink(target), "link"))
             await node.call(
-                watcher, refused(RelationUnknownError, lambda me, target=target: me.demonitor(target), "monitor")
+                watcher,
+                refused(RelationUnknownError, lambda me, target=target: me.unlink(target), "link"),
             )
-            await node.call(watcher, lambda me, target=target: (me.link(target), me.monitor(target)))
-            await node.call(watcher, refused(RelationExistsError, lambda me, target=target: me.link(target)))
-            await node.call(watcher, refused(RelationExistsError, lambda me, target=target: me.monitor(target)))
+            await node.call(
+                watcher,
+                refused(
+                    RelationUnknownError, lambda me, target=target: me.demonitor(target), "monitor"
+                ),
+            )
+            await node.call(
+                watcher, lambda me, target=target: (me.link(target), me.monitor(target))
+            )
+            await node.call(
+                watcher, refused(RelationExistsError, lambda me, target=target: me.link(target))
+            )
+            await node.call(
+                watcher, refused(RelationExistsError, lambda me, target=target: me.monitor(target))
+            )
 
         assert node.info().relations == 6
-        assert len(node.process_info(watcher).links) == len(node.process_info(watcher).monitors) == 3
+        assert (
+            len(node.process_info(watcher).links) == len(node.process_info(watcher).monitors) == 3
+        )
 
 
 async def test_a_process_cannot_watch_itself(autojump_clock: MockClock) -> None:
@@ -473,7 +527,12 @@ async def test_a_process_cannot_watch_itself(autojump_clock: MockClock) -> None:
         alias = await node.call(pid, lambda me: me.create_alias())
 
         for target in (pid, "myself", alias):
-            await node.call(pid, refused(NotAllowedError, lambda me, target=target: me.link(target), "itself"))
-            await node.call(pid, refused(NotAllowedError, lambda me, target=target: me.monitor(target), "itself"))
+            await node.call(
+                pid, refused(NotAllowedError, lambda me, target=target: me.link(target), "itself")
+            )
+            await node.call(
+                pid,
+                refused(NotAllowedError, lambda me, target=target: me.monitor(target), "itself"),
+            )
 
         assert node.info().relations == 0

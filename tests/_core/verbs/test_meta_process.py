@@ -37,13 +37,27 @@ from ergo_py import (
     TooManyReadersError,
 )
 from ergo_py._core.vocabulary.options import META_DEFAULTS
-from ergo_py._core.vocabulary.states import META_ALLOWED, META_TRANSITIONS, MetaOperation, check_meta_transition
-from tests._core.metas.metas import COLOURS, InTask, InThread, InThreadServedOnLoop, Owned, in_thread, owning
+from ergo_py._core.vocabulary.states import (
+    META_ALLOWED,
+    META_TRANSITIONS,
+    MetaOperation,
+    check_meta_transition,
+)
+from tests._core.metas.metas import (
+    COLOURS,
+    InTask,
+    InThread,
+    InThreadServedOnLoop,
+    Owned,
+    in_thread,
+    owning,
+)
 from tests.support import Failed, Puppet, Recorder
 
-# -- what is allowed where -----------------------------------------------------------------------------------------------
+# -- what is allowed where -------------------------------------------------------------------------
 #
-# The table of seed and documentation, written down once more: a change of the one in the code must be meant.
+# The table of seed and documentation, written down once more: a change of the one in the code must
+# be meant.
 
 ALLOWED_IN = {
     MetaOperation.SEND: "sleep running terminated",
@@ -109,7 +123,9 @@ def test_the_states_change_as_the_picture_shows() -> None:
         check_meta_transition(MetaState.TERMINATED, MetaState.RUNNING)
 
 
-async def attempt(owned: Owned, meta: Any, state: MetaState, action: Callable[[Any], Any]) -> BaseException | None:
+async def attempt(
+    owned: Owned, meta: Any, state: MetaState, action: Callable[[Any], Any]
+) -> BaseException | None:
     """Have ``action`` done by a meta-process in some state, in a thread; returns what it raised."""
     raised: list[BaseException | None] = []
 
@@ -146,7 +162,9 @@ class Acts(InThread):
 
 @pytest.mark.parametrize("state", MetaState)
 @pytest.mark.parametrize("operation", MetaOperation)
-async def test_a_meta_process_does_what_its_state_allows_only(operation: MetaOperation, state: MetaState) -> None:
+async def test_a_meta_process_does_what_its_state_allows_only(
+    operation: MetaOperation, state: MetaState
+) -> None:
     async with owning() as owned:
         meta = Acts()
         await owned.spawn(meta)
@@ -157,7 +175,10 @@ async def test_a_meta_process_does_what_its_state_allows_only(operation: MetaOpe
             assert raised is None
         else:
             assert f"may not {operation.value} while its state is {state.value}: " in str(raised)
-            hint = {MetaState.SLEEP: "self.send(self.id, message)", MetaState.TERMINATED: "before terminate"}[state]
+            hint = {
+                MetaState.SLEEP: "self.send(self.id, message)",
+                MetaState.TERMINATED: "before terminate",
+            }[state]
             assert hint in str(raised)
 
 
@@ -165,7 +186,9 @@ async def test_a_meta_process_does_what_its_state_allows_only(operation: MetaOpe
 @pytest.mark.parametrize(
     "verb, instead", [("call", "self.request"), ("link", "its owner"), ("monitor", "owner monitor")]
 )
-async def test_neither_half_can_call_link_or_monitor(colour: type[Any], verb: str, instead: str) -> None:
+async def test_neither_half_can_call_link_or_monitor(
+    colour: type[Any], verb: str, instead: str
+) -> None:
     def do(me: Any) -> None:
         args = (me.parent, "request") if verb == "call" else (me.parent,)
         with pytest.raises(NotAllowedError, match=instead):
@@ -191,7 +214,7 @@ def test_before_it_is_spawned_a_meta_process_can_do_nothing() -> None:
             use(InThread())
 
 
-# -- identity and sending --------------------------------------------------------------------------------------------------
+# -- identity and sending --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -242,7 +265,8 @@ async def test_priorities_are_given_once_or_with_each_message() -> None:
         meta = InThread()
         await owned.spawn(meta, priority=Priority.HIGH)
         default = meta.send_priority
-        # What is sent by a thread comes one by one: so that all are compared, nothing is served before the last is there.
+        # What is sent by a thread comes one by one: so that all are compared, nothing is served
+        # before the last is there.
         owned.node.send(receiver, "hold")
         await wait_all_tasks_blocked()
 
@@ -306,13 +330,17 @@ async def test_it_logs_with_its_name_from_every_thread() -> None:
         assert records[0].fields["process"] == str(owned.owner)
 
 
-# -- stopping oneself --------------------------------------------------------------------------------------------------------
+# -- stopping oneself ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("side", ["reader", "handler"])
-@pytest.mark.parametrize("given, reason", [((), Normal()), (("enough",), Custom("enough")), ((Killed(),), Killed())])
-async def test_either_side_may_end_it(colour: type[Any], side: str, given: Any, reason: Any) -> None:
+@pytest.mark.parametrize(
+    "given, reason", [((), Normal()), (("enough",), Custom("enough")), ((Killed(),), Killed())]
+)
+async def test_either_side_may_end_it(
+    colour: type[Any], side: str, given: Any, reason: Any
+) -> None:
     async with owning() as owned:
         meta = colour()
         alias = await owned.spawn(meta)
@@ -325,7 +353,7 @@ async def test_either_side_may_end_it(colour: type[Any], side: str, given: Any, 
         assert meta.stopping
 
 
-# -- requests --------------------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 class Oracle(Puppet):
@@ -354,7 +382,10 @@ async def test_a_request_is_followed_by_exactly_one_response(colour: type[Any], 
         do = owned.in_reader if side == "reader" else owned.in_handler
         refs: dict[str, Ref] = {}
         for question in ("answer", "refuse"):
-            refs[question] = await do(meta, lambda me, question=question: me.request(oracle, question))  # type: ignore[misc]
+            refs[question] = await do(
+                meta,
+                lambda me, question=question: me.request(oracle, question),  # type: ignore[misc]
+            )
         refs["silence"] = await do(meta, lambda me: me.request(oracle, "silence", timeout=0.01))
         refs["nobody"] = await do(meta, lambda me: me.request("nobody", "anything"))
         await owned.until(lambda: len(meta.answers) == 4)
@@ -397,7 +428,9 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
         overdue: list[Caller] = []
-        owned.node._kernel.clock.deadlines.expire(inf, 100, lambda caller, _: overdue.append(caller))
+        owned.node._kernel.clock.deadlines.expire(
+            inf, 100, lambda caller, _: overdue.append(caller)
+        )
         await wait_all_tasks_blocked()
 
         assert (taken, again) == (True, False)
@@ -454,7 +487,7 @@ async def test_a_response_needs_no_callback() -> None:
         assert owned.node.metas() == [meta.id]
 
 
-# -- timers ------------------------------------------------------------------------------------------------------------------
+# -- timers ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -478,7 +511,7 @@ async def test_timers_work_from_both_sides_and_end_with_it(colour: type[Any], si
         assert not timer.active
 
 
-# -- spawning ----------------------------------------------------------------------------------------------------------------
+# -- spawning --------------------------------------------------------------------------------------
 
 
 def test_the_class_itself_or_something_else_cannot_be_spawned() -> None:
@@ -522,7 +555,9 @@ async def test_both_sides_spawn_children_that_belong_to_it(colour: type[Any], si
         parent, child = colour(), InTask()
         alias = await owned.spawn(parent)
         do = owned.in_reader if side == "reader" else owned.in_handler
-        in_task = colour in ((COLOURS[2], COLOURS[3]) if side == "reader" else (COLOURS[1], COLOURS[3]))
+        in_task = colour in (
+            (COLOURS[2], COLOURS[3]) if side == "reader" else (COLOURS[1], COLOURS[3])
+        )
 
         born = await do(parent, lambda me: me.spawn_meta(child) if in_task else me.spawn(child))
         info = owned.node.meta_info(born)
@@ -577,7 +612,9 @@ def check_init_error(me: Any, child: MetaProcess) -> None:
     assert isinstance(caught.value.__cause__, Failed)
 
 
-async def test_a_reader_that_spawns_while_its_meta_process_is_stopped_is_freed_and_leaves_nothing() -> None:
+async def test_a_reader_that_spawns_while_its_meta_process_is_stopped_is_freed_and_leaves_nothing() -> (
+    None
+):
     class Slow(InThread):
         async def init(self) -> None:
             inside.set()
@@ -722,7 +759,7 @@ async def test_a_call_is_answered_with_an_error(colour: type[Any]) -> None:
             await owned.node.call(alias, refuse, timeout=20)
 
 
-# -- what each verb looks at first -----------------------------------------------------------------------------------------
+# -- what each verb looks at first -----------------------------------------------------------------
 
 
 async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked() -> None:

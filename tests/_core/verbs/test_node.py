@@ -1,4 +1,6 @@
-"""The verbs of a node: for code that is no process, from the loop and from threads, before and after its end."""
+"""The verbs of a node: for code that is no process, from the loop and from threads, before and
+after its end.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +55,7 @@ async def test_processes_are_listed_oldest_first(autojump_clock: MockClock) -> N
         assert node.processes() == pids == sorted(pids)
 
 
-# -- names ---------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 
 async def test_a_node_gives_and_takes_names(autojump_clock: MockClock) -> None:
@@ -74,7 +76,9 @@ async def test_a_node_gives_and_takes_names(autojump_clock: MockClock) -> None:
         assert node.processes() == [pid, watcher]
 
 
-async def test_a_name_is_not_given_twice_nor_to_one_that_has_another(autojump_clock: MockClock) -> None:
+async def test_a_name_is_not_given_twice_nor_to_one_that_has_another(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         holder, other = await node.spawn(Puppet, name="held"), await node.spawn(Puppet)
 
@@ -88,11 +92,15 @@ async def test_a_name_is_not_given_twice_nor_to_one_that_has_another(autojump_cl
         assert node.process_info(other).name is None
 
 
-NOBODY = pytest.mark.parametrize("target", ["nobody", Name("nobody"), PID("test@localhost", 1, 1)], ids=repr)
+NOBODY = pytest.mark.parametrize(
+    "target", ["nobody", Name("nobody"), PID("test@localhost", 1, 1)], ids=repr
+)
 
 
 @NOBODY
-async def test_asking_about_nobody_is_an_error_that_says_so(autojump_clock: MockClock, target: Any) -> None:
+async def test_asking_about_nobody_is_an_error_that_says_so(
+    autojump_clock: MockClock, target: Any
+) -> None:
     async with running_node() as node:
         plain: list[Callable[[], Any]] = [
             lambda: node.process_info(target),
@@ -115,10 +123,12 @@ async def test_asking_about_nobody_is_an_error_that_says_so(autojump_clock: Mock
         assert node.info().names == 0
 
 
-# -- from outside --------------------------------------------------------------------------------------------------------
+# -- from outside ----------------------------------------------------------------------------------
 
 
-async def test_a_node_sends_exits_with_its_own_pid_as_the_parent_of_what_it_spawned(autojump_clock: MockClock) -> None:
+async def test_a_node_sends_exits_with_its_own_pid_as_the_parent_of_what_it_spawned(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         pids = [await node.spawn(Witness, ends) for _ in range(2)]
@@ -173,7 +183,10 @@ async def test_a_node_answers_deferred_calls(autojump_clock: MockClock) -> None:
             for _ in range(2):
                 nursery.start_soon(ask)
                 await wait_all_tasks_blocked()
-            accepted = node.reply(callers[0], "answer"), node.reply_error(callers[1], LookupError("refused"))
+            accepted = (
+                node.reply(callers[0], "answer"),
+                node.reply_error(callers[1], LookupError("refused")),
+            )
             late = node.reply(callers[0], "again")
 
         assert accepted == (True, True)
@@ -181,7 +194,7 @@ async def test_a_node_answers_deferred_calls(autojump_clock: MockClock) -> None:
         assert sorted(map(str, answers)) == ["answer", "refused"]
 
 
-# -- threads -------------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------
 
 
 async def test_what_a_thread_may_ask_of_a_node() -> None:
@@ -274,7 +287,7 @@ async def test_a_deferred_call_may_be_answered_by_a_thread() -> None:
         assert answers == ["from a thread"]
 
 
-# -- after the end -------------------------------------------------------------------------------------------------------
+# -- after the end ---------------------------------------------------------------------------------
 
 
 STOPPED: dict[str, Callable[[Node, PID], Any]] = {
@@ -379,10 +392,15 @@ async def test_alive_tells_what_each_process_is_doing(autojump_clock: MockClock)
         node.send(busy, lambda me: trio.Event().wait())
         await wait_all_tasks_blocked()
 
-        assert node.alive() == [f"<Puppet 'idle' {idle}> sleep", f"<Puppet {busy}> running in handle_message"]
+        assert node.alive() == [
+            f"<Puppet 'idle' {idle}> sleep",
+            f"<Puppet {busy}> running in handle_message",
+        ]
 
 
-async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(autojump_clock: MockClock) -> None:
+async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(
+    autojump_clock: MockClock,
+) -> None:
     async def wait_for_good(me: Puppet) -> None:
         await trio.sleep_forever()
 
@@ -401,7 +419,9 @@ async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(a
         assert where.index("serve") < where.index("handle_message") < where.index("wait_for_good")
 
 
-async def test_alive_with_stacks_tells_where_tasks_of_meta_processes_wait(autojump_clock: MockClock) -> None:
+async def test_alive_with_stacks_tells_where_tasks_of_meta_processes_wait(
+    autojump_clock: MockClock,
+) -> None:
     class InTasks(MetaProcess):
         async def start(self) -> None:
             await trio.sleep_forever()
@@ -441,7 +461,9 @@ async def test_wait_ended_waits_until_everything_is_released(autojump_clock: Moc
         assert node.whereis("slow") is None
 
 
-async def test_who_looks_for_spawn_meta_at_the_node_is_told_where_it_is(autojump_clock: MockClock) -> None:
+async def test_who_looks_for_spawn_meta_at_the_node_is_told_where_it_is(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         with pytest.raises(AttributeError, match=r"await self\.spawn_meta"):
             node.spawn_meta  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018

@@ -18,8 +18,12 @@ class Slow(MetaProcess):
         await trio.sleep_forever()
 
 
-async def test_peek_shows_types_in_the_order_of_service_and_contents_if_asked(autojump_clock: MockClock) -> None:
-    async with running_node(redact=lambda what, value: "***" if value == "secret" else value) as node:
+async def test_peek_shows_types_in_the_order_of_service_and_contents_if_asked(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node(
+        redact=lambda what, value: "***" if value == "secret" else value
+    ) as node:
         pid = await node.spawn(Puppet)
         await node.suspend(pid)
         node.send(pid, 1)

@@ -9,9 +9,19 @@ from ergo_py._core.vocabulary.dispatchers import check_dispatcher
 
 
 def test_a_dispatcher_says_what_it_is() -> None:
-    texts = [str(one) for one in (LOOP, PINNED, Pinned(cpu=1), Pod("io"), Pod("io", cpu=0), POOL("io", 4))]
+    texts = [
+        str(one)
+        for one in (LOOP, PINNED, Pinned(cpu=1), Pod("io"), Pod("io", cpu=0), POOL("io", 4))
+    ]
 
-    assert texts == ["loop", "pinned", "pinned to CPU 1", "pod io", "pod io on CPU 0", "pool io of 4"]
+    assert texts == [
+        "loop",
+        "pinned",
+        "pinned to CPU 1",
+        "pod io",
+        "pod io on CPU 0",
+        "pool io of 4",
+    ]
 
 
 def test_dispatchers_that_say_the_same_are_equal() -> None:
@@ -44,5 +54,7 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
 
 @pytest.mark.parametrize("given", ["loop", None, Pinned, POOL])
 def test_what_is_no_dispatcher_is_refused_with_what_there_is(given: object) -> None:
-    with pytest.raises(BadInputError, match=r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\) or Pod\(name\)"):
+    with pytest.raises(
+        BadInputError, match=r"LOOP, PINNED, Pinned\(cpu=…\), POOL\(name, size\) or Pod\(name\)"
+    ):
         check_dispatcher(given)

@@ -68,7 +68,7 @@ ORDER = Order()
 PROBLEM = OSError("disk on fire")
 
 
-# -- the tree --------------------------------------------------------------------------------------------------------
+# -- the tree --------------------------------------------------------------------------------------
 
 Tree = dict[str, tuple[str | None, str | None]]
 """Each class: its parent in the tree, and the builtin it also is."""
@@ -95,7 +95,11 @@ def real_tree() -> Tree:
         if not issubclass(cls, BaseException):
             continue
         ours = [base.__name__ for base in cls.__bases__ if hasattr(errors, base.__name__)]
-        builtin = [base.__name__ for base in cls.__bases__ if base.__module__ == "builtins" and base is not Exception]
+        builtin = [
+            base.__name__
+            for base in cls.__bases__
+            if base.__module__ == "builtins" and base is not Exception
+        ]
         assert len(ours) <= 1
         assert len(builtin) <= 1
         tree[name] = (ours[0] if ours else None, builtin[0] if builtin else None)
@@ -116,7 +120,7 @@ def test_every_error_but_the_refusal_of_a_call_has_one_root() -> None:
     assert strays == ["Reject"]
 
 
-# -- what they say ---------------------------------------------------------------------------------------------------
+# -- what they say ---------------------------------------------------------------------------------
 
 # An error, the facts it carries, and the words without which its text would not help.
 CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
@@ -130,25 +134,49 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         {"what": "spawn(behaviour)", "given": 5},
         ["got 5", "`spawn(Counter, 5)`"],
     ),
-    (TargetTypeError(5.5), {"what": "target", "given": 5.5}, ["got 5.5", "a PID, an Alias, a Name, or a str"]),
-    (InitError("Counter", PROBLEM), {"behaviour": "Counter", "error": PROBLEM}, ["Counter", "OSError: disk on fire"]),
+    (
+        TargetTypeError(5.5),
+        {"what": "target", "given": 5.5},
+        ["got 5.5", "a PID, an Alias, a Name, or a str"],
+    ),
+    (
+        InitError("Counter", PROBLEM),
+        {"behaviour": "Counter", "error": PROBLEM},
+        ["Counter", "OSError: disk on fire"],
+    ),
     (
         InitTimeoutError("Counter", 0.25),
         {"behaviour": "Counter", "timeout": 0.25},
         ["Counter", "0.25 s", "larger init_timeout"],
     ),
     (TooManyProcessesError(10), {"limit": 10}, ["max_processes=10", "open_node(max_processes=…)"]),
-    (TooManyReadersError(10), {"limit": 10}, ["max_reader_threads=10", "open_node(max_reader_threads=…)"]),
-    (NameTakenError("db", OTHER), {"name": "db", "holder": OTHER}, ["'db'", str(OTHER), "free again once"]),
+    (
+        TooManyReadersError(10),
+        {"limit": 10},
+        ["max_reader_threads=10", "open_node(max_reader_threads=…)"],
+    ),
+    (
+        NameTakenError("db", OTHER),
+        {"name": "db", "holder": OTHER},
+        ["'db'", str(OTHER), "free again once"],
+    ),
     (NameUnknownError("db"), {"name": "db"}, ["'db'", "nobody"]),
     (
         EventTakenError("prices", OTHER),
         {"name": "prices", "producer": OTHER},
         ["'prices'", str(OTHER), "free again once"],
     ),
-    (EventUnknownError("prices"), {"name": "prices"}, ["no event 'prices'", "register_event('prices')"]),
+    (
+        EventUnknownError("prices"),
+        {"name": "prices"},
+        ["no event 'prices'", "register_event('prices')"],
+    ),
     (ProcessUnknownError(OTHER), {"target": OTHER}, ["no process", repr(OTHER)]),
-    (RelationExistsError("link", OTHER), {"target": OTHER}, ["already", "link", repr(OTHER), "one is enough"]),
+    (
+        RelationExistsError("link", OTHER),
+        {"target": OTHER},
+        ["already", "link", repr(OTHER), "one is enough"],
+    ),
     (RelationUnknownError("monitor", OTHER), {"target": OTHER}, ["no monitor", repr(OTHER)]),
     (SendError("lost", OTHER, ORDER), {"target": OTHER, "message": ORDER}, ["lost"]),
     (
@@ -191,18 +219,34 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         {"child": "db", "pid": OTHER},
         ["runs already", str(OTHER), "restart_child('db')"],
     ),
-    (ChildNotRunningError("db", "completed"), {"child": "db"}, ["'db' does not run", "it is completed"]),
+    (
+        ChildNotRunningError("db", "completed"),
+        {"child": "db"},
+        ["'db' does not run", "it is completed"],
+    ),
     (ChildDisabledError("db"), {"child": "db"}, ["disabled", "enable_child('db')"]),
     (ChildEnabledError("db"), {"child": "db"}, ["not disabled", "start_child('db')"]),
-    (ChildBusyError("db", "stopping"), {"child": "db"}, ["'db' is stopping", "another operation", "ask again"]),
+    (
+        ChildBusyError("db", "stopping"),
+        {"child": "db"},
+        ["'db' is stopping", "another operation", "ask again"],
+    ),
     (ServiceError("lost", "db", ORDER), {"service": "db", "message": ORDER}, ["lost"]),
     (
         ServiceGoneError("db", ORDER, Crashed(PROBLEM)),
         {"service": "db", "message": ORDER, "reason": Crashed(PROBLEM), "__cause__": PROBLEM},
         ["'db' is gone", "OSError: disk on fire"],
     ),
-    (ServiceBusyError("db", ORDER, 3), {"service": "db", "limit": 3}, ["'db'", "max_waiters=3", "try later"]),
-    (ServiceTimeoutError("db", ORDER, 1.5), {"service": "db", "timeout": 1.5}, ["'db'", "within 1.5 s"]),
+    (
+        ServiceBusyError("db", ORDER, 3),
+        {"service": "db", "limit": 3},
+        ["'db'", "max_waiters=3", "try later"],
+    ),
+    (
+        ServiceTimeoutError("db", ORDER, 1.5),
+        {"service": "db", "timeout": 1.5},
+        ["'db'", "within 1.5 s"],
+    ),
     (ApplicationError("lost", "web"), {"application": "web"}, ["lost"]),
     (
         ApplicationUnknownError("wbe", ["db", "web"]),
@@ -224,7 +268,11 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         {"__cause__": PROBLEM},
         ["<Root <PID 1>> gave up", "more than 3 restarts in 5 s", "'db'", "OSError: disk on fire"],
     ),
-    (NodeStoppedError("demo@localhost"), {"node": "demo@localhost"}, ["demo@localhost has stopped;", "open_node(...)"]),
+    (
+        NodeStoppedError("demo@localhost"),
+        {"node": "demo@localhost"},
+        ["demo@localhost has stopped;", "open_node(...)"],
+    ),
     (
         NodeStoppedError("demo@localhost", "it starts nothing"),
         {"node": "demo@localhost"},

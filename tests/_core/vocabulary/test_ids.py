@@ -21,10 +21,14 @@ def test_an_identifier_cannot_be_changed(kind: type[PID | Alias | Ref]) -> None:
 
 
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=30))
-def test_identifiers_of_one_node_are_never_equal_whatever_their_kinds(kinds: list[type[PID | Alias | Ref]]) -> None:
+def test_identifiers_of_one_node_are_never_equal_whatever_their_kinds(
+    kinds: list[type[PID | Alias | Ref]],
+) -> None:
     numbers, references = count(1), count(1)
 
-    made = [kind("demo@localhost", 7, next(references if kind is Ref else numbers)) for kind in kinds]
+    made = [
+        kind("demo@localhost", 7, next(references if kind is Ref else numbers)) for kind in kinds
+    ]
 
     assert len(set(made)) == len(made)
     assert all(one != other for i, one in enumerate(made) for other in made[:i])

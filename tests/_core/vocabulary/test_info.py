@@ -54,13 +54,15 @@ def test_the_report_of_an_escalation_names_the_supervisor_that_gave_up() -> None
     report = ExitReport(1.5, (ended(1),), (), (), escalated=ended(2, "root"))
 
     assert str(report) == (
-        "node down in 1.500 s: 1 stopped, because <PID 2 demo@localhost> 'root' Counter gave up: shutdown"
+        "node down in 1.500 s: 1 stopped, because <PID 2 demo@localhost> 'root' Counter gave up: "
+        "shutdown"
     )
 
 
 def test_a_long_report_names_the_first_ten() -> None:
     exactly, more = (
-        str(ExitReport(1.5, (), tuple(ended(number) for number in range(count)), ())) for count in (10, 11)
+        str(ExitReport(1.5, (), tuple(ended(number) for number in range(count)), ()))
+        for count in (10, 11)
     )
 
     assert exactly.count("Counter") == more.count("Counter") == 10

@@ -35,7 +35,8 @@ MESSAGES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)]
+    "kind",
+    [kind for kind in vars(messages).values() if isinstance(kind, type) and is_dataclass(kind)],
 )
 def test_every_kind_of_message_is_frozen_and_has_no_room_for_more(kind: Any) -> None:
     assert kind.__dataclass_params__.frozen
@@ -43,7 +44,9 @@ def test_every_kind_of_message_is_frozen_and_has_no_room_for_more(kind: Any) -> 
 
 
 @pytest.mark.parametrize("message, attribute", MESSAGES, ids=lambda value: type(value).__name__)
-def test_what_the_kernel_sends_is_a_value_that_cannot_be_changed(message: Any, attribute: str) -> None:
+def test_what_the_kernel_sends_is_a_value_that_cannot_be_changed(
+    message: Any, attribute: str
+) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(message, attribute, None)
 

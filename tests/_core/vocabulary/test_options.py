@@ -47,7 +47,11 @@ BAD: list[tuple[str, list[Any], str]] = [
 ]
 
 META_BAD: list[tuple[str, list[Any], str]] = [
-    *(row for row in BAD if row[0] in {"mailbox_size", "overflow", "priority", "init_timeout", "env", "log_level"}),
+    *(
+        row
+        for row in BAD
+        if row[0] in {"mailbox_size", "overflow", "priority", "init_timeout", "env", "log_level"}
+    ),
     ("backlog", [*NO_SIZES, None], "a whole number from 1 up"),
     ("when_behind", ["wait", None, Overflow.WAIT], "a member of Behind"),
     ("stop_timeout", NO_TIMES, "a number from 0 up"),
@@ -61,7 +65,9 @@ def each(table: list[tuple[str, list[Any], str]]) -> list[tuple[str, Any, str]]:
 
 
 @pytest.mark.parametrize("keyword, value, allowed", each(BAD))
-def test_spawn_refuses_a_value_that_can_never_be_right(keyword: str, value: Any, allowed: str) -> None:
+def test_spawn_refuses_a_value_that_can_never_be_right(
+    keyword: str, value: Any, allowed: str
+) -> None:
     with pytest.raises(BadInputError) as caught:
         read_options({keyword: value})
 
@@ -71,7 +77,9 @@ def test_spawn_refuses_a_value_that_can_never_be_right(keyword: str, value: Any,
 
 
 @pytest.mark.parametrize("keyword, value, allowed", each(META_BAD))
-def test_spawn_meta_refuses_a_value_that_can_never_be_right(keyword: str, value: Any, allowed: str) -> None:
+def test_spawn_meta_refuses_a_value_that_can_never_be_right(
+    keyword: str, value: Any, allowed: str
+) -> None:
     with pytest.raises(BadInputError) as caught:
         read_meta_options({keyword: value})
 
@@ -81,9 +89,12 @@ def test_spawn_meta_refuses_a_value_that_can_never_be_right(keyword: str, value:
 
 
 @pytest.mark.parametrize(
-    "table, options, keywords", [(BAD, Options, SpawnKeywords), (META_BAD, MetaOptions, MetaKeywords)]
+    "table, options, keywords",
+    [(BAD, Options, SpawnKeywords), (META_BAD, MetaOptions, MetaKeywords)],
 )
-def test_every_keyword_is_checked_and_known_to_the_type_checkers(table: Any, options: Any, keywords: Any) -> None:
+def test_every_keyword_is_checked_and_known_to_the_type_checkers(
+    table: Any, options: Any, keywords: Any
+) -> None:
     names = [field.name for field in fields(options) if field.name != "said"]
 
     assert {row[0] for row in table} == set(names)
@@ -105,7 +116,9 @@ GOOD: list[tuple[str, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("keyword, value", [(keyword, value) for keyword, values in GOOD for value in values])
+@pytest.mark.parametrize(
+    "keyword, value", [(keyword, value) for keyword, values in GOOD for value in values]
+)
 def test_spawn_takes_what_is_allowed_as_it_is(keyword: str, value: Any) -> None:
     options = read_options({keyword: value})
 
@@ -114,7 +127,9 @@ def test_spawn_takes_what_is_allowed_as_it_is(keyword: str, value: Any) -> None:
 
 @pytest.mark.parametrize("behind", Behind)
 def test_spawn_meta_takes_what_is_allowed_as_it_is(behind: Behind) -> None:
-    options = read_meta_options({"when_behind": behind, "backlog": 1, "stop_timeout": 0, "linger": True})
+    options = read_meta_options(
+        {"when_behind": behind, "backlog": 1, "stop_timeout": 0, "linger": True}
+    )
 
     assert options == MetaOptions(when_behind=behind, backlog=1, stop_timeout=0, linger=True)
 
@@ -157,7 +172,9 @@ def test_a_number_beyond_its_limits_is_refused_with_both(value: float) -> None:
 
 
 def test_a_level_has_a_number_that_grows_with_its_weight() -> None:
-    numbers = [check_level(name) for name in ("debug", "info", "warning", "error", "critical", "off")]
+    numbers = [
+        check_level(name) for name in ("debug", "info", "warning", "error", "critical", "off")
+    ]
 
     assert numbers == sorted(set(numbers))
 

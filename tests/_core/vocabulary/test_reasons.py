@@ -24,7 +24,8 @@ from ergo_py._core.vocabulary.reasons import (
     is_failure,
 )
 
-# Every reason twice, made anew each time, with its text and whether a transient child that ended so should come back.
+# Every reason twice, made anew each time, with its text and whether a transient child that ended so
+# should come back.
 REASONS: list[tuple[Callable[[], Reason], str, bool]] = [
     (Normal, "normal", False),
     (Shutdown, "shutdown", False),
@@ -45,7 +46,9 @@ REASONS: list[tuple[Callable[[], Reason], str, bool]] = [
 
 
 @pytest.mark.parametrize("make, text, failure", REASONS)
-def test_a_reason_is_a_value_with_a_text(make: Callable[[], Reason], text: str, failure: bool) -> None:
+def test_a_reason_is_a_value_with_a_text(
+    make: Callable[[], Reason], text: str, failure: bool
+) -> None:
     one, other = make(), make()
 
     assert one == other
@@ -90,7 +93,7 @@ def test_the_error_that_it_all_began_with_is_found_below_any_number_of_superviso
     assert error_of(Normal()) is None
 
 
-# -- Crashed ---------------------------------------------------------------------------------------------------------
+# -- Crashed ---------------------------------------------------------------------------------------
 
 
 class Local:
@@ -110,7 +113,9 @@ def fail_from_a_cause(witness: list[weakref.ref[Local]]) -> None:
         fail_with(witness, ValueError("the effect"), error)
 
 
-def fail_with(witness: list[weakref.ref[Local]], error: BaseException, cause: BaseException | None) -> None:
+def fail_with(
+    witness: list[weakref.ref[Local]], error: BaseException, cause: BaseException | None
+) -> None:
     local = Local()
     witness.append(weakref.ref(local))
     raise error from cause
@@ -174,7 +179,9 @@ FAILURES = [
 ]
 
 
-def crash(failure: Callable[[list[weakref.ref[Local]]], None]) -> tuple[Crashed, list[weakref.ref[Local]], str]:
+def crash(
+    failure: Callable[[list[weakref.ref[Local]]], None],
+) -> tuple[Crashed, list[weakref.ref[Local]], str]:
     """A crash, what its frames held, and what Python itself would have printed."""
     witness: list[weakref.ref[Local]] = []
     try:
@@ -206,12 +213,21 @@ def test_a_crash_keeps_every_line_of_the_traceback_that_python_prints(
 
     kept = [line.strip() for line in reason.traceback.splitlines()]
 
-    # A group is printed by Python as a tree drawn with bars and pluses; the words are the same. Carets are not kept.
+    # A group is printed by Python as a tree drawn with bars and pluses; the words are the same.
+    # Carets are not kept.
     wanted = [line.lstrip(" |+-") for line in printed.splitlines()]
     for line in wanted:
         if line.startswith(("File ", "raise ", "Traceback ")):
             assert line in kept
-    for text in ("the cause", "the effect", "the first", "the second", "the visible", "from elsewhere", "several"):
+    for text in (
+        "the cause",
+        "the effect",
+        "the first",
+        "the second",
+        "the visible",
+        "from elsewhere",
+        "several",
+    ):
         assert (text in reason.traceback) == (text in printed)
 
 
@@ -220,7 +236,11 @@ def test_a_traceback_names_the_cause_before_the_effect() -> None:
 
     cause, joint, effect = (
         reason.traceback.index(text)
-        for text in ("LookupError: the cause", "The above exception was the direct cause", "ValueError: the effect")
+        for text in (
+            "LookupError: the cause",
+            "The above exception was the direct cause",
+            "ValueError: the effect",
+        )
     )
 
     assert cause < joint < effect
@@ -231,7 +251,11 @@ def test_a_traceback_names_what_was_being_handled_before_what_went_wrong_then() 
 
     first, joint, second = (
         reason.traceback.index(text)
-        for text in ("LookupError: the first", "During handling of the above exception", "ValueError: the second")
+        for text in (
+            "LookupError: the first",
+            "During handling of the above exception",
+            "ValueError: the second",
+        )
     )
 
     assert first < joint < second
@@ -259,7 +283,10 @@ def test_a_frame_without_a_source_is_named_without_its_line() -> None:
 
     reason = Crashed(caught.value)
 
-    assert reason.traceback.splitlines()[-2:] == ['  File "<nowhere>", line 2, in nowhere', "ValueError: five"]
+    assert reason.traceback.splitlines()[-2:] == [
+        '  File "<nowhere>", line 2, in nowhere',
+        "ValueError: five",
+    ]
 
 
 def test_an_attribute_error_lets_go_of_the_object_that_lacks_the_attribute() -> None:

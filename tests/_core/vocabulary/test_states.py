@@ -18,7 +18,8 @@ from ergo_py._core.vocabulary.states import (
     check_transition,
 )
 
-# Written out a second time on purpose: the table in the package is what the kernel does, this is what was promised.
+# Written out a second time on purpose: the table in the package is what the kernel does, this is
+# what was promised.
 MAY_BECOME = {
     State.INIT: "sleep wait_response stopping terminated",
     State.SLEEP: "running stopping",
@@ -63,7 +64,9 @@ def test_a_process_does_what_its_state_allows_only(operation: Operation, state: 
         with pytest.raises(NotAllowedError) as caught:
             check_allowed(operation, state, "<Counter>")
 
-        assert f"<Counter> may not {operation.value} while it is {state.value}: " in str(caught.value)
+        assert f"<Counter> may not {operation.value} while it is {state.value}: " in str(
+            caught.value
+        )
         assert HINTS[state] in str(caught.value)
 
 
@@ -92,7 +95,9 @@ META_HINTS = {
 
 
 @pytest.mark.parametrize("old, new", list(product(MetaState, MetaState)))
-def test_a_meta_process_changes_its_state_along_the_table_only(old: MetaState, new: MetaState) -> None:
+def test_a_meta_process_changes_its_state_along_the_table_only(
+    old: MetaState, new: MetaState
+) -> None:
     if new.value in META_MAY_BECOME[old].split():
         check_meta_transition(old, new)
     else:
@@ -101,14 +106,18 @@ def test_a_meta_process_changes_its_state_along_the_table_only(old: MetaState, n
 
 
 @pytest.mark.parametrize("operation, state", list(product(MetaOperation, MetaState)))
-def test_a_meta_process_does_what_its_state_allows_only(operation: MetaOperation, state: MetaState) -> None:
+def test_a_meta_process_does_what_its_state_allows_only(
+    operation: MetaOperation, state: MetaState
+) -> None:
     if state.value in META_MAY_BE_DONE[operation].split():
         check_meta_allowed(operation, state, "<Lines>")
     else:
         with pytest.raises(NotAllowedError) as caught:
             check_meta_allowed(operation, state, "<Lines>")
 
-        assert f"<Lines> may not {operation.value} while its state is {state.value}: " in str(caught.value)
+        assert f"<Lines> may not {operation.value} while its state is {state.value}: " in str(
+            caught.value
+        )
         assert META_HINTS[state] in str(caught.value)
 
 

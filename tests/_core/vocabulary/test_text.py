@@ -49,7 +49,7 @@ def test_what_ends_a_line_or_moves_the_cursor_is_escaped(text: str, safe: str) -
     assert printable(text) == safe
 
 
-# -- no more than is shown -----------------------------------------------------------------------------------------------
+# -- no more than is shown -------------------------------------------------------------------------
 
 
 @dataclass

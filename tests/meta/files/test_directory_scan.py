@@ -114,7 +114,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 NAMES = st.sampled_from(["a", "b", "a/c", "a/d", "b/e", "b/e/f"])
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["write", "mkdir", "remove", "look", "look at"]), NAMES), min_size=1, max_size=25
+    st.tuples(st.sampled_from(["write", "mkdir", "remove", "look", "look at"]), NAMES),
+    min_size=1,
+    max_size=25,
 )
 
 

@@ -1,4 +1,6 @@
-"""Directories that change while they are watched, with the help of the operating system and without."""
+"""Directories that change while they are watched, with the help of the operating system and
+without.
+"""
 
 import ctypes
 import os
@@ -27,7 +29,9 @@ HAS_PACKAGE = find_spec("watchfiles") is not None
 BOTH = [
     pytest.param(True, id="polling"),
     pytest.param(
-        False, id="watchfiles", marks=pytest.mark.skipif(not HAS_PACKAGE, reason="the extra watch is not installed")
+        False,
+        id="watchfiles",
+        marks=pytest.mark.skipif(not HAS_PACKAGE, reason="the extra watch is not installed"),
     ),
 ]
 
@@ -59,7 +63,9 @@ def exchange(one: Path, other: Path) -> None:
     if not hasattr(library, "renameat2"):
         pytest.skip("this system cannot exchange two directories")
     if library.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2):
-        pytest.skip(f"this file system cannot exchange two directories: {os.strerror(ctypes.get_errno())}")
+        pytest.skip(
+            f"this file system cannot exchange two directories: {os.strerror(ctypes.get_errno())}"
+        )
 
 
 @pytest.mark.parametrize("polling", BOTH)
@@ -102,7 +108,9 @@ async def test_a_whole_tree_that_is_moved_in_or_out_is_told(polling: bool, tmp_p
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_nothing_is_lost_when_many_files_change_at_once(polling: bool, tmp_path: Path) -> None:
+async def test_nothing_is_lost_when_many_files_change_at_once(
+    polling: bool, tmp_path: Path
+) -> None:
     async with owning() as owned:
         await owned.spawn(watch(tmp_path, polling))
 
@@ -115,17 +123,23 @@ async def test_nothing_is_lost_when_many_files_change_at_once(polling: bool, tmp
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_what_is_there_at_the_beginning_is_told_if_so_asked(polling: bool, tmp_path: Path) -> None:
+async def test_what_is_there_at_the_beginning_is_told_if_so_asked(
+    polling: bool, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "skip").write_text("x")
     async with owning() as owned:
-        source = await owned.spawn(watch(tmp_path, polling, initial=True, ignore=lambda path: path.endswith("skip")))
+        source = await owned.spawn(
+            watch(tmp_path, polling, initial=True, ignore=lambda path: path.endswith("skip"))
+        )
 
         assert await owned.next() == PathChanged(source, ADDED, str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_directory_that_is_removed_ends_the_watch_after_what_was_in_it(polling: bool, tmp_path: Path) -> None:
+async def test_a_directory_that_is_removed_ends_the_watch_after_what_was_in_it(
+    polling: bool, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "file").write_text("x")
@@ -141,7 +155,9 @@ async def test_a_directory_that_is_removed_ends_the_watch_after_what_was_in_it(p
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_stopping_takes_no_time_and_leaves_nothing_open(polling: bool, tmp_path: Path) -> None:
+async def test_stopping_takes_no_time_and_leaves_nothing_open(
+    polling: bool, tmp_path: Path
+) -> None:
     async with owning() as owned:
         before = open_descriptors()
         source = await owned.spawn(watch(tmp_path, polling), stop_timeout=60)
@@ -158,7 +174,9 @@ async def test_stopping_takes_no_time_and_leaves_nothing_open(polling: bool, tmp
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(polling: bool, tmp_path: Path) -> None:
+async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(
+    polling: bool, tmp_path: Path
+) -> None:
     async with owning() as owned:
         go_on = await owned.hold()
         await owned.spawn_elsewhere(watch(tmp_path, polling, receiver=owned.owner), backlog=5)
@@ -169,10 +187,14 @@ async def test_a_slow_receiver_slows_the_watch_and_loses_nothing(polling: bool, 
         go_on()
 
         assert queued == 5
-        assert {(await owned.until(PathChanged)).path for _ in range(50)} == {str(tmp_path / str(n)) for n in range(50)}
+        assert {(await owned.until(PathChanged)).path for _ in range(50)} == {
+            str(tmp_path / str(n)) for n in range(50)
+        }
 
 
-async def test_without_the_package_it_polls_unless_told_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_package_it_polls_unless_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     async with owning() as owned:
         source = await owned.spawn(DirectoryWatch(tmp_path, interval=0.01))
@@ -208,7 +230,9 @@ async def test_what_the_operating_system_does_not_tell_is_found_all_the_same(
 
 
 @pytest.mark.parametrize("polling", BOTH)
-async def test_a_name_that_is_not_utf_8_is_told_and_the_watch_goes_on(polling: bool, tmp_path: Path) -> None:
+async def test_a_name_that_is_not_utf_8_is_told_and_the_watch_goes_on(
+    polling: bool, tmp_path: Path
+) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff"
     async with owning() as owned:
         source = await owned.spawn(watch(tmp_path, polling))
@@ -223,7 +247,9 @@ async def test_a_name_that_is_not_utf_8_is_told_and_the_watch_goes_on(polling: b
             os.unlink(odd)
             await told(owned, DELETED, Path(os.fsdecode(odd)))
 
-        assert (await owned.node.inspect_meta(source))["backend"] == ("polling" if polling else "watchfiles")
+        assert (await owned.node.inspect_meta(source))["backend"] == (
+            "polling" if polling else "watchfiles"
+        )
 
 
 @pytest.mark.parametrize("polling", BOTH)
@@ -271,7 +297,9 @@ async def test_a_package_that_always_fails_is_done_without(
         await until_backend(owned, source, "polling")
 
 
-async def test_a_package_that_cannot_begin_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_package_that_cannot_begin_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Refused:
         @staticmethod
         def watch(*_: object, **__: object) -> Iterator[set[tuple[int, str]]]:
@@ -301,7 +329,9 @@ class Silent:
             time.sleep(0.01)
 
 
-async def test_where_no_watches_are_left_the_tree_is_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_no_watches_are_left_the_tree_is_polled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", Silent)
     monkeypatch.setattr("ergo_py.meta.files.directory_watch.lacks_watches", lambda: True)
     async with owning() as owned:
@@ -317,7 +347,9 @@ async def test_where_no_watches_are_left_the_tree_is_polled(tmp_path: Path, monk
         assert "fs.inotify.max_user_watches" in str(reason)
 
 
-async def test_watches_that_run_out_later_end_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watches_that_run_out_later_end_no_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lacking, asked = False, 0
 
     def lacks() -> bool:
@@ -377,7 +409,10 @@ def test_whether_watches_are_left_is_asked_of_the_system() -> None:
 
 
 def test_where_there_is_no_inotify_none_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in (object(), type("Exhausted", (), {"inotify_init1": lambda *_: -1, "inotify_add_watch": None})()):
+    for library in (
+        object(),
+        type("Exhausted", (), {"inotify_init1": lambda *_: -1, "inotify_add_watch": None})(),
+    ):
         monkeypatch.setattr("ctypes.CDLL", lambda *_, found=library, **__: found)
         assert not lacks_watches()
 
@@ -393,7 +428,13 @@ async def test_what_is_no_directory_is_an_error_of_the_spawn(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{"path": 7}, {"path": os.fsencode("x")}, {"path": "x", "interval": 0}, {"path": "x", "receiver": 7}]
+    "options",
+    [
+        {"path": 7},
+        {"path": os.fsencode("x")},
+        {"path": "x", "interval": 0},
+        {"path": "x", "receiver": 7},
+    ],
 )
 def test_arguments_that_can_never_be_right_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadInputError):

@@ -46,7 +46,7 @@ def follower(path: Path, **options: object) -> FileReader:
     return FileReader(path, **settings)  # type: ignore[arg-type]
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 async def test_a_file_is_read_line_by_line_to_its_end(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_bytes_that_are_no_text_end_a_strict_reader(tmp_path: Path) -> Non
         assert isinstance(reason.error, UnicodeDecodeError)
 
 
-# -- following ---------------------------------------------------------------------------------------------------------
+# -- following -------------------------------------------------------------------------------------
 
 
 async def test_what_is_appended_comes_and_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -212,7 +212,9 @@ async def test_a_truncated_file_is_read_from_its_beginning(tmp_path: Path) -> No
         await heard_lines(owned, "short")
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.ENXIO, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.ENXIO, errno.ESTALE, errno.EIO]
+)
 async def test_a_passing_error_at_a_rotation_is_logged_once_and_outlived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -280,7 +282,8 @@ async def test_a_renamed_file_is_read_to_its_end_before_its_successor(
 ) -> None:
     path = tmp_path / "log"
     path.write_text("a1\n")
-    # No time passes before all is written, however busy the machine: what comes too late is not read.
+    # No time passes before all is written, however busy the machine: what comes too late is not
+    # read.
     now = [0.0]
     monkeypatch.setattr(FileReader, "_now", lambda _: now[0])
     async with owning() as owned:
@@ -417,10 +420,12 @@ async def test_rotations_leave_no_descriptor_open(tmp_path: Path) -> None:
         assert open_descriptors() <= before
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
-async def test_what_is_written_is_in_the_file_in_order_when_the_call_is_answered(tmp_path: Path) -> None:
+async def test_what_is_written_is_in_the_file_in_order_when_the_call_is_answered(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "file"
     async with owning() as owned:
         writer = await owned.spawn(FileWriter(path))
@@ -431,8 +436,15 @@ async def test_what_is_written_is_in_the_file_in_order_when_the_call_is_answered
         await owned.node.call(writer, FileSync())
 
         assert size == 3
-        assert path.read_text(encoding="utf-8") == "".join(f"{number}\n" for number in range(100)) + "\u00e9\n"
-        assert await owned.node.inspect_meta(writer) == {"path": str(path), "bytes": "293", "syncs": "1"}
+        assert (
+            path.read_text(encoding="utf-8")
+            == "".join(f"{number}\n" for number in range(100)) + "\u00e9\n"
+        )
+        assert await owned.node.inspect_meta(writer) == {
+            "path": str(path),
+            "bytes": "293",
+            "syncs": "1",
+        }
 
 
 async def test_a_file_is_appended_to_or_replaced(tmp_path: Path) -> None:
@@ -457,7 +469,10 @@ async def test_after_a_rotation_the_new_file_is_written(tmp_path: Path) -> None:
         await owned.node.call(writer, FileReopen())
         await owned.node.call(writer, FileWrite("two"))
 
-        assert ((tmp_path / "file.1").read_text(encoding="utf-8"), path.read_text(encoding="utf-8")) == ("one", "two")
+        assert (
+            (tmp_path / "file.1").read_text(encoding="utf-8"),
+            path.read_text(encoding="utf-8"),
+        ) == ("one", "two")
 
 
 async def test_a_full_disk_is_the_answer_to_a_call_and_the_end_after_a_message() -> None:
@@ -528,7 +543,9 @@ async def test_a_record_that_cannot_be_taken_back_is_the_same_error(
 
 
 def half_then_full(path: Path, meanwhile: Callable[[], None] = lambda: None) -> Callable[..., int]:
-    """What a disk does that has room for half of a record: the first write to this file is short, the second fails."""
+    """What a disk does that has room for half of a record: the first write to this file is short,
+    the second fails.
+    """
     real, writes = os.write, 0
 
     def write(fd: int, data: "memoryview[int] | bytes") -> int:

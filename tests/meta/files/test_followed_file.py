@@ -66,7 +66,9 @@ class Rig:
     def look(self) -> None:
         if not self.files.has_newest(os.stat(self.path)):
             cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
-            self.files.add(Followed(str(self.path), cutter, lambda: self.now[0], follow=True, from_end=False))
+            self.files.add(
+                Followed(str(self.path), cutter, lambda: self.now[0], follow=True, from_end=False)
+            )
 
     def look_and_read(self, linger: float = 1.0) -> None:
         self.look()
@@ -88,7 +90,9 @@ def rig(tmp_path: Path, now: list[float]) -> Iterator[Rig]:
     rig.close()
 
 
-def test_files_that_came_while_nobody_read_are_all_read_in_order(rig: Rig, now: list[float]) -> None:
+def test_files_that_came_while_nobody_read_are_all_read_in_order(
+    rig: Rig, now: list[float]
+) -> None:
     rig.look()
     for _ in range(4):
         rig.write(3)
@@ -102,7 +106,9 @@ def test_files_that_came_while_nobody_read_are_all_read_in_order(rig: Rig, now: 
     assert rig.read.count(ROTATED) == rig.files.rotations == 4
 
 
-def test_what_is_written_while_they_are_measured_does_not_overtake(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_while_they_are_measured_does_not_overtake(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.look()
     rig.rotate()
     middle = rig.path.open("ab", buffering=0)
@@ -126,7 +132,9 @@ def test_what_is_written_while_they_are_measured_does_not_overtake(rig: Rig, mon
     middle.close()
 
 
-def test_an_old_file_is_let_go_of_when_it_is_quiet_and_not_before(rig: Rig, now: list[float]) -> None:
+def test_an_old_file_is_let_go_of_when_it_is_quiet_and_not_before(
+    rig: Rig, now: list[float]
+) -> None:
     rig.look_and_read()
     rig.write()
     now[0] = 1000.0
@@ -172,7 +180,15 @@ def test_a_truncated_file_that_has_grown_past_the_old_place_is_noticed(rig: Rig)
     rig.file.write(b"".join(b"new %d\n" % number for number in range(20)))
     rig.look_and_read()
 
-    assert rig.read == ["1", "2", "3", "4", "5", TRUNCATED, *(f"new {number}" for number in range(20))]
+    assert rig.read == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        TRUNCATED,
+        *(f"new {number}" for number in range(20)),
+    ]
     assert rig.files.truncations == 1
 
 
@@ -245,7 +261,9 @@ def test_a_passing_error_costs_neither_a_line_nor_the_place(
     assert rig.files.error() is None
 
 
-def test_an_error_of_a_file_that_is_not_followed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_file_that_is_not_followed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
     cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
@@ -272,7 +290,8 @@ def test_what_is_added_after_the_end_is_closed_at_once(rig: Rig) -> None:
 
 
 STEPS = st.lists(
-    st.sampled_from(["write", "write", "write half", "rotate", "look", "read", "read", "wait"]), max_size=60
+    st.sampled_from(["write", "write", "write half", "rotate", "look", "read", "read", "wait"]),
+    max_size=60,
 )
 
 
@@ -282,7 +301,8 @@ def test_whatever_happens_every_line_is_read_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, now: list[float], steps: list[str]
 ) -> None:
     rig = Rig(tmp_path_factory.mktemp("following") / "log", now)
-    # One that is missed altogether is nobody's mistake, so each file is looked at before it is rotated away.
+    # One that is missed altogether is nobody's mistake, so each file is looked at before it is
+    # rotated away.
     rig.look()
 
     for step in [*steps, "read", "read"]:

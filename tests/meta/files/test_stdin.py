@@ -85,7 +85,9 @@ async def test_a_file_that_was_redirected_is_read_to_its_end(tmp_path: Path) -> 
             assert [message.line for message in owned.of(StdinLine)] == ["\u00e4"]
 
 
-async def test_the_stop_does_not_wait_for_a_line_and_leaves_the_descriptor_as_it_was(pipe: tuple[int, int]) -> None:
+async def test_the_stop_does_not_wait_for_a_line_and_leaves_the_descriptor_as_it_was(
+    pipe: tuple[int, int],
+) -> None:
     read, write = pipe
     async with owning() as owned:
         source = await owned.spawn(StandardInput(fd=read))

@@ -1,4 +1,6 @@
-"""Framing: what is sent comes out again, however the stream is cut, and no stream of bytes does harm."""
+"""Framing: what is sent comes out again, however the stream is cut, and no stream of bytes does
+harm.
+"""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -85,7 +87,11 @@ streams = st.one_of(
 )
 
 
-@given(framings, st.lists(st.one_of(st.binary(max_size=60), st.text("aab\n\r", max_size=8).map(str.encode))), places)
+@given(
+    framings,
+    st.lists(st.one_of(st.binary(max_size=60), st.text("aab\n\r", max_size=8).map(str.encode))),
+    places,
+)
 def test_what_was_encoded_comes_out_again_however_the_stream_is_cut(
     framing: Framing, frames: list[bytes], places: list[int]
 ) -> None:
@@ -114,7 +120,9 @@ def test_any_bytes_give_the_same_frames_and_the_same_kind_of_end_however_they_ar
 
 @pytest.mark.parametrize("framing", FRAMINGS, ids=repr)
 def test_frames_are_cut_as_many_at_a_time_as_are_asked_for(framing: Framing) -> None:
-    (frame,) = sendable(framing, [bytes([65] * size) for size in (1, 7, 5) if _takes(framing, size)][:1])
+    (frame,) = sendable(
+        framing, [bytes([65] * size) for size in (1, 7, 5) if _takes(framing, size)][:1]
+    )
     decoder, stream = framing.decoder(), framing.encode(frame) * 10
 
     turns = [decoder.feed(stream + framing.encode(frame)[:1], 3)]
@@ -156,7 +164,9 @@ def test_a_bound_on_the_frames_of_a_turn_changes_nothing_else(
 
 
 @given(st.sampled_from([Raw(), *FRAMINGS]), st.lists(streams, max_size=8))
-def test_any_bytes_at_all_end_in_frames_or_in_a_framing_error(framing: Framing, pieces: list[bytes]) -> None:
+def test_any_bytes_at_all_end_in_frames_or_in_a_framing_error(
+    framing: Framing, pieces: list[bytes]
+) -> None:
     decoder = framing.decoder()
 
     for piece in pieces:
@@ -272,7 +282,9 @@ def test_a_long_frame_in_many_pieces_is_put_together_in_one_go() -> None:
         stream = framing.encode(frame)
         decoder = framing.decoder()
 
-        frames, error = feed_all(decoder, [stream[i : i + 1000] for i in range(0, len(stream), 1000)])
+        frames, error = feed_all(
+            decoder, [stream[i : i + 1000] for i in range(0, len(stream), 1000)]
+        )
 
         assert error is None
         assert frames == [frame]
@@ -314,7 +326,9 @@ def test_a_framing_that_cannot_be_is_refused_when_it_is_made(make: Any) -> None:
         (Varint(2), b"abc"),
     ],
 )
-def test_a_frame_that_the_other_side_would_not_get_back_is_not_encoded(framing: Framing, frame: bytes) -> None:
+def test_a_frame_that_the_other_side_would_not_get_back_is_not_encoded(
+    framing: Framing, frame: bytes
+) -> None:
     with pytest.raises(FramingError):
         framing.encode(frame)
 
@@ -340,7 +354,7 @@ def test_a_length_that_is_cut_in_two_is_read_when_the_rest_has_come() -> None:
     assert [list(some) for some in frames] == [[], [b"x" * 300]]
 
 
-# -- a framing of one's own that is wrong ------------------------------------------------------------------------------
+# -- a framing of one's own that is wrong ----------------------------------------------------------
 
 
 class Wrong(Decoder):

@@ -11,8 +11,14 @@ def cut(chunks: list[bytes], **options: int) -> list[tuple[str, bool]]:
     return [*(line for chunk in chunks for line in cutter.feed(chunk)), *cutter.end()]
 
 
-@given(st.text(alphabet="ab\r\n\u00e9\U0001f40d"), st.lists(st.integers(min_value=1, max_value=5)), st.integers(1, 8))
-def test_where_the_chunks_end_makes_no_difference(text: str, sizes: list[int], max_line: int) -> None:
+@given(
+    st.text(alphabet="ab\r\n\u00e9\U0001f40d"),
+    st.lists(st.integers(min_value=1, max_value=5)),
+    st.integers(1, 8),
+)
+def test_where_the_chunks_end_makes_no_difference(
+    text: str, sizes: list[int], max_line: int
+) -> None:
     data = text.encode()
     chunks, start = [], 0
     for size in [*sizes, max(1, len(data))]:
@@ -63,15 +69,23 @@ def test_a_character_that_the_end_cuts_off_follows_the_policy_too() -> None:
 
 @pytest.mark.parametrize(
     "encoding,errors,max_line",
-    [("klingon", "replace", 10), (None, "replace", 10), ("utf-8", "shrug", 10), ("utf-8", "strict", 0)],
+    [
+        ("klingon", "replace", 10),
+        (None, "replace", 10),
+        ("utf-8", "shrug", 10),
+        ("utf-8", "strict", 0),
+    ],
 )
-def test_settings_that_cannot_be_right_are_refused(encoding: object, errors: object, max_line: object) -> None:
+def test_settings_that_cannot_be_right_are_refused(
+    encoding: object, errors: object, max_line: object
+) -> None:
     with pytest.raises(BadInputError):
         Text(encoding, errors, max_line)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
-    "encoding", ["hex", "zlib", "bz2", "base64", "rot13", "quopri", "idna", "punycode", "undefined", "uu"]
+    "encoding",
+    ["hex", "zlib", "bz2", "base64", "rot13", "quopri", "idna", "punycode", "undefined", "uu"],
 )
 def test_a_codec_that_is_no_encoding_of_text_is_refused(encoding: str) -> None:
     with pytest.raises(BadInputError, match="an encoding of text"):
@@ -79,7 +93,8 @@ def test_a_codec_that_is_no_encoding_of_text_is_refused(encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "encoding", ["utf-8", "UTF8", "latin-1", "utf-16", "utf-32-be", "utf-8-sig", "cp1252", "gb18030"]
+    "encoding",
+    ["utf-8", "UTF8", "latin-1", "utf-16", "utf-32-be", "utf-8-sig", "cp1252", "gb18030"],
 )
 def test_encodings_of_text_are_accepted(encoding: str) -> None:
     cutter = Text(encoding, "strict").cutter()

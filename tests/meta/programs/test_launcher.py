@@ -11,7 +11,14 @@ from typing import Any
 from ergo_py.meta.programs import launcher as launcher_module
 from tests.support import needs_proc
 
-NOTHING: dict[str, Any] = {"env": [], "terminal": False, "limits": [], "uid": None, "gid": None, "groups": None}
+NOTHING: dict[str, Any] = {
+    "env": [],
+    "terminal": False,
+    "limits": [],
+    "uid": None,
+    "gid": None,
+    "groups": None,
+}
 
 
 def launched(path: str, *argv: str, **orders: Any) -> tuple[int, str, str]:
@@ -50,7 +57,9 @@ def test_what_it_ignores_itself_is_not_ignored_by_the_program() -> None:
 
     ignored = int(printed.split()[1], 16)
     assert status == 0
-    assert not [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1]
+    assert not [
+        number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1
+    ]
 
 
 def test_what_goes_wrong_is_reported_with_its_number(tmp_path: Path) -> None:

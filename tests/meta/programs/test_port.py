@@ -57,7 +57,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-# -- traffic -----------------------------------------------------------------------------------------------------------
+# -- traffic ---------------------------------------------------------------------------------------
 
 
 async def test_what_a_program_prints_becomes_messages_between_its_start_and_its_exit() -> None:
@@ -70,7 +70,12 @@ async def test_what_a_program_prints_becomes_messages_between_its_start_and_its_
         assert isinstance(first, PortStarted)
         assert first.port == port
         assert lines(owned) == ["one", "two", "three"]
-        assert (exited.status, exited.signal, exited.bytes_out, exited.bytes_err) == (0, None, 13, 0)
+        assert (exited.status, exited.signal, exited.bytes_out, exited.bytes_err) == (
+            0,
+            None,
+            13,
+            0,
+        )
         assert exited.seconds >= 0
         assert reason == Normal()
 
@@ -133,7 +138,9 @@ async def test_a_line_over_the_cap_comes_in_parts() -> None:
 async def test_a_frame_that_cannot_be_ends_the_port_with_the_error_and_the_program() -> None:
     async with owning() as owned:
         framing = LengthHeader(size=1, max_frame=4)
-        await owned.spawn(Port(["sh", "-c", "printf '\\002ok\\377'; sleep 60"], stdout=framing, stop=QUICK))
+        await owned.spawn(
+            Port(["sh", "-c", "printf '\\002ok\\377'; sleep 60"], stdout=framing, stop=QUICK)
+        )
         reason = await owned.down()
 
         assert [message.data for message in owned.of(PortData)] == [b"ok"]
@@ -174,10 +181,12 @@ async def test_a_program_waits_for_a_slow_owner() -> None:
         assert [int(line) for line in lines(owned)] == list(range(1, 20_001))
 
 
-# -- what it runs in ---------------------------------------------------------------------------------------------------
+# -- what it runs in -------------------------------------------------------------------------------
 
 
-async def test_nothing_of_the_environment_is_inherited_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_the_environment_is_inherited_unless_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ERGO_SECRET", "s3cret")
     monkeypatch.setenv("ERGO_OPEN", "yes")
     async with owning() as owned:
@@ -189,7 +198,9 @@ async def test_nothing_of_the_environment_is_inherited_unless_asked(monkeypatch:
         await owned.until(PortExited)
         some = lines(owned)
         owned.heard.clear()
-        port = await owned.spawn(Port(["sh", "-c", "env; cat"], env={"ERGO_OPEN": "no"}, inherit_env=True))
+        port = await owned.spawn(
+            Port(["sh", "-c", "env; cat"], env={"ERGO_OPEN": "no"}, inherit_env=True)
+        )
         await owned.until(PortLine)
         shown = await owned.node.inspect_meta(port)
         await owned.node.call(port, PortCloseInput())
@@ -213,11 +224,14 @@ async def test_it_runs_where_it_is_told(tmp_path: Path) -> None:
 async def test_limits_hold_for_the_program() -> None:
     async with owning() as owned:
         command = "ulimit -n; ulimit -c; env; trap -p PIPE"
-        await owned.spawn(Port(["bash", "-c", command], limits={"nofile": 99, "core": (0, 0)}, env={"A": "1"}))
+        await owned.spawn(
+            Port(["bash", "-c", command], limits={"nofile": 99, "core": (0, 0)}, env={"A": "1"})
+        )
         await owned.until(PortExited)
 
         assert lines(owned)[:2] == ["99", "0"]
-        # What the interpreter in between has done to its environment and its signals is not seen by the program.
+        # What the interpreter in between has done to its environment and its signals is not seen by
+        # the program.
         assert not [line for line in lines(owned) if line.startswith(("LC_", "trap"))]
 
 
@@ -275,7 +289,11 @@ async def test_a_terminal_is_one_for_the_program_and_its_error_output_goes_there
 async def test_a_terminal_can_be_resized() -> None:
     async with owning() as owned:
         port = await owned.spawn(
-            Port(["sh", "-c", "while stty size; do sleep 0.01; done"], terminal=Terminal(), stop=QUICK)
+            Port(
+                ["sh", "-c", "while stty size; do sleep 0.01; done"],
+                terminal=Terminal(),
+                stop=QUICK,
+            )
         )
         await _line(owned, "24 80")
 
@@ -292,7 +310,7 @@ async def test_a_program_without_a_terminal_cannot_be_resized() -> None:
             await owned.node.call(port, PortResize(30, 40))
 
 
-# -- that cannot be started --------------------------------------------------------------------------------------------
+# -- that cannot be started ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limits", [{}, {"nofile": 64}])
@@ -348,7 +366,9 @@ def test_arguments_that_can_never_be_right_are_refused_at_once(options: dict[str
 
 
 @pytest.mark.parametrize("make", [lambda: PortWrite(5), lambda: PortResize(0, 80)])  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-def test_orders_that_can_never_be_right_are_refused_before_they_are_sent(make: Callable[[], object]) -> None:
+def test_orders_that_can_never_be_right_are_refused_before_they_are_sent(
+    make: Callable[[], object],
+) -> None:
     with pytest.raises(BadInputError):
         make()
 
@@ -384,7 +404,7 @@ async def test_a_checked_port_ends_with_the_failure_of_its_program() -> None:
         assert "status 3" in str(reason)
 
 
-# -- input -------------------------------------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------
 
 
 async def test_input_that_nobody_reads_any_more_is_told_once_and_refused() -> None:
@@ -459,7 +479,7 @@ async def test_a_request_it_does_not_know_is_refused() -> None:
         assert (await owned.node.inspect_meta(port))["program"] == "cat"
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------
 
 
 async def test_closing_its_input_is_enough_for_a_program_that_heeds_it() -> None:
@@ -474,9 +494,13 @@ async def test_closing_its_input_is_enough_for_a_program_that_heeds_it() -> None
         assert str(await owned.down()) == "enough"
 
 
-async def test_a_program_that_does_not_read_is_ended_by_a_signal_and_its_last_words_are_heard() -> None:
+async def test_a_program_that_does_not_read_is_ended_by_a_signal_and_its_last_words_are_heard() -> (
+    None
+):
     async with owning() as owned:
-        command = "trap 'echo out; echo err >&2; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
+        command = (
+            "trap 'echo out; echo err >&2; exit 7' TERM; echo ready; while :; do sleep 0.02; done"
+        )
         port = await owned.spawn(Port(["bash", "-c", command], stop=QUICK))
         await owned.until(PortLine)
 
@@ -490,7 +514,9 @@ async def test_a_program_that_does_not_read_is_ended_by_a_signal_and_its_last_wo
 
 async def test_a_program_that_ignores_the_signal_is_killed_with_all_it_has_started() -> None:
     async with owning() as owned:
-        port = await owned.spawn(Port(["bash", "-c", "trap '' TERM; sleep 60 & echo $!; wait"], stop=QUICK))
+        port = await owned.spawn(
+            Port(["bash", "-c", "trap '' TERM; sleep 60 & echo $!; wait"], stop=QUICK)
+        )
         child = int((await owned.until(PortLine)).line)
 
         owned.node.send_exit(port)
@@ -555,7 +581,9 @@ async def test_the_end_of_the_owner_is_the_end_of_the_program() -> None:
 async def test_an_owner_that_never_makes_room_does_not_hold_up_the_stop() -> None:
     async with owning() as owned:
         go_on = await owned.hold()
-        port = await owned.spawn_elsewhere(Port(["yes", "x" * 1000], receiver=owned.owner, stop=QUICK), backlog=5)
+        port = await owned.spawn_elsewhere(
+            Port(["yes", "x" * 1000], receiver=owned.owner, stop=QUICK), backlog=5
+        )
         await owned.filled(5)
 
         with trio.fail_after(25):

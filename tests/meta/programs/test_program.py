@@ -1,4 +1,6 @@
-"""Programs without a port around them: who they run as, where they are found, and how they are ended."""
+"""Programs without a port around them: who they run as, where they are found, and how they are
+ended.
+"""
 
 import os
 import pwd
@@ -11,11 +13,19 @@ import trio
 
 from ergo_py import BadInputError, NotAllowedError
 from ergo_py._core.runtime import process_groups as process_groups_module
-from ergo_py.meta.programs.program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
+from ergo_py.meta.programs.program import (
+    Program,
+    ProgramFailedError,
+    ProgramOptions,
+    StopTimes,
+    Terminal,
+)
 from tests.support import needs_proc
 
 
-def test_a_name_is_looked_for_along_the_programs_own_path_and_else_along_ours(tmp_path: Path) -> None:
+def test_a_name_is_looked_for_along_the_programs_own_path_and_else_along_ours(
+    tmp_path: Path,
+) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
@@ -33,8 +43,16 @@ def test_a_user_comes_with_all_its_groups_and_may_be_a_number() -> None:
     groups = os.getgrouplist("nobody", nobody.pw_gid)
 
     assert ProgramOptions(["true"]).identity() == (None, None, None)
-    assert ProgramOptions(["true"], user="nobody").identity() == (nobody.pw_uid, nobody.pw_gid, groups)
-    assert ProgramOptions(["true"], user=nobody.pw_uid).identity() == (nobody.pw_uid, nobody.pw_gid, groups)
+    assert ProgramOptions(["true"], user="nobody").identity() == (
+        nobody.pw_uid,
+        nobody.pw_gid,
+        groups,
+    )
+    assert ProgramOptions(["true"], user=nobody.pw_uid).identity() == (
+        nobody.pw_uid,
+        nobody.pw_gid,
+        groups,
+    )
     assert ProgramOptions(["true"], user="nobody", group=7).identity() == (nobody.pw_uid, 7, groups)
     assert ProgramOptions(["true"], group="root").identity() == (None, 0, None)
     with pytest.raises(BadInputError):

@@ -1,4 +1,6 @@
-"""Connections over stream sockets: the same promises over TCP and Unix sockets, with reader threads and with reader tasks."""
+"""Connections over stream sockets: the same promises over TCP and Unix sockets, with reader threads
+and with reader tasks.
+"""
 
 import gc
 import socket
@@ -9,7 +11,17 @@ from typing import Any
 import pytest
 import trio
 
-from ergo_py import BadInputError, Custom, Down, InitError, Normal, Priority, Reject, TargetDownError, open_node
+from ergo_py import (
+    BadInputError,
+    Custom,
+    Down,
+    InitError,
+    Normal,
+    Priority,
+    Reject,
+    TargetDownError,
+    open_node,
+)
 from ergo_py.meta.parsing.framing import Delimiter, LengthHeader, Netstring
 from ergo_py.meta.sockets.messages import (
     Cause,
@@ -33,7 +45,7 @@ def some_bytes(count: int) -> bytes:
     return (bytes(range(251)) * (count // 251 + 1))[:count]
 
 
-# -- talking -----------------------------------------------------------------------------------------------------------
+# -- talking ---------------------------------------------------------------------------------------
 
 
 async def test_a_peer_becomes_three_kinds_of_messages(wire: Wire) -> None:
@@ -128,7 +140,10 @@ async def test_all_frames_of_one_read_may_come_in_one_message(wire: Wire) -> Non
         node.send(first.connection, TCPSend([b"an", b"sw", b"er"]))
 
         assert await stream.receive_some() == b"answer"
-        assert [message.frames for message in mail.of(TCPFrames)] == [[b"one", b"two", b""], [b"three"]]
+        assert [message.frames for message in mail.of(TCPFrames)] == [
+            [b"one", b"two", b""],
+            [b"three"],
+        ]
         assert mail.of(TCPData) == []
         assert first.connection == mail.of(TCPConnected)[0].connection
         await stream.aclose()
@@ -159,7 +174,9 @@ def test_only_bytes_can_be_sent(data: Any) -> None:
 
 
 class Session(Puppet):
-    """Notes what its connection is when it gets its first message; it may have set something else before."""
+    """Notes what its connection is when it gets its first message; it may have set something else
+    before.
+    """
 
     def __init__(self, seen: list[object], own: object = None) -> None:
         super().__init__()
@@ -231,7 +248,7 @@ async def test_connections_do_not_disturb_one_another(wire: Wire) -> None:
             await stream.aclose()
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- how it ends -----------------------------------------------------------------------------------
 
 
 async def test_what_the_peer_asked_before_it_closed_its_half_is_answered(wire: Wire) -> None:
@@ -269,7 +286,9 @@ async def test_an_unfinished_frame_is_told_of_and_not_delivered(wire: Wire) -> N
 
 async def test_a_hostile_header_ends_that_connection_only(wire: Wire) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, wire, framing=LengthHeader(size=4, strip=False, max_frame=100))
+        server, mail = await serve(
+            node, wire, framing=LengthHeader(size=4, strip=False, max_frame=100)
+        )
         good, bad = await wire.dial(server), await wire.dial(server)
 
         await bad.send_all(b"\0\0\0\1x\xff\xff\xff\xff")
@@ -323,7 +342,9 @@ async def test_closing_flushes_first_and_lets_the_peer_close_its_half(wire: Wire
         await stream.aclose()
 
 
-async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent(wire: Wire) -> None:
+async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent(
+    wire: Wire,
+) -> None:
     def answer_and_close(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
             me.send(message.connection, TCPSend(bytes(8 * MEBI)))
@@ -347,7 +368,9 @@ async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_closing_waits_as_long_as_the_peer_takes_something(wire: Wire, clock: MovableClock) -> None:
+async def test_closing_waits_as_long_as_the_peer_takes_something(
+    wire: Wire, clock: MovableClock
+) -> None:
     async with wired_node(limit=5000.0) as node:
         server, mail = await serve(node, wire, None, write_limit=100 * MEBI)
         async with await wire.dial(server) as peer:
@@ -409,7 +432,9 @@ HOW_TO_END = [TCPClose(abort=True), TCPClose(linger=0.05)]
 
 
 @pytest.mark.parametrize("close", HOW_TO_END, ids=["abort", "close"])
-async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers(wire: Wire, close: TCPClose) -> None:
+async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers(
+    wire: Wire, close: TCPClose
+) -> None:
     def answer(me: Ear, message: object) -> None:
         if isinstance(message, TCPData):
             me.send(message.connection, TCPSend(bytes(900_000)))
@@ -450,7 +475,9 @@ async def test_closing_is_heeded_though_much_waits_for_a_peer_that_takes_nothing
         assert "bytes were not sent" in disconnected.detail
 
 
-async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_takes_it(wire: Wire) -> None:
+async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_takes_it(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None, write_limit=1000, linger=20.0)
         stream = await wire.dial(server)
@@ -510,10 +537,12 @@ async def test_watchers_are_told_the_reason_faithfully(wire: Wire) -> None:
         await second.aclose()
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
-async def test_a_call_of_send_answers_when_the_bytes_are_in_the_operating_system(wire: Wire) -> None:
+async def test_a_call_of_send_answers_when_the_bytes_are_in_the_operating_system(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, None, write_limit=64 * MEBI)
         stream = await wire.dial(server)
@@ -588,7 +617,7 @@ async def test_a_request_it_does_not_know_is_refused(wire: Wire) -> None:
             assert await stream.receive_some() == b"still there"
 
 
-# -- back-pressure -----------------------------------------------------------------------------------------------------
+# -- back-pressure ---------------------------------------------------------------------------------
 
 
 async def test_a_slow_receiver_stops_the_reading_and_loses_nothing(wire: Wire) -> None:
@@ -714,7 +743,7 @@ async def test_a_slow_peer_is_dropped_for_one_thing_it_does_not_take(wire: Wire)
         assert disconnected.reason is Cause.SLOW_PEER
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
 async def test_a_silent_peer_is_dropped(wire: Wire) -> None:
@@ -755,7 +784,9 @@ async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(
 
 
 @pytest.mark.parametrize("how", ["a call", "a message"])
-async def test_a_time_limit_may_change_while_the_connection_lives(wire: Wire, how: str, clock: MovableClock) -> None:
+async def test_a_time_limit_may_change_while_the_connection_lives(
+    wire: Wire, how: str, clock: MovableClock
+) -> None:
     async with wired_node(limit=90_000.0) as node:
         server, mail = await serve(node, wire, None, idle_timeout=1000.0)
         stream = await wire.dial(server)
@@ -780,7 +811,9 @@ async def test_a_time_limit_may_change_while_the_connection_lives(wire: Wire, ho
         await stream.aclose()
 
 
-async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(wire: Wire, clock: MovableClock) -> None:
+async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(
+    wire: Wire, clock: MovableClock
+) -> None:
     async with wired_node(limit=9000.0) as node:
         server, mail = await serve(node, wire, None, framing=Delimiter(b"\n"))
         stream = await wire.dial(server)
@@ -797,13 +830,19 @@ async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(wire: Wire,
         await stream.aclose()
 
 
-@pytest.mark.parametrize("wrong", [{"idle_timeout": 0}, {"frame_timeout": "1"}, {"linger": None}, {"linger": -1}])
-def test_a_time_limit_that_cannot_be_right_is_refused_before_it_is_sent(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"idle_timeout": 0}, {"frame_timeout": "1"}, {"linger": None}, {"linger": -1}]
+)
+def test_a_time_limit_that_cannot_be_right_is_refused_before_it_is_sent(
+    wrong: dict[str, Any],
+) -> None:
     with pytest.raises(BadInputError, match=f"TCPSet\\({next(iter(wrong))}\\)"):
         TCPSet(**wrong)
 
 
-async def test_a_connection_measures_time_with_the_clock_of_its_node(wire: Wire, clock: MovableClock) -> None:
+async def test_a_connection_measures_time_with_the_clock_of_its_node(
+    wire: Wire, clock: MovableClock
+) -> None:
     async with wired_node(limit=90_000.0) as node:
         server, mail = await serve(node, wire, idle_timeout=50_000.0)
         stream = await wire.dial(server)
@@ -912,12 +951,16 @@ async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire, clock: Mo
         (connection,) = server._open
 
         async def read(data: bytes) -> float | None:
-            """When the unfinished frame was begun, after these bytes were read, which came long after those before."""
+            """When the unfinished frame was begun, after these bytes were read, which came long
+            after those before.
+            """
             clock.move(400.0)
             before = connection.bytes_in
             await stream.send_all(data)
             await until(lambda: connection.bytes_in == before + len(data))
-            await until(lambda: not (connection._decoder.unfinished and connection.frame_since is None))
+            await until(
+                lambda: not (connection._decoder.unfinished and connection.frame_since is None)
+            )
             begun: float | None = connection.frame_since
             return begun
 
@@ -952,7 +995,9 @@ async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_c
     wire: Wire, clock: MovableClock
 ) -> None:
     async with wired_node(limit=5000.0) as node:
-        server, mail = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=1000.0)
+        server, mail = await serve(
+            node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=1000.0
+        )
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
         (connection,) = server._open
@@ -978,7 +1023,9 @@ async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_c
 async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state: str) -> None:
     period = 0.02
     async with wired_node() as node:
-        server, mail = await serve(node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=period)
+        server, mail = await serve(
+            node, wire, None, keepalive_bytes=b"<alive>", keepalive_period=period
+        )
         with wire.dial_plain(server):
             alias = (await mail.first(TCPConnected)).connection
             (connection,) = server._open
@@ -989,7 +1036,11 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
                 while not connection.pending:
                     node.send(alias, TCPSend(bytes(50_000)))
                     await trio.lowlevel.checkpoint()
-            pending, handled, since = connection.pending, connection._meta.handled, trio.current_time()
+            pending, handled, since = (
+                connection.pending,
+                connection._meta.handled,
+                trio.current_time(),
+            )
 
             await trio.sleep(10 * period)
             periods = (trio.current_time() - since) / period
@@ -999,10 +1050,12 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
             assert connection._meta.handled - handled <= periods + 10
 
 
-# -- beginnings --------------------------------------------------------------------------------------------------------
+# -- beginnings ------------------------------------------------------------------------------------
 
 
-async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothing(wire: Wire) -> None:
+async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothing(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire)
         owner = await node.spawn(Puppet)
@@ -1025,7 +1078,9 @@ async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothi
         await stream.aclose()
 
 
-async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_nothing(wire: Wire) -> None:
+async def test_a_client_that_finds_nobody_is_an_error_of_spawning_and_leaves_nothing(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, wire)
         owner = await node.spawn(Puppet)
@@ -1063,7 +1118,7 @@ async def test_thousands_of_short_connections_leave_nothing_behind(wire: Wire) -
         assert info.timers == 0
 
 
-# -- looking inside ----------------------------------------------------------------------------------------------------
+# -- looking inside --------------------------------------------------------------------------------
 
 
 async def test_a_connection_tells_about_itself(wire: Wire) -> None:

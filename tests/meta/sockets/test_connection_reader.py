@@ -45,7 +45,9 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         assert "bytes were not sent" in disconnected.detail
 
 
-async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire: Wire, clock: MovableClock) -> None:
+async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(
+    wire: Wire, clock: MovableClock
+) -> None:
     class Slow(Ear):
         async def handle_message(self, message: Any, sender: Any) -> None:
             await super().handle_message(message, sender)
@@ -73,7 +75,9 @@ async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(wire:
         await stream.aclose()
 
 
-async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_another(wire: Wire) -> None:
+async def test_two_that_send_each_other_more_than_fits_do_not_wait_for_one_another(
+    wire: Wire,
+) -> None:
     small: dict[str, Any] = {"write_limit": 10_000, "send_buffer": 65_536, "receive_buffer": 65_536}
     async with wired_node() as node:
         server, _ = await serve(node, wire, **small)
@@ -146,7 +150,9 @@ class Faulty(Framing):
         return frame
 
 
-async def test_a_framing_that_fails_ends_the_connection_it_fails_for_and_no_other(wire: Wire) -> None:
+async def test_a_framing_that_fails_ends_the_connection_it_fails_for_and_no_other(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, framing=Faulty())
         watcher = Mail()
@@ -186,10 +192,12 @@ async def test_a_framing_that_fails_is_a_crash_for_us_and_a_reset_for_the_peer(w
         await stream.aclose()
 
 
-# -- very many small frames --------------------------------------------------------------------------------------------
+# -- very many small frames ------------------------------------------------------------------------
 
 
-async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut(wire: Wire) -> None:
+async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut(
+    wire: Wire,
+) -> None:
     class Busy(Ear):
         async def handle_message(self, message: Any, sender: Any) -> None:
             if isinstance(message, TCPData):
@@ -260,12 +268,15 @@ async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire)
 
         assert max(count for count, _ in cuts) <= connection_reader_module._TURN
         if wire.reader == "task":
-            # In two turns of the loop, each of two tasks has run at least once, in whatever order trio takes them.
-            assert all(after > before for (_, before), (_, after) in zip(cuts, cuts[2:], strict=False))
+            # In two turns of the loop, each of two tasks has run at least once, in whatever order
+            # trio takes them.
+            assert all(
+                after > before for (_, before), (_, after) in zip(cuts, cuts[2:], strict=False)
+            )
         await stream.aclose()
 
 
-# -- a last word after a mistake of the peer's -------------------------------------------------------------------------
+# -- a last word after a mistake of the peer's -----------------------------------------------------
 
 
 def complain(me: Ear, message: object) -> None:
@@ -274,14 +285,19 @@ def complain(me: Ear, message: object) -> None:
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(wire: Wire, batch: bool) -> None:
+async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(
+    wire: Wire, batch: bool
+) -> None:
     async with wired_node() as node:
         framing = Delimiter(b"\n", max_frame=10)
-        server, mail = await serve(node, wire, complain, framing=framing, last_word=True, batch=batch)
+        server, mail = await serve(
+            node, wire, complain, framing=framing, last_word=True, batch=batch
+        )
         stream = await wire.dial(server)
 
         async with trio.open_nursery() as nursery:
-            # Far more than is read at once: it must neither be taken for frames nor make the end a reset.
+            # Far more than is read at once: it must neither be taken for frames nor make the end a
+            # reset.
             nursery.start_soon(stream.send_all, b"fine\n" + b"x" * 1_000_000 + b"\nok\n" * 10)
             said = b"".join([part async for part in stream])
         await stream.aclose()
@@ -294,7 +310,9 @@ async def test_a_peer_that_made_a_mistake_is_told_so_before_its_connection_ends(
         assert disconnected.detail == "a line of more than 10 bytes"
 
 
-async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(wire: Wire, clock: MovableClock) -> None:
+async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(
+    wire: Wire, clock: MovableClock
+) -> None:
     async with wired_node(limit=9000.0) as node:
         framing = Delimiter(b"\n", max_frame=10)
         server, mail = await serve(node, wire, None, framing=framing, last_word=True, linger=1000.0)
@@ -313,7 +331,9 @@ async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(w
 
 async def test_a_mistake_is_the_cause_although_the_peer_leaves_at_once(wire: Wire) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, wire, None, framing=Delimiter(b"\n", max_frame=10), last_word=True)
+        server, mail = await serve(
+            node, wire, None, framing=Delimiter(b"\n", max_frame=10), last_word=True
+        )
         watcher = Mail()
         watching = await node.spawn(Ear, watcher)
         stream = await wire.dial(server)

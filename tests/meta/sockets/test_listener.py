@@ -30,7 +30,14 @@ from ergo_py._core.runtime.bridge import Bridge
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets import listener as listener_module
-from ergo_py.meta.sockets.messages import Cause, Endpoint, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.sockets.messages import (
+    Cause,
+    Endpoint,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+)
 from ergo_py.meta.sockets.options import WhenFull
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
@@ -39,10 +46,12 @@ from tests.support import Puppet
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
-# -- limits ------------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_with_all_places_taken_a_server_pauses_and_goes_on_when_one_is_free(wire: Wire) -> None:
+async def test_with_all_places_taken_a_server_pauses_and_goes_on_when_one_is_free(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire, max_connections=2)
         first, second, third = [await wire.dial(server) for _ in range(3)]
@@ -80,7 +89,9 @@ async def test_with_all_places_taken_a_server_refuses_if_that_is_wanted(wire: Wi
         await third.aclose()
 
 
-async def test_no_thread_for_a_connection_refuses_that_one_and_the_server_goes_on(tmp_path: Path) -> None:
+async def test_no_thread_for_a_connection_refuses_that_one_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
     wire = Wire("tcp", "thread", tmp_path)
     async with wired_node(max_reader_threads=2) as node:
         server, mail = await serve(node, wire)
@@ -172,7 +183,9 @@ def test_a_server_survives_a_lack_of_descriptors(reader: str) -> None:
 
 
 class Unlucky(socket.socket):
-    """A listening socket whose ``accept`` fails now and then, as the operating system has it. It does not where 0 is to come."""
+    """A listening socket whose ``accept`` fails now and then, as the operating system has it. It
+    does not where 0 is to come.
+    """
 
     errors: list[int]
 
@@ -194,11 +207,12 @@ class UnluckyServer(TCPServer):
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_a_server_goes_on_after_connections_that_were_gone_before_they_were_accepted(reader: ReaderKind) -> None:
-    # Those of accept(2): of a connection that was gone, of a firewall, and whatever a new connection has met with already.
-    names = (
-        "ECONNABORTED EPERM ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
-    )
+async def test_a_server_goes_on_after_connections_that_were_gone_before_they_were_accepted(
+    reader: ReaderKind,
+) -> None:
+    # Those of accept(2): of a connection that was gone, of a firewall, and whatever a new
+    # connection has met with already.
+    names = "ECONNABORTED EPERM ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
     errors = [getattr(errno, name) for name in names.split() if hasattr(errno, name)]
     count = len(errors)
     async with wired_node() as node:
@@ -239,7 +253,8 @@ async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: 
         alias = await spawn_meta(node, owner, server, needed=False)
         await node.call(owner, lambda me: me.monitor(alias))
 
-        # A thread may be inside of accept() by now, which this one peer gets it out of; if it is not, the peer is too late.
+        # A thread may be inside of accept() by now, which this one peer gets it out of; if it is
+        # not, the peer is too late.
         server.to_come.append(errno.ENOTSOCK)
         with socket.socket() as peer:
             peer.setblocking(False)
@@ -252,7 +267,9 @@ async def test_a_server_whose_socket_is_none_any_more_ends_and_says_why(reader: 
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_a_server_without_descriptors_waits_a_little_longer_each_time(reader: ReaderKind) -> None:
+async def test_a_server_without_descriptors_waits_a_little_longer_each_time(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
         server = TCPServer(reader=reader)
@@ -268,7 +285,7 @@ async def test_a_server_without_descriptors_waits_a_little_longer_each_time(read
         assert again == 0.05
 
 
-# -- receivers ---------------------------------------------------------------------------------------------------------
+# -- receivers -------------------------------------------------------------------------------------
 
 
 async def test_a_named_process_may_receive(wire: Wire) -> None:
@@ -357,7 +374,9 @@ async def test_each_connection_may_have_an_actor_of_its_own_that_ends_with_it(wi
         assert other == b"still here"
         assert len(sessions) == 2
         assert all(info.behaviour == "Session" and info.parent == server.parent for info in infos)
-        first = next(message.connection for message in mail.of(TCPData) if message.data == b"last words")
+        first = next(
+            message.connection for message in mail.of(TCPData) if message.data == b"last words"
+        )
         assert [type(message) for message in mail.heard if message.connection == first] == [
             TCPConnected,
             TCPData,
@@ -411,7 +430,9 @@ async def test_a_function_that_makes_no_actor_refuses_that_connection_only(wire:
             await stream.aclose()
 
 
-async def test_an_actor_that_crashes_takes_its_own_connection_along_and_no_other(wire: Wire) -> None:
+async def test_an_actor_that_crashes_takes_its_own_connection_along_and_no_other(
+    wire: Wire,
+) -> None:
     def react(me: Ear, message: object) -> None:
         if isinstance(message, TCPData) and message.data == b"crash":
             raise ValueError("as asked")
@@ -495,7 +516,7 @@ async def test_an_actor_that_ends_at_once_leaves_no_connection_behind(wire: Wire
         assert server.accepted + server.refused == 30
 
 
-# -- newcomers -----------------------------------------------------------------------------------------------------------
+# -- newcomers -------------------------------------------------------------------------------------
 
 
 class Slow(Ear):
@@ -594,7 +615,9 @@ async def test_a_server_adopts_all_it_has_accepted_if_the_loop_has_no_other_turn
 
 
 @pytest.mark.parametrize("when_full", WhenFull)
-async def test_a_connection_has_its_place_before_its_actor_has_begun(wire: Wire, when_full: WhenFull) -> None:
+async def test_a_connection_has_its_place_before_its_actor_has_begun(
+    wire: Wire, when_full: WhenFull
+) -> None:
     begun: list[str] = []
     gate = trio.Event()
     async with wired_node() as node:
@@ -698,7 +721,9 @@ async def test_an_exit_for_the_whole_program_in_making_the_actor_of_a_connection
 
 
 @pytest.mark.parametrize("when_full", WhenFull)
-async def test_several_that_wait_are_accepted_in_one_turn_of_the_loop(tmp_path: Path, when_full: WhenFull) -> None:
+async def test_several_that_wait_are_accepted_in_one_turn_of_the_loop(
+    tmp_path: Path, when_full: WhenFull
+) -> None:
     wire = Wire("tcp", "task", tmp_path)
     async with wired_node() as node:
         server, mail = await serve(node, wire, max_connections=10, when_full=when_full)
@@ -715,7 +740,7 @@ async def test_several_that_wait_are_accepted_in_one_turn_of_the_loop(tmp_path: 
             sock.close()
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own_actor", [False, True])
@@ -730,7 +755,10 @@ async def test_a_server_takes_its_connections_along(wire: Wire, own_actor: bool)
         node.send_exit(server.id, Shutdown("enough"))
         disconnected = await mail.wait_for(TCPDisconnected, 5)
 
-        assert all(message.reason is Cause.ASKED and message.detail == "shutdown: enough" for message in disconnected)
+        assert all(
+            message.reason is Cause.ASKED and message.detail == "shutdown: enough"
+            for message in disconnected
+        )
         assert [await stream.receive_some() for stream in streams] == [b""] * 5
         await until(lambda: node.metas() == [])
         await until(lambda: len(node.processes()) == (1 if own_actor else 2))
@@ -796,7 +824,9 @@ async def test_a_server_whose_owner_ends_is_gone_with_everything(wire: Wire) -> 
 
         assert node.metas() == []
         assert await stream.receive_some() == b""
-        with pytest.raises((ConnectionRefusedError, FileNotFoundError, OSError), match=r"connect|No such"):
+        with pytest.raises(
+            (ConnectionRefusedError, FileNotFoundError, OSError), match=r"connect|No such"
+        ):
             await wire.dial(server)
         await stream.aclose()
 
@@ -833,7 +863,9 @@ class Faithful:
 
 
 @pytest.mark.parametrize("how", ["node", "owner", "server"])
-async def test_a_server_that_is_stopped_accepts_nobody_while_its_sessions_end(wire: Wire, how: str) -> None:
+async def test_a_server_that_is_stopped_accepts_nobody_while_its_sessions_end(
+    wire: Wire, how: str
+) -> None:
     made: list[Session] = []
 
     def make() -> Session:
@@ -892,7 +924,9 @@ async def test_the_sessions_of_a_server_end_together_and_may_still_say_goodbye(w
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_an_owner_that_crashes_has_a_successor_at_the_same_address(reader: ReaderKind) -> None:
+async def test_an_owner_that_crashes_has_a_successor_at_the_same_address(
+    reader: ReaderKind,
+) -> None:
     places: list[Any] = []
 
     class Owner(Puppet):
@@ -954,7 +988,7 @@ async def test_a_server_that_is_needed_outlives_connections_that_fail(wire: Wire
             await mail.wait_for(TCPConnected, 2)
 
 
-# -- looking inside ----------------------------------------------------------------------------------------------------
+# -- looking inside --------------------------------------------------------------------------------
 
 
 async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wire: Wire) -> None:
@@ -974,7 +1008,12 @@ async def test_a_server_tells_about_itself_also_of_connections_that_are_gone(wir
         assert facts["local"] == str(server.local)
         assert facts["receiver"] == "owner"
         assert facts["reader"] == wire.reader
-        assert (facts["accepted"], facts["open"], facts["refused"], facts["failed"]) == ("4", "1", "0", "0")
+        assert (facts["accepted"], facts["open"], facts["refused"], facts["failed"]) == (
+            "4",
+            "1",
+            "0",
+            "0",
+        )
         assert (facts["bytes in"], facts["bytes out"], facts["pending"]) == ("15", "15", "0")
         assert facts["max connections"] == "10"
         assert some == {"open": "1"}
@@ -1010,7 +1049,11 @@ async def test_what_peers_do_pushes_no_crash_out_of_memory(wire: Wire, how: str)
                 await mail.wait_for(TCPDisconnected, count)
 
         await until(lambda: len(node.metas()) == 1)
-        cause = {"reset": Cause.RESET, "wrong frame": Cause.PROTOCOL_ERROR, "timeout": Cause.TIMEOUT}[how]
+        cause = {
+            "reset": Cause.RESET,
+            "wrong frame": Cause.PROTOCOL_ERROR,
+            "timeout": Cause.TIMEOUT,
+        }[how]
         assert {ended.reason for ended in mail.of(TCPDisconnected)} == {cause}
         assert [one.pid for one in node.crashes()] == [crashed]
         assert len([one for one in node.ended() if one.failed]) == 4
@@ -1034,7 +1077,9 @@ async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cann
         return len(lines) >= count
 
     async with wired_node() as node:
-        server, _ = await serve(node, wire, tls=TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key"))
+        server, _ = await serve(
+            node, wire, tls=TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+        )
         server._meta._logger = Log()
         addresses = []
         for count in range(1, 4):
@@ -1054,7 +1099,9 @@ async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cann
         assert node.crashes() == []
 
 
-async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no_threads(wire: Wire) -> None:
+async def test_reader_threads_have_names_that_say_what_they_are_and_tasks_are_no_threads(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         async with await wire.dial(server):

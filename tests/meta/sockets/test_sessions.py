@@ -1,4 +1,6 @@
-"""The end of a session: an actor that a server made for one connection ends with it, whatever it waits for."""
+"""The end of a session: an actor that a server made for one connection ends with it, whatever it
+waits for.
+"""
 
 from functools import partial
 from typing import Any
@@ -9,7 +11,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, PID, Actor, Alias, Caller, Node, Normal, Reason, Shutdown
 from ergo_py.meta.sockets.connection import Stream
-from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.sockets.messages import (
+    Cause,
+    TCPClose,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+)
 from ergo_py.meta.sockets.sessions import end_session
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
 from tests.support import Puppet, running_node
@@ -38,7 +47,9 @@ class Store(Actor):
 class Asking(Actor):
     """A session that asks for each thing that its peer says, and waits for as long as it takes."""
 
-    def __init__(self, store: Any, ends: list[Reason], mail: Mail, timeout: float | None = None) -> None:
+    def __init__(
+        self, store: Any, ends: list[Reason], mail: Mail, timeout: float | None = None
+    ) -> None:
         self.store = store
         self.ends = ends
         self.mail = mail
@@ -70,7 +81,9 @@ async def waiting(node: Node, wire: Wire, count: int, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("leave", ["close", "server"])
-async def test_a_session_that_waits_for_an_answer_ends_with_its_connection(wire: Wire, leave: str) -> None:
+async def test_a_session_that_waits_for_an_answer_ends_with_its_connection(
+    wire: Wire, leave: str
+) -> None:
     async with wired_node() as node:
         server, store, peers, ends = await waiting(node, wire, 20, linger=0.05, max_connections=20)
 
@@ -114,7 +127,9 @@ async def test_a_connection_does_not_crash_if_its_time_runs_out_between_two_look
         assert node.crashes() == []
 
 
-async def test_a_session_that_waits_for_an_answer_does_not_hold_up_the_end_of_its_owner(wire: Wire) -> None:
+async def test_a_session_that_waits_for_an_answer_does_not_hold_up_the_end_of_its_owner(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         _, _, peers, ends = await waiting(node, wire, 20)
 
@@ -185,7 +200,9 @@ async def test_a_session_that_ends_by_itself_leaves_no_dead_letter(wire: Wire) -
         assert node.dead_letters() == []
 
 
-async def test_what_is_sent_to_a_connection_that_has_just_ended_is_no_dead_letter(wire: Wire) -> None:
+async def test_what_is_sent_to_a_connection_that_has_just_ended_is_no_dead_letter(
+    wire: Wire,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, wire)
         async with await wire.dial(server):
@@ -200,7 +217,7 @@ async def test_what_is_sent_to_a_connection_that_has_just_ended_is_no_dead_lette
         assert node.info().late_messages == 2
 
 
-# -- callbacks that go on after the connection has ended -------------------------------------------------------------------
+# -- callbacks that go on after the connection has ended -------------------------------------------
 
 
 class Guest(Puppet):
@@ -222,7 +239,9 @@ def disconnect(node: Node, pid: PID) -> None:
     end_session(node._kernel.router.processes[pid], Alias(node.name, 1, 1))
 
 
-async def test_a_callback_that_never_returns_is_cut_off_after_the_shutdown_time(autojump_clock: MockClock) -> None:
+async def test_a_callback_that_never_returns_is_cut_off_after_the_shutdown_time(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[tuple[float, Reason]] = []
     async with running_node() as node:
         guest = await node.spawn(Guest, ends, shutdown=3)
@@ -266,7 +285,9 @@ async def test_a_suspended_session_ends_when_it_is_resumed(autojump_clock: MockC
     assert ends == [(20, Normal())]
 
 
-async def test_a_session_that_begins_to_wait_later_ends_all_the_same(autojump_clock: MockClock) -> None:
+async def test_a_session_that_begins_to_wait_later_ends_all_the_same(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[tuple[float, Reason]] = []
     async with running_node() as node:
         store = await node.spawn(Store)
@@ -303,7 +324,9 @@ async def test_a_call_with_a_time_limit_is_waited_for(autojump_clock: MockClock)
     assert ends == [(50, Normal())]
 
 
-async def test_a_kill_after_the_connection_has_ended_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_kill_after_the_connection_has_ended_changes_nothing(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[tuple[float, Reason]] = []
     async with running_node() as node:
         store = await node.spawn(Store)
@@ -318,7 +341,9 @@ async def test_a_kill_after_the_connection_has_ended_changes_nothing(autojump_cl
     assert ends == [(0, Normal())]
 
 
-async def test_a_last_callback_may_wait_for_an_answer_that_is_put_off(autojump_clock: MockClock) -> None:
+async def test_a_last_callback_may_wait_for_an_answer_that_is_put_off(
+    autojump_clock: MockClock,
+) -> None:
     answers: list[Any] = []
 
     class Last(Puppet):

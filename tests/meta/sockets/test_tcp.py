@@ -1,4 +1,6 @@
-"""What only TCP has: both versions of addresses, options of sockets, and clients that nobody here wrote."""
+"""What only TCP has: both versions of addresses, options of sockets, and clients that nobody here
+wrote.
+"""
 
 import inspect
 import os
@@ -21,7 +23,14 @@ import trio
 from ergo_py import BadInputError, ChildSpec, InitError, Node
 from ergo_py.meta.parsing.framing import Delimiter, LengthHeader
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.sockets.messages import Cause, Endpoint, TCPConnected, TCPData, TCPDisconnected, TCPSend
+from ergo_py.meta.sockets.messages import (
+    Cause,
+    Endpoint,
+    TCPConnected,
+    TCPData,
+    TCPDisconnected,
+    TCPSend,
+)
 from ergo_py.meta.sockets.options import KeepAlive, StreamOptions
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
@@ -51,7 +60,7 @@ async def serve(
     return server, mail
 
 
-# -- addresses ---------------------------------------------------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------
 
 
 async def ask(host: str, port: int) -> bytes:
@@ -111,7 +120,9 @@ async def test_a_name_is_looked_up(reader: ReaderKind) -> None:
         assert await ask("localhost", server.local.port) == b"?"
 
 
-async def test_an_address_that_is_not_ours_or_does_not_exist_is_an_error_of_spawning(reader: ReaderKind) -> None:
+async def test_an_address_that_is_not_ours_or_does_not_exist_is_an_error_of_spawning(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
         for host in ("192.0.2.1", "no-such-host.invalid"):
@@ -133,7 +144,7 @@ async def test_servers_may_share_a_port(reader: ReaderKind) -> None:
         assert first.accepted + second.accepted == 20
 
 
-# -- connecting --------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------
 
 
 async def test_connecting_gives_up_after_its_time(reader: ReaderKind) -> None:
@@ -173,12 +184,16 @@ async def test_a_client_that_is_refused_says_so(reader: ReaderKind) -> None:
         assert f"Connection refused: 127.0.0.1:{address[1]}" in str(caught.value)
 
 
-async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(reader: ReaderKind) -> None:
+async def test_a_client_that_looks_for_a_host_that_does_not_exist_says_so(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
 
         with pytest.raises(InitError) as caught:
-            await spawn_meta(node, owner, TCPConnection.connect("no-such-host.invalid", 80, reader=reader))
+            await spawn_meta(
+                node, owner, TCPConnection.connect("no-such-host.invalid", 80, reader=reader)
+            )
 
         assert isinstance(caught.value.__cause__, socket.gaierror)
         assert "no-such-host.invalid" in str(caught.value)
@@ -216,7 +231,9 @@ def test_what_is_no_stream_socket_is_not_taken_over() -> None:
                 TCPConnection(sock)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("settings", [{"idle": 32768}, {"interval": 32768}, {"count": 128}, {"idle": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"idle": 32768}, {"interval": 32768}, {"count": 128}, {"idle": 0}], ids=str
+)
 def test_keep_alive_that_the_operating_system_would_refuse_is_refused_where_it_is_made(
     settings: dict[str, int],
 ) -> None:
@@ -249,7 +266,7 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 80_000
 
 
-# -- peers that die ----------------------------------------------------------------------------------------------------
+# -- peers that die --------------------------------------------------------------------------------
 
 HALF_A_FRAME = """
     import socket, sys, time
@@ -260,11 +277,22 @@ HALF_A_FRAME = """
 """
 
 
-async def test_clients_that_are_killed_in_the_middle_of_a_frame_leave_nothing_but_a_reason(reader: ReaderKind) -> None:
+async def test_clients_that_are_killed_in_the_middle_of_a_frame_leave_nothing_but_a_reason(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, None, framing=LengthHeader())
-        command = [sys.executable, "-I", "-S", "-c", textwrap.dedent(HALF_A_FRAME), str(server.local.port)]
-        programs = [await trio.lowlevel.open_process(command, stdout=subprocess.PIPE) for _ in range(3)]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            textwrap.dedent(HALF_A_FRAME),
+            str(server.local.port),
+        ]
+        programs = [
+            await trio.lowlevel.open_process(command, stdout=subprocess.PIPE) for _ in range(3)
+        ]
         for program in programs:
             assert program.stdout is not None
             await program.stdout.receive_some()
@@ -279,11 +307,15 @@ async def test_clients_that_are_killed_in_the_middle_of_a_frame_leave_nothing_bu
 
         assert [message.data for message in mail.of(TCPData)] == [b"whole"] * 3
         assert all(message.reason in (Cause.TRUNCATED, Cause.RESET) for message in disconnected)
-        assert all("after 15 bytes" in message.detail for message in disconnected if message.reason is Cause.TRUNCATED)
+        assert all(
+            "after 15 bytes" in message.detail
+            for message in disconnected
+            if message.reason is Cause.TRUNCATED
+        )
         assert server.connections == 0
 
 
-# -- clients that nobody here wrote ------------------------------------------------------------------------------------
+# -- clients that nobody here wrote ----------------------------------------------------------------
 
 
 def needs(program: str) -> pytest.MarkDecorator:
@@ -291,7 +323,9 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 async def run(command: list[str], stdin: bytes) -> bytes:
-    done = await trio.run_process(command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False)
+    done = await trio.run_process(
+        command, stdin=stdin, capture_stdout=True, capture_stderr=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -320,7 +354,9 @@ async def test_socat_moves_megabytes_both_ways(reader: ReaderKind) -> None:
         server, _ = await serve(node, reader)
 
         # It is given time for the answer after the end of its input.
-        answer = await run(["socat", "-t", "10", "-", f"TCP:127.0.0.1:{server.local.port}"], content)
+        answer = await run(
+            ["socat", "-t", "10", "-", f"TCP:127.0.0.1:{server.local.port}"], content
+        )
 
         assert answer == content
 
@@ -332,7 +368,12 @@ async def test_s_client_of_openssl_talks_tls(reader: ReaderKind) -> None:
         server, mail = await serve(node, reader, framing=Delimiter(b"\n", keep=True), tls=tls)
         command = [
             *("openssl", "s_client", "-quiet", "-verify_return_error", "-servername", "localhost"),
-            *("-CAfile", str(CERTIFICATES / "authority.pem"), "-connect", f"127.0.0.1:{server.local.port}"),
+            *(
+                "-CAfile",
+                str(CERTIFICATES / "authority.pem"),
+                "-connect",
+                f"127.0.0.1:{server.local.port}",
+            ),
         ]
         program = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -362,13 +403,18 @@ async def test_our_client_talks_to_s_server_of_openssl(reader: ReaderKind) -> No
         *("-cert", str(CERTIFICATES / "server.pem"), "-key", str(CERTIFICATES / "server.key")),
     ]
     async with wired_node() as node:
-        program = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        program = await trio.lowlevel.open_process(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         mail = Mail()
         owner = await node.spawn(Ear, mail, None)
         alias = None
         while alias is None:
             client = TCPConnection.connect(
-                "localhost", port, reader=reader, tls=TLSFiles(authorities=CERTIFICATES / "authority.pem")
+                "localhost",
+                port,
+                reader=reader,
+                tls=TLSFiles(authorities=CERTIFICATES / "authority.pem"),
             )
             try:
                 alias = await spawn_meta(node, owner, client)
@@ -383,7 +429,7 @@ async def test_our_client_talks_to_s_server_of_openssl(reader: ReaderKind) -> No
         assert got == b"backward\n"
 
 
-# -- restarts and floods ----------------------------------------------------------------------------------------------------------
+# -- restarts and floods ---------------------------------------------------------------------------
 
 
 class Fragile(Ear):
@@ -404,7 +450,9 @@ class Fragile(Ear):
             raise ValueError("as asked")
 
 
-async def test_a_server_that_is_restarted_by_its_supervisor_gets_its_port_back_at_once(reader: ReaderKind) -> None:
+async def test_a_server_that_is_restarted_by_its_supervisor_gets_its_port_back_at_once(
+    reader: ReaderKind,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
     starts: list[TCPServer] = []
@@ -413,7 +461,9 @@ async def test_a_server_that_is_restarted_by_its_supervisor_gets_its_port_back_a
         await until(lambda: len(starts) == times + 1)
 
     async with wired_node() as node:
-        await node.supervise([ChildSpec("fragile", Fragile, port, reader, starts)], intensity=10, period=1.0)
+        await node.supervise(
+            [ChildSpec("fragile", Fragile, port, reader, starts)], intensity=10, period=1.0
+        )
         # Connections that stay open: the operating system remembers them after the server is gone.
         open_ = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(5)]
 
@@ -455,7 +505,15 @@ def test_a_wrong_keyword_is_refused_with_all_that_are_allowed() -> None:
     with pytest.raises(BadInputError) as client:
         TCPConnection.connect("127.0.0.1", 1, **wrong)
 
-    own = {"max_connections", "when_full", "queue", "reuse_port", "dual_stack", "receiver", "reader"}
+    own = {
+        "max_connections",
+        "when_full",
+        "queue",
+        "reuse_port",
+        "dual_stack",
+        "receiver",
+        "reader",
+    }
     shared = {field.name for field in fields(StreamOptions)}
     words = str(server.value).replace(",", " ").replace(";", " ").split()
     assert own | shared <= set(words)
@@ -471,7 +529,9 @@ def test_every_option_of_a_server_is_explained_where_it_is_looked_for() -> None:
     assert explained == own | {field.name for field in fields(StreamOptions)}
 
 
-async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(reader: ReaderKind) -> None:
+async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         mail = Mail()
         owner = await node.spawn(Ear, mail)

@@ -53,7 +53,10 @@ def reader(request: pytest.FixtureRequest) -> ReaderKind:
 
 
 async def serve(
-    node: Node, reader: ReaderKind, react: Callable[[Ear, Any], object] | None = echo, **options: Any
+    node: Node,
+    reader: ReaderKind,
+    react: Callable[[Ear, Any], object] | None = echo,
+    **options: Any,
 ) -> tuple[TCPServer, Mail]:
     mail = Mail()
     owner = await node.spawn(Ear, mail, react)
@@ -63,16 +66,21 @@ async def serve(
     return server, mail
 
 
-async def dial(server: TCPServer, name: str = "localhost", **options: Any) -> trio.SSLStream[trio.SocketStream]:
+async def dial(
+    server: TCPServer, name: str = "localhost", **options: Any
+) -> trio.SSLStream[trio.SocketStream]:
     """A client of trio's own."""
     context = ssl.create_default_context(cafile=AUTHORITY)
     if "certificate" in options:
         context.load_cert_chain(
-            CERTIFICATES / f"{options['certificate']}.pem", CERTIFICATES / f"{options['certificate']}.key"
+            CERTIFICATES / f"{options['certificate']}.pem",
+            CERTIFICATES / f"{options['certificate']}.key",
         )
     if "alpn" in options:
         context.set_alpn_protocols(options["alpn"])
-    stream = trio.SSLStream(await trio.open_tcp_stream(*server.local), context, server_hostname=name)
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream(*server.local), context, server_hostname=name
+    )
     try:
         await stream.do_handshake()
     except BaseException:
@@ -81,7 +89,9 @@ async def dial(server: TCPServer, name: str = "localhost", **options: Any) -> tr
     return stream
 
 
-async def client_of(node: Node, server: TCPServer, reader: ReaderKind, **options: Any) -> tuple[Any, Mail]:
+async def client_of(
+    node: Node, server: TCPServer, reader: ReaderKind, **options: Any
+) -> tuple[Any, Mail]:
     """A client of ours."""
     mail = Mail()
     owner = await node.spawn(Ear, mail)
@@ -130,12 +140,16 @@ async def test_both_sides_of_ours_talk_in_both_directions_at_once(reader: Reader
         assert "TLS" in (await node.inspect_meta(alias))["tls"]
 
 
-async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(reader: ReaderKind) -> None:
+async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader)
 
         with pytest.raises(InitError) as untrusted:
-            await client_of(node, server, reader, tls=TLSFiles(authorities=CERTIFICATES / "stranger.pem"))
+            await client_of(
+                node, server, reader, tls=TLSFiles(authorities=CERTIFICATES / "stranger.pem")
+            )
         with pytest.raises(InitError) as wrong_name:
             await client_of(node, server, reader, server_name="other.example")
 
@@ -147,24 +161,34 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_of_spawning(reader:
 
 async def test_mutual_tls_lets_those_in_who_show_a_certificate(reader: ReaderKind) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True))
+        server, mail = await serve(
+            node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True)
+        )
 
         stream = await dial(server, certificate="client")
         await stream.send_all(b"it is me")
         answer = await stream.receive_some()
-        alias, ours = await client_of(node, server, reader, tls=files("client", authorities=AUTHORITY))
+        alias, ours = await client_of(
+            node, server, reader, tls=files("client", authorities=AUTHORITY)
+        )
         node.send(alias, TCPSend(b"me too"))
 
         assert answer == b"it is me"
         assert await ours.bytes(6) == b"me too"
-        subjects = [message.tls.peer_certificate["subject"] for message in mail.of(TCPConnected) if message.tls]
+        subjects = [
+            message.tls.peer_certificate["subject"]
+            for message in mail.of(TCPConnected)
+            if message.tls
+        ]
         assert subjects == [((("commonName", "a client"),),)] * 2
         await stream.aclose()
 
 
 async def test_mutual_tls_keeps_those_out_who_show_none(reader: ReaderKind) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True))
+        server, mail = await serve(
+            node, reader, tls=files("server", authorities=AUTHORITY, require_certificate=True)
+        )
 
         # With TLS 1.3 a client thinks that all is well until it hears of the server.
         stream = await dial(server)
@@ -177,9 +201,13 @@ async def test_mutual_tls_keeps_those_out_who_show_none(reader: ReaderKind) -> N
         assert (await node.inspect_meta(server.id))["failed"] == "1"
 
 
-async def test_a_server_shows_the_certificate_for_the_name_it_is_asked_for(reader: ReaderKind) -> None:
+async def test_a_server_shows_the_certificate_for_the_name_it_is_asked_for(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
-        server, mail = await serve(node, reader, tls=files("server", names={"other.example": files("other")}))
+        server, mail = await serve(
+            node, reader, tls=files("server", names={"other.example": files("other")})
+        )
 
         first = await dial(server, "localhost")
         second = await dial(server, "other.example")
@@ -193,11 +221,15 @@ async def test_a_server_shows_the_certificate_for_the_name_it_is_asked_for(reade
         await second.aclose()
 
 
-async def test_a_certificate_that_was_renewed_is_shown_to_new_connections(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_a_certificate_that_was_renewed_is_shown_to_new_connections(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
     for suffix in ("pem", "key"):
         shutil.copy(CERTIFICATES / f"server.{suffix}", tmp_path / f"mine.{suffix}")
     async with wired_node() as node:
-        server, _ = await serve(node, reader, tls=TLSFiles(tmp_path / "mine.pem", tmp_path / "mine.key"))
+        server, _ = await serve(
+            node, reader, tls=TLSFiles(tmp_path / "mine.pem", tmp_path / "mine.key")
+        )
 
         before = await dial(server)
         for suffix in ("pem", "key"):
@@ -282,14 +314,20 @@ class ByHand:
     """A client whose bytes the test sends, in whatever pieces it likes."""
 
     def __init__(
-        self, name: str = "localhost", context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+        self,
+        name: str = "localhost",
+        context: ssl.SSLContext | None = None,
+        session: ssl.SSLSession | None = None,
     ) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = context or ssl.create_default_context(cafile=AUTHORITY)
-        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=name, session=session)
+        self.object = context.wrap_bio(
+            self.incoming, self.outgoing, server_hostname=name, session=session
+        )
 
     async def echo(self, server: TCPServer) -> ssl.SSLSession | None:
-        """Say something, and hear it again; the session, which another connection may try to resume.
+        """Say something, and hear it again; the session, which another connection may try to
+        resume.
 
         Raises:
             ssl.SSLError: the server has refused.
@@ -325,15 +363,21 @@ class ByHand:
 
 def client_context(certificate: str, version: ssl.TLSVersion) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=AUTHORITY)
-    context.load_cert_chain(CERTIFICATES / f"{certificate}.pem", CERTIFICATES / f"{certificate}.key")
+    context.load_cert_chain(
+        CERTIFICATES / f"{certificate}.pem", CERTIFICATES / f"{certificate}.key"
+    )
     context.minimum_version = context.maximum_version = version
     return context
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_session_of_one_name_opens_no_other_name(reader: ReaderKind, version: ssl.TLSVersion) -> None:
+async def test_a_session_of_one_name_opens_no_other_name(
+    reader: ReaderKind, version: ssl.TLSVersion
+) -> None:
     guarded = files("other", authorities=CERTIFICATES / "stranger.pem", require_certificate=True)
-    tls = files("server", authorities=AUTHORITY, require_certificate=True, names={"other.example": guarded})
+    tls = files(
+        "server", authorities=AUTHORITY, require_certificate=True, names={"other.example": guarded}
+    )
     context = client_context("client", version)
     async with wired_node() as node:
         server, mail = await serve(node, reader, tls=tls)
@@ -356,7 +400,12 @@ async def test_a_session_of_one_name_opens_no_other_name(reader: ReaderKind, ver
 
 
 async def test_a_certificate_that_was_revoked_is_refused(reader: ReaderKind) -> None:
-    tls = files("server", authorities=AUTHORITY, require_certificate=True, revoked=CERTIFICATES / "revoked.crl")
+    tls = files(
+        "server",
+        authorities=AUTHORITY,
+        require_certificate=True,
+        revoked=CERTIFICATES / "revoked.crl",
+    )
     async with wired_node() as node:
         server, mail = await serve(node, reader, tls=tls)
 
@@ -372,7 +421,9 @@ def test_a_list_of_revoked_certificates_is_checked_when_it_is_read() -> None:
         files("server", revoked=CERTIFICATES / "revoked.crl")
     for wrong in ("server.key", "server.pem"):
         with pytest.raises(ssl.SSLError, match="no list of revoked certificates in"):
-            files("server", authorities=AUTHORITY, revoked=CERTIFICATES / wrong).context(server_side=True)
+            files("server", authorities=AUTHORITY, revoked=CERTIFICATES / wrong).context(
+                server_side=True
+            )
     listed = files("server", authorities=AUTHORITY, revoked=CERTIFICATES / "revoked.crl")
     assert CERTIFICATES / "revoked.crl" in listed.paths()
 
@@ -427,7 +478,9 @@ async def test_a_record_that_is_complete_is_not_taken_for_one_that_is_not(
         server, _ = await serve(node, reader)
         mail = Mail()
         owner = await node.spawn(Ear, mail)
-        client = TCPConnection.connect(*server.local, reader=reader, tls=TRUSTING, server_name="localhost")
+        client = TCPConnection.connect(
+            *server.local, reader=reader, tls=TRUSTING, server_name="localhost"
+        )
         alias = await spawn_meta(node, owner, client)
 
         # The server's tickets come first: records in which there is nothing for the receiver.
@@ -439,7 +492,11 @@ async def test_a_record_that_is_complete_is_not_taken_for_one_that_is_not(
         assert client.frame_since is None
 
 
-@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(0, 300), max_size=6), st.integers(0, 300))
+@given(
+    st.lists(st.binary(max_size=40), max_size=6),
+    st.lists(st.integers(0, 300), max_size=6),
+    st.integers(0, 300),
+)
 def test_the_end_of_a_record_is_found_however_records_are_cut(
     bodies: list[bytes], places: list[int], missing: int
 ) -> None:
@@ -515,7 +572,9 @@ async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKi
         await stream.aclose()
 
 
-async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(reader: ReaderKind) -> None:
+async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, None)
         stream = await trio.open_tcp_stream(*server.local)
@@ -525,14 +584,19 @@ async def test_what_is_sent_before_the_handshake_is_done_is_kept_for_after_it(re
         node.send(connection, TCPSend(b"impatient"))
         assert (await node.inspect_meta(connection))["state"] == "handshake"
         secured = trio.SSLStream(
-            stream, ssl.create_default_context(cafile=AUTHORITY), server_hostname="localhost", https_compatible=True
+            stream,
+            ssl.create_default_context(cafile=AUTHORITY),
+            server_hostname="localhost",
+            https_compatible=True,
         )
 
         assert await secured.receive_some() == b"impatient"
         await secured.aclose()
 
 
-async def test_an_actor_for_each_connection_comes_only_to_know_those_that_are_secure(reader: ReaderKind) -> None:
+async def test_an_actor_for_each_connection_comes_only_to_know_those_that_are_secure(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         mail = Mail()
         server, _ = await serve(node, reader, receiver=partial(Ear, mail, echo))
@@ -553,7 +617,9 @@ async def test_a_client_gives_up_on_a_server_that_does_not_shake_hands(reader: R
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with wired_node() as node:
             owner = await node.spawn(Puppet)
-            client = TCPConnection.connect(*silent.getsockname(), tls=TRUSTING, reader=reader, handshake_timeout=0.1)
+            client = TCPConnection.connect(
+                *silent.getsockname(), tls=TRUSTING, reader=reader, handshake_timeout=0.1
+            )
 
             with pytest.raises(InitError) as caught:
                 await spawn_meta(node, owner, client)
@@ -562,12 +628,16 @@ async def test_a_client_gives_up_on_a_server_that_does_not_shake_hands(reader: R
             assert node.metas() == []
 
 
-async def test_files_that_are_not_there_are_an_error_of_spawning(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_files_that_are_not_there_are_an_error_of_spawning(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
 
         with pytest.raises(InitError) as caught:
-            await spawn_meta(node, owner, TCPServer(reader=reader, tls=TLSFiles(tmp_path / "none.pem")))
+            await spawn_meta(
+                node, owner, TCPServer(reader=reader, tls=TLSFiles(tmp_path / "none.pem"))
+            )
 
         assert isinstance(caught.value.__cause__, FileNotFoundError)
 
@@ -589,7 +659,9 @@ async def test_a_context_of_the_users_own_is_used_as_it_is(reader: ReaderKind) -
         await stream.aclose()
 
 
-async def test_times_other_than_that_for_the_handshake_count_as_soon_as_it_is_done(reader: ReaderKind) -> None:
+async def test_times_other_than_that_for_the_handshake_count_as_soon_as_it_is_done(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, idle_timeout=0.1, handshake_timeout=1000.0)
 
@@ -601,9 +673,13 @@ async def test_times_other_than_that_for_the_handshake_count_as_soon_as_it_is_do
 
 
 @pytest.mark.parametrize("words", [b"", b"all I have to say"])
-async def test_a_client_that_closes_at_once_ends_as_any_other(reader: ReaderKind, words: bytes) -> None:
+async def test_a_client_that_closes_at_once_ends_as_any_other(
+    reader: ReaderKind, words: bytes
+) -> None:
     async def speak_and_close(me: Puppet) -> None:
-        client = TCPConnection.connect("localhost", server.local.port, reader=reader, tls=TRUSTING, linger=1000.0)
+        client = TCPConnection.connect(
+            "localhost", server.local.port, reader=reader, tls=TRUSTING, linger=1000.0
+        )
         alias = await me.spawn_meta(client)
         if words:
             me.send(alias, TCPSend(words))
@@ -673,21 +749,34 @@ async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKin
         assert (disconnected.reason, disconnected.detail) == (Cause.ASKED, "")
 
 
-async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_said(reader: ReaderKind) -> None:
+async def test_a_socket_that_is_taken_over_is_secured_for_a_name_that_must_be_said(
+    reader: ReaderKind,
+) -> None:
     unchecked = TRUSTING.context(server_side=False)
     unchecked.check_hostname = False
     async with wired_node() as node:
         server, heard = await serve(node, reader)
         owner = await node.spawn(Puppet)
-        with socket.create_connection(server.local) as sock, pytest.raises(BadInputError, match="server_name"):
+        with (
+            socket.create_connection(server.local) as sock,
+            pytest.raises(BadInputError, match="server_name"),
+        ):
             TCPConnection(sock, tls=TRUSTING, reader=reader)
 
         named = TCPConnection(
-            socket.create_connection(server.local), tls=TRUSTING, server_name="localhost", reader=reader
+            socket.create_connection(server.local),
+            tls=TRUSTING,
+            server_name="localhost",
+            reader=reader,
         )
-        nameless = TCPConnection(socket.create_connection(server.local), tls=unchecked, reader=reader)
+        nameless = TCPConnection(
+            socket.create_connection(server.local), tls=unchecked, reader=reader
+        )
         wrong = TCPConnection(
-            socket.create_connection(server.local), tls=TRUSTING, server_name="x.example", reader=reader
+            socket.create_connection(server.local),
+            tls=TRUSTING,
+            server_name="x.example",
+            reader=reader,
         )
         await spawn_meta(node, owner, named)
         await spawn_meta(node, owner, nameless)
@@ -717,7 +806,7 @@ async def test_what_came_before_the_garbage_is_delivered(reader: ReaderKind) -> 
         await stream.aclose()
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def encrypted_key(directory: Path) -> Path:
@@ -725,13 +814,17 @@ def encrypted_key(directory: Path) -> Path:
     path = directory / "encrypted.key"
     key = str(CERTIFICATES / "server.key")
     subprocess.run(
-        ["openssl", "pkcs8", "-topk8", "-in", key, "-out", path, "-passout", "pass:secret"], check=True, timeout=60
+        ["openssl", "pkcs8", "-topk8", "-in", key, "-out", path, "-passout", "pass:secret"],
+        check=True,
+        timeout=60,
     )
     return path
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_nobody_is_asked_for_a_password_at_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nobody_is_asked_for_a_password_at_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     certificate, key = CERTIFICATES / "server.pem", encrypted_key(tmp_path)
     capfd.readouterr()
 
@@ -748,15 +841,21 @@ def test_what_is_wrong_with_files_is_said_with_their_names(tmp_path: Path) -> No
     cut = tmp_path / "cut.pem"
     cut.write_bytes((CERTIFICATES / "server.pem").read_bytes()[:300])
 
-    with pytest.raises(ssl.SSLError, match=r"no certificate in .*cut\.pem, or no key in .*server\.key"):
+    with pytest.raises(
+        ssl.SSLError, match=r"no certificate in .*cut\.pem, or no key in .*server\.key"
+    ):
         TLSFiles(cut, CERTIFICATES / "server.key").context(server_side=True)
-    with pytest.raises(ssl.SSLError, match=r"other\.key does not belong to the certificate in .*server\.pem"):
+    with pytest.raises(
+        ssl.SSLError, match=r"other\.key does not belong to the certificate in .*server\.pem"
+    ):
         TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "other.key").context(server_side=True)
     with pytest.raises(ssl.SSLError, match=r"no certificates in .*cut\.pem"):
         TLSFiles(authorities=cut).context(server_side=False)
 
 
-def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_have_changed(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_have_changed(
+    tmp_path: Path,
+) -> None:
     mine = tmp_path / "mine.pem"
     whole = (CERTIFICATES / "server.pem").read_bytes()
     mine.write_bytes(whole)
@@ -765,7 +864,9 @@ def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_ha
 
     def ask() -> ssl.SSLContext:
         """What three new connections get, which is all the same."""
-        first, *others = [contexts.current(lambda error: complaints.append(str(error))) for _ in range(3)]
+        first, *others = [
+            contexts.current(lambda error: complaints.append(str(error))) for _ in range(3)
+        ]
         assert all(one is first for one in others)
         return first
 
@@ -779,7 +880,10 @@ def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_ha
 
     assert while_cut is while_missing is original
     assert renewed is not original
-    assert [("no certificate" in text, "No such file" in text) for text in complaints] == [(True, False), (False, True)]
+    assert [("no certificate" in text, "No such file" in text) for text in complaints] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 async def test_what_a_name_does_not_say_is_as_for_the_whole_server(reader: ReaderKind) -> None:
@@ -814,7 +918,9 @@ def test_a_name_that_would_not_be_guarded_as_its_files_say_is_refused() -> None:
         files("server", names={"other.example": TRUSTING})
     with pytest.raises(BadInputError, match="a TLSFiles with a certificate"):
         files("server", names={"other.example": CERTIFICATES / "other.pem"})
-    files("server", names={"other.example": guarded}, authorities=AUTHORITY, require_certificate=True)
+    files(
+        "server", names={"other.example": guarded}, authorities=AUTHORITY, require_certificate=True
+    )
 
 
 def test_a_server_without_a_certificate_is_refused() -> None:
@@ -832,7 +938,7 @@ def test_options_that_do_not_fit_together_are_refused() -> None:
     assert Contexts(True, server_side=False).current(lambda _: None).check_hostname
 
 
-# -- TLS that begins later ---------------------------------------------------------------------------------------------
+# -- TLS that begins later -------------------------------------------------------------------------
 
 LINES = Delimiter(b"\n", keep=True)
 
@@ -888,14 +994,26 @@ async def test_a_client_and_a_server_of_ours_go_on_with_tls(reader: ReaderKind) 
         server, theirs = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
         mail = Mail()
         owner = await node.spawn(Ear, mail, ask_for_tls)
-        options: dict[str, Any] = {"framing": LINES, "tls": TRUSTING, "server_name": "localhost", "start_tls": True}
-        await spawn_meta(node, owner, TCPConnection.connect(*server.local, reader=reader, **options))
+        options: dict[str, Any] = {
+            "framing": LINES,
+            "tls": TRUSTING,
+            "server_name": "localhost",
+            "start_tls": True,
+        }
+        await spawn_meta(
+            node, owner, TCPConnection.connect(*server.local, reader=reader, **options)
+        )
 
         await mail.wait_for(TCPData, 2)
 
         assert [message.data for message in mail.of(TCPData)] == [b"220 go\n", b"you said secret\n"]
         assert mail.of(TCPSecured)[0].tls.version.startswith("TLSv1")
-        assert [type(message) for message in theirs.heard] == [TCPConnected, TCPData, TCPSecured, TCPData]
+        assert [type(message) for message in theirs.heard] == [
+            TCPConnected,
+            TCPData,
+            TCPSecured,
+            TCPData,
+        ]
 
 
 @pytest.mark.parametrize("more", [b"EVIL\n", b"EV"], ids=["a frame", "a part of one"])
@@ -914,7 +1032,9 @@ async def test_what_came_in_clear_after_the_request_is_never_taken_for_encrypted
         await stream.aclose()
 
 
-async def test_what_comes_in_clear_instead_of_a_handshake_is_a_protocol_error(reader: ReaderKind) -> None:
+async def test_what_comes_in_clear_instead_of_a_handshake_is_a_protocol_error(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True)
         stream = await trio.open_tcp_stream(*server.local)
@@ -933,7 +1053,9 @@ async def test_a_peer_that_does_not_begin_with_tls_is_not_waited_for_for_ever(
     reader: ReaderKind, clock: MovableClock
 ) -> None:
     async with wired_node(limit=9000.0) as node:
-        server, mail = await serve(node, reader, upgrade, framing=LINES, start_tls=True, handshake_timeout=1000.0)
+        server, mail = await serve(
+            node, reader, upgrade, framing=LINES, start_tls=True, handshake_timeout=1000.0
+        )
         stream = await trio.open_tcp_stream(*server.local)
         await mail.first(TCPConnected)
         clock.move(2000.0)

@@ -1,4 +1,6 @@
-"""UDP: datagrams become messages, and none that fails ends a socket; with reader threads and with reader tasks."""
+"""UDP: datagrams become messages, and none that fails ends a socket; with reader threads and with
+reader tasks.
+"""
 
 import errno
 import os
@@ -44,7 +46,9 @@ async def serve(
     return server, mail
 
 
-async def client_of(node: Node, server: Any, reader: ReaderKind, **options: Any) -> tuple[UDPClient, Mail]:
+async def client_of(
+    node: Node, server: Any, reader: ReaderKind, **options: Any
+) -> tuple[UDPClient, Mail]:
     mail = Mail()
     owner = await node.spawn(Ear, mail)
     client = UDPClient(*server, reader=reader, **options)
@@ -73,7 +77,7 @@ def nobody() -> Endpoint:
         return Endpoint(*sock.getsockname())
 
 
-# -- talking -----------------------------------------------------------------------------------------------------------
+# -- talking ---------------------------------------------------------------------------------------
 
 
 async def test_a_datagram_becomes_a_message_and_is_answered(reader: ReaderKind) -> None:
@@ -98,7 +102,9 @@ async def test_a_client_and_a_server_of_ours_talk(reader: ReaderKind) -> None:
             node.send(client.id, UDPSend(b"%d" % number))
             await mail.wait_for(UDPData, number + 1)
 
-        assert [message.data for message in mail.of(UDPData)] == [b"%d" % number for number in range(100)]
+        assert [message.data for message in mail.of(UDPData)] == [
+            b"%d" % number for number in range(100)
+        ]
         assert {message.peer for message in mail.of(UDPData)} == {server.local}
         assert {message.socket for message in mail.of(UDPData)} == {client.id}
 
@@ -154,7 +160,9 @@ async def test_peers_of_both_versions_are_answered_by_one_socket(reader: ReaderK
             sixth.sendto(b"six", ("::1", server.local.port))
 
             answers = [await receive(fourth), await receive(sixth)]
-            by_name = await node.call(server.id, UDPSend(b"by name", ("localhost", fourth.getsockname()[1])))
+            by_name = await node.call(
+                server.id, UDPSend(b"by name", ("localhost", fourth.getsockname()[1]))
+            )
 
             assert answers == [b"four", b"six"]
             assert sorted(message.peer for message in mail.of(UDPData)) == sorted(
@@ -168,7 +176,9 @@ async def test_a_name_is_looked_up_without_holding_up_the_loop(reader: ReaderKin
     async with wired_node() as node:
         server, _ = await serve(node, reader, None)
         with plain() as sock:
-            answer = await node.call(server.id, UDPSend(b"by name", ("localhost", sock.getsockname()[1])))
+            answer = await node.call(
+                server.id, UDPSend(b"by name", ("localhost", sock.getsockname()[1]))
+            )
 
             assert answer == 7
             assert await receive(sock) == b"by name"
@@ -186,7 +196,9 @@ async def test_a_named_process_may_receive(reader: ReaderKind) -> None:
         assert owners.heard == []
 
 
-async def test_a_datagram_for_a_receiver_that_is_gone_is_a_dead_letter_and_the_server_lives(reader: ReaderKind) -> None:
+async def test_a_datagram_for_a_receiver_that_is_gone_is_a_dead_letter_and_the_server_lives(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, receiver="clerk")
         with plain(server.local) as sock:
@@ -199,10 +211,12 @@ async def test_a_datagram_for_a_receiver_that_is_gone_is_a_dead_letter_and_the_s
             assert await receive(sock) == b"now?"
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- what goes wrong -------------------------------------------------------------------------------
 
 
-async def test_a_datagram_that_is_too_long_is_told_to_its_sender_and_the_server_lives(reader: ReaderKind) -> None:
+async def test_a_datagram_that_is_too_long_is_told_to_its_sender_and_the_server_lives(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader)
         mail = Mail()
@@ -220,7 +234,9 @@ async def test_a_datagram_that_is_too_long_is_told_to_its_sender_and_the_server_
         assert (await node.inspect_meta(server.id))["errors: too long"] == "1"
 
 
-async def test_an_unreachable_peer_is_told_to_whoever_sent_to_it_and_the_server_lives(reader: ReaderKind) -> None:
+async def test_an_unreachable_peer_is_told_to_whoever_sent_to_it_and_the_server_lives(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, owners = await serve(node, reader)
         mail = Mail()
@@ -244,7 +260,9 @@ async def test_an_unreachable_peer_is_told_to_whoever_sent_to_it_and_the_server_
 
 
 class Unlucky(socket.socket):
-    """A socket whose reads and writes fail with the errors that are to come, as ICMP packets make them fail."""
+    """A socket whose reads and writes fail with the errors that are to come, as ICMP packets make
+    them fail.
+    """
 
     reading: list[int]
     writing: list[int]
@@ -310,7 +328,9 @@ async def test_a_socket_that_is_broken_ends_its_server(reader: ReaderKind, numbe
         assert reason.error.errno == number
 
 
-async def test_the_owner_of_a_udp_server_that_fails_ends_and_that_of_a_client_does_not(reader: ReaderKind) -> None:
+async def test_the_owner_of_a_udp_server_that_fails_ends_and_that_of_a_client_does_not(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         first, second = await node.spawn(Ear, Mail()), await node.spawn(Ear, Mail())
         server = UDPServer(reader=reader)
@@ -325,9 +345,17 @@ async def test_the_owner_of_a_udp_server_that_fails_ends_and_that_of_a_client_do
         assert node.processes() == [second]
 
 
-async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_next_one(reader: ReaderKind) -> None:
+async def test_what_the_system_says_of_an_earlier_datagram_does_not_cost_the_next_one(
+    reader: ReaderKind,
+) -> None:
     class Server(UnluckyServer):
-        writing = (errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EACCES, errno.EPROTO, getattr(errno, "ENONET", 64))
+        writing = (
+            errno.ENOPROTOOPT,
+            errno.EOPNOTSUPP,
+            errno.EACCES,
+            errno.EPROTO,
+            getattr(errno, "ENONET", 64),
+        )
 
     async with wired_node() as node:
         owner = await node.spawn(Ear, Mail())
@@ -346,7 +374,9 @@ async def test_a_client_learns_that_nobody_listens_and_goes_on(reader: ReaderKin
         client, mail = await client_of(node, gone, reader)
 
         for _ in range(3):
-            await node.call(mail_owner(node, client), lambda me: me.send(client.id, UDPSend(b"anybody?")))
+            await node.call(
+                mail_owner(node, client), lambda me: me.send(client.id, UDPSend(b"anybody?"))
+            )
             await trio.sleep(0.01)
         failed = await mail.first(UDPFailed)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -363,7 +393,9 @@ def mail_owner(node: Node, client: UDPClient) -> Any:
     return node.meta_info(client.id).process
 
 
-async def test_the_datagram_after_an_unreachable_one_is_sent_all_the_same(reader: ReaderKind) -> None:
+async def test_the_datagram_after_an_unreachable_one_is_sent_all_the_same(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader, None)
         gone = nobody()
@@ -374,7 +406,9 @@ async def test_the_datagram_after_an_unreachable_one_is_sent_all_the_same(reader
                 node.send(server.id, UDPSend(b"lost", gone))
                 node.send(server.id, UDPSend(b"%d" % number, peer))
 
-            assert [await receive(sock) for _ in range(200)] == [b"%d" % number for number in range(200)]
+            assert [await receive(sock) for _ in range(200)] == [
+                b"%d" % number for number in range(200)
+            ]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +464,9 @@ async def test_a_datagram_longer_than_expected_is_marked_as_truncated(reader: Re
         assert (await node.inspect_meta(server.id))["truncated"] == "1"
 
 
-async def test_an_unknown_request_is_refused_and_an_unknown_message_ignored(reader: ReaderKind) -> None:
+async def test_an_unknown_request_is_refused_and_an_unknown_message_ignored(
+    reader: ReaderKind,
+) -> None:
     async with wired_node() as node:
         server, _ = await serve(node, reader)
 
@@ -454,7 +490,7 @@ async def test_a_port_that_is_taken_is_an_error_of_spawning(reader: ReaderKind) 
         assert node.metas() == [server.id]
 
 
-# -- floods ------------------------------------------------------------------------------------------------------------
+# -- floods ----------------------------------------------------------------------------------------
 
 
 async def test_a_flood_is_taken_in_order_and_what_is_dropped_is_counted(reader: ReaderKind) -> None:
@@ -480,7 +516,9 @@ async def test_a_flood_is_taken_in_order_and_what_is_dropped_is_counted(reader: 
         assert int(facts["messages in"]) == len(mail.heard)
 
 
-async def test_a_slow_receiver_makes_the_operating_system_drop_and_that_is_counted(reader: ReaderKind) -> None:
+async def test_a_slow_receiver_makes_the_operating_system_drop_and_that_is_counted(
+    reader: ReaderKind,
+) -> None:
     go_on = trio.Event()
 
     class Slow(Ear):
@@ -508,7 +546,9 @@ async def test_a_slow_receiver_makes_the_operating_system_drop_and_that_is_count
 
 
 @pytest.mark.parametrize("when_behind", [Behind.DROP_NEWEST, Behind.DROP_OLDEST])
-async def test_a_reader_that_may_drop_does_so_and_counts(reader: ReaderKind, when_behind: Behind) -> None:
+async def test_a_reader_that_may_drop_does_so_and_counts(
+    reader: ReaderKind, when_behind: Behind
+) -> None:
     go_on = trio.Event()
 
     class Slow(Ear):
@@ -541,13 +581,15 @@ async def test_a_reader_that_may_drop_does_so_and_counts(reader: ReaderKind, whe
         assert mail.of(UDPData)[-1].data == last
 
 
-# -- groups ------------------------------------------------------------------------------------------------------------
+# -- groups ----------------------------------------------------------------------------------------
 
 
 def multicast_works() -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+            sock.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1")
+            )
             sock.setsockopt(
                 socket.IPPROTO_IP,
                 socket.IP_ADD_MEMBERSHIP,
@@ -559,7 +601,9 @@ def multicast_works() -> bool:
     return True
 
 
-@pytest.mark.skipif(not multicast_works(), reason="this machine has no multicast on its loopback interface")
+@pytest.mark.skipif(
+    not multicast_works(), reason="this machine has no multicast on its loopback interface"
+)
 async def test_groups_are_joined_and_left(reader: ReaderKind) -> None:
     group = "239.255.7.7"
     async with wired_node() as node:
@@ -581,11 +625,19 @@ async def test_groups_are_joined_and_left(reader: ReaderKind) -> None:
         assert [message.data for message in mail.of(UDPData)] == [b"in time", b"to you alone"]
 
 
-@pytest.mark.skipif(not multicast_works(), reason="this machine has no multicast on its loopback interface")
+@pytest.mark.skipif(
+    not multicast_works(), reason="this machine has no multicast on its loopback interface"
+)
 async def test_groups_may_be_joined_from_the_beginning(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, mail = await serve(
-            node, reader, None, host="239.255.7.8", groups=["239.255.7.8"], interface="lo", reuse_port=True
+            node,
+            reader,
+            None,
+            host="239.255.7.8",
+            groups=["239.255.7.8"],
+            interface="lo",
+            reuse_port=True,
         )
         talker, _ = await serve(node, reader, None, interface="lo")
 
@@ -599,7 +651,10 @@ async def test_broadcasting_is_allowed_on_request(reader: ReaderKind) -> None:
         server, _ = await serve(node, reader, None, host="0.0.0.0", broadcast=True)
 
         # 127.255.255.255 is the broadcast address of loopback: nothing leaves the machine.
-        assert await node.call(server.id, UDPSend(b"hello", ("127.255.255.255", server.local.port))) == 5
+        assert (
+            await node.call(server.id, UDPSend(b"hello", ("127.255.255.255", server.local.port)))
+            == 5
+        )
 
 
 async def test_broadcasting_is_refused_unless_it_was_asked_for(reader: ReaderKind) -> None:
@@ -615,9 +670,17 @@ async def test_broadcasting_is_refused_unless_it_was_asked_for(reader: ReaderKin
 async def test_options_reach_the_socket(reader: ReaderKind) -> None:
     async with wired_node() as node:
         server, _ = await serve(
-            node, reader, receive_buffer=30_000, send_buffer=40_000, ttl=7, interface="127.0.0.1", reuse_port=True
+            node,
+            reader,
+            receive_buffer=30_000,
+            send_buffer=40_000,
+            ttl=7,
+            interface="127.0.0.1",
+            reuse_port=True,
         )
-        client, _ = await client_of(node, server.local, reader, receive_buffer=50_000, send_buffer=60_000)
+        client, _ = await client_of(
+            node, server.local, reader, receive_buffer=50_000, send_buffer=60_000
+        )
         facts = await node.inspect_meta(server.id)
 
         # Linux doubles what it is asked for.
@@ -629,7 +692,9 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
         assert sizes == [60_000, 80_000, 100_000, 120_000]
         assert facts["receive buffer"] == "60000"
         assert server._socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
-        assert server._socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4) == socket.inet_aton("127.0.0.1")
+        assert server._socket.getsockopt(
+            socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4
+        ) == socket.inet_aton("127.0.0.1")
         assert server._socket.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) == 1
 
 
@@ -653,7 +718,7 @@ async def test_however_many_peers_there_are_only_so_many_are_remembered(reader: 
         assert [message.data for message in mail.of(UDPData)] == [b"still there?"]
 
 
-# -- looking inside ----------------------------------------------------------------------------------------------------
+# -- looking inside --------------------------------------------------------------------------------
 
 
 async def test_a_socket_tells_about_itself(reader: ReaderKind) -> None:
@@ -670,8 +735,18 @@ async def test_a_socket_tells_about_itself(reader: ReaderKind) -> None:
         assert facts["local"] == str(server.local)
         assert facts["peer"] == ""
         assert facts["reader"] == reader
-        assert [facts[key] for key in ("bytes in", "bytes out", "messages in", "messages out")] == ["5", "5", "1", "1"]
-        assert [facts[key] for key in ("drops", "truncated", "errors", "pending")] == ["0", "0", "0", "0"]
+        assert [facts[key] for key in ("bytes in", "bytes out", "messages in", "messages out")] == [
+            "5",
+            "5",
+            "1",
+            "1",
+        ]
+        assert [facts[key] for key in ("drops", "truncated", "errors", "pending")] == [
+            "0",
+            "0",
+            "0",
+            "0",
+        ]
         assert int(facts["receive buffer"]) >= 100_000
         assert float(facts["age"]) > 0
         assert some == {"peer": str(server.local)} == {"peer": other["peer"]}

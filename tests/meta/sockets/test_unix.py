@@ -1,4 +1,6 @@
-"""What only Unix sockets have: files that are made, left behind by those who were killed, and removed."""
+"""What only Unix sockets have: files that are made, left behind by those who were killed, and
+removed.
+"""
 
 import os
 import socket
@@ -30,7 +32,9 @@ def reader(request: pytest.FixtureRequest) -> ReaderKind:
     return kind
 
 
-async def test_the_file_is_the_users_alone_and_is_gone_in_the_end(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_the_file_is_the_users_alone_and_is_gone_in_the_end(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
     path = tmp_path / "here.sock"
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
@@ -72,7 +76,9 @@ async def test_the_permissions_are_those_that_were_asked_for_whatever_the_umask(
         assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="this system has another way to change permissions")
+@pytest.mark.skipif(
+    not hasattr(os, "O_PATH"), reason="this system has another way to change permissions"
+)
 class TestWithoutProc:
     @pytest.fixture(autouse=True)
     def no_proc(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +87,12 @@ class TestWithoutProc:
     @pytest.mark.parametrize("permissions", [0o700, 0o755, 0o1777])
     @pytest.mark.parametrize("is_relative", [False, True], ids=["absolute", "relative"])
     async def test_the_permissions_are_given_where_no_other_user_may_replace_the_socket(
-        self, reader: ReaderKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permissions: int, is_relative: bool
+        self,
+        reader: ReaderKind,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        permissions: int,
+        is_relative: bool,
     ) -> None:
         os.chmod(tmp_path, permissions)
         monkeypatch.chdir(tmp_path)
@@ -90,7 +101,11 @@ class TestWithoutProc:
             owner = await node.spawn(Puppet)
             before = os.umask(0o077)
             try:
-                await spawn_meta(node, owner, UnixServer(path.name if is_relative else path, reader=reader, mode=0o666))
+                await spawn_meta(
+                    node,
+                    owner,
+                    UnixServer(path.name if is_relative else path, reader=reader, mode=0o666),
+                )
             finally:
                 os.umask(before)
 
@@ -106,7 +121,10 @@ class TestWithoutProc:
             owner = await node.spawn(Puppet)
             before = os.umask(0o077)
             try:
-                with pytest.raises(InitError, match=r"mode 0o666: the umask leaves 0o600 of it, /proc is not mounted"):
+                with pytest.raises(
+                    InitError,
+                    match=r"mode 0o666: the umask leaves 0o600 of it, /proc is not mounted",
+                ):
                     await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o666))
                 # The umask takes nothing away from this mode.
                 await spawn_meta(node, owner, UnixServer(path, reader=reader, mode=0o600))
@@ -142,7 +160,9 @@ class TestWithoutProc:
 
             assert not path.exists()
 
-    def test_a_file_that_has_replaced_the_socket_keeps_its_permissions(self, tmp_path: Path) -> None:
+    def test_a_file_that_has_replaced_the_socket_keeps_its_permissions(
+        self, tmp_path: Path
+    ) -> None:
         path = tmp_path / "here.sock"
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(str(path))
@@ -177,7 +197,12 @@ class Ambushed(socket.socket):
 @pytest.mark.parametrize("hard", [False, True], ids=["symbolic", "hard"])
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 async def test_a_link_that_is_put_in_the_place_of_the_socket_gives_nothing_other_permissions(
-    reader: ReaderKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prey: str, hard: bool, mode: int
+    reader: ReaderKind,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prey: str,
+    hard: bool,
+    mode: int,
 ) -> None:
     path, secret = tmp_path / "here.sock", tmp_path / "secret"
     if prey == "file":
@@ -198,7 +223,9 @@ async def test_a_link_that_is_put_in_the_place_of_the_socket_gives_nothing_other
         assert node.metas() == []
 
 
-async def test_a_file_that_a_killed_server_left_behind_is_no_obstacle(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_a_file_that_a_killed_server_left_behind_is_no_obstacle(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
     path = tmp_path / "here.sock"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
@@ -226,7 +253,9 @@ async def test_a_file_that_is_no_socket_is_not_touched(reader: ReaderKind, tmp_p
         assert path.read_text(encoding="utf-8") == "dear"
 
 
-async def test_a_file_that_another_server_made_meanwhile_is_not_removed(reader: ReaderKind, tmp_path: Path) -> None:
+async def test_a_file_that_another_server_made_meanwhile_is_not_removed(
+    reader: ReaderKind, tmp_path: Path
+) -> None:
     path = tmp_path / "here.sock"
     async with wired_node() as node:
         owner = await node.spawn(Puppet)
@@ -280,7 +309,9 @@ async def test_what_fails_says_where(reader: ReaderKind, tmp_path: Path) -> None
         with pytest.raises(InitError, match=r"No such file or directory: .*/none/x\.sock"):
             await spawn_meta(node, owner, UnixServer(tmp_path / "none" / "x.sock", reader=reader))
         with pytest.raises(InitError, match=r"No such file or directory: .*/nobody\.sock"):
-            await spawn_meta(node, owner, UnixConnection.connect(tmp_path / "nobody.sock", reader=reader))
+            await spawn_meta(
+                node, owner, UnixConnection.connect(tmp_path / "nobody.sock", reader=reader)
+            )
         with pytest.raises(InitError, match="Connection refused: @nobody here"):
             await spawn_meta(node, owner, UnixConnection.connect("\0nobody here", reader=reader))
 

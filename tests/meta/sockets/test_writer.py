@@ -11,7 +11,11 @@ from ergo_py.meta.sockets.writer import Writer
 async def test_what_has_no_bytes_does_not_keep_the_writer_busy() -> None:
     works: list[Callable[[], Awaitable[None]]] = []
     writer = Writer(
-        stall=None, start=works.append, changed=lambda: None, failed=lambda _: None, answer=lambda _caller, _size: None
+        stall=None,
+        start=works.append,
+        changed=lambda: None,
+        failed=lambda _: None,
+        answer=lambda _caller, _size: None,
     )
     ours, theirs = socket.socketpair()
     writer.use(ours, trio.current_time)

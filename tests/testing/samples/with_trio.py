@@ -1,4 +1,6 @@
-"""Tests as a user would write them, with pytest-trio; test_plugin.py runs them and knows which must fail."""
+"""Tests as a user would write them, with pytest-trio; test_plugin.py runs them and knows which must
+fail.
+"""
 
 import os
 import socket
