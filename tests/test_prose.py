@@ -1,0 +1,95 @@
+"""The language of docstrings, comments and documentation: it names its subjects, so that readers and searches find them.
+
+Pronouns such as "what", "who" and "one" hide the subject of a sentence. trio has 4 of them in 1,000 words of docstring and comment.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 200.0
+"""Riddle words in 1,000 words."""
+
+RIDDLES = re.compile(
+    r"\b(?:what|whatever|who|whom|whose|whoever|one|ones|nobody|somebody|everybody|anybody)\b",
+    re.IGNORECASE,
+)
+WORDS = re.compile(r"[A-Za-z][A-Za-z'-]*")
+CODE = re.compile(r"``.+?``|`[^`\n]+`")
+
+
+def prose_of(path: Path) -> str:
+    """The docstrings, attribute docstrings and comments of a module, without the code in them."""
+    source = path.read_text(encoding="utf-8")
+    parts = [
+        node.value.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    parts += [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return CODE.sub(" ", "\n".join(parts))
+
+
+def prose_of_page(path: Path) -> str:
+    """The text of a page, without its code blocks and inline code."""
+    text = re.sub(
+        r"^(`{3,}|:{3,}).*?^\1",
+        " ",
+        path.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    return CODE.sub(" ", text)
+
+
+def share(texts: Iterable[str]) -> float:
+    """Riddle words in 1,000 words; a short text may have a single one."""
+    words = riddles = 0
+    for text in texts:
+        words += len(WORDS.findall(text))
+        riddles += len(RIDDLES.findall(text))
+    return 1000 * riddles / max(words, 1) if riddles > 1 else 0.0
+
+
+ROOMS = sorted({path.parent.relative_to(ROOT) for path in (ROOT / "ergo_py").rglob("*.py")})
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    if "_build" not in path.parts
+)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=str)
+def test_docstrings_and_comments_of_each_folder_name_their_subjects(room: Path) -> None:
+    found = share(prose_of(path) for path in (ROOT / room).glob("*.py"))
+
+    assert found <= LIMIT
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_each_page_names_its_subjects(page: Path) -> None:
+    assert share([prose_of_page(ROOT / page)]) <= LIMIT
+
+
+def main() -> None:
+    """Print the figures of each file, worst first."""
+    figures = [
+        *((share([prose_of(path)]), path) for path in (ROOT / "ergo_py").rglob("*.py")),
+        *((share([prose_of_page(ROOT / page)]), ROOT / page) for page in PAGES),
+    ]
+    for figure, path in sorted(figures, reverse=True):
+        print(f"{figure:6.1f}  {path.relative_to(ROOT)}")
+    print(f"{share(prose_of(path) for path in (ROOT / 'ergo_py').rglob('*.py')):6.1f}  ergo_py")
+    print(f"{share(prose_of_page(ROOT / page) for page in PAGES):6.1f}  the pages")
+
+
+if __name__ == "__main__":
+    main()
