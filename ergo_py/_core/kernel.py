@@ -11,7 +11,7 @@ from trio.lowlevel import current_task
 from .log import Log
 from .messaging.calls import Calls
 from .messaging.clock import Clock
-from .messaging.observer import ObservedCalls, ObservedRouter, Observer, Sight
+from .messaging.observer import ObservedCalls, ObservedRouter, Observer
 from .messaging.publisher import Publisher
 from .messaging.router import LANES, Router
 from .runtime.bridge import Bridge
@@ -31,7 +31,7 @@ from .vocabulary.errors import MailboxFullError, NodeStoppedError, TargetTypeErr
 from .vocabulary.ids import PID, Alias, EventName, Name, NodeName, Ref, Target
 from .vocabulary.info import Ended
 from .vocabulary.messages import DeadLetter, LogRecord
-from .vocabulary.options import LEVELS
+from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
 from .vocabulary.text import shown
 
@@ -51,44 +51,24 @@ def _nothing() -> None:
 class Kernel:
     """The shared parts of a node. Made when the node opens, on its loop."""
 
-    def __init__(
-        self,
-        name: str,
-        creation: int,
-        nursery: trio.Nursery,
-        *,
-        burst: int,
-        max_processes: int | None,
-        dead_letter_capacity: int,
-        env: Mapping[str, object],
-        inline_calls: bool,
-        observer: Callable[[Sight], object] | None,
-        max_reader_threads: int,
-        debug_shared_state: bool,
-        on_escalation: str,
-        log_level: str,
-        log_output: Any,
-        obituaries: int,
-        redact: Callable[[str, object], object] | None,
-    ) -> None:
+    def __init__(self, options: NodeOptions, creation: int, nursery: trio.Nursery) -> None:
+        name, observer = options.name, options.observer
         self.pid = PID(name, creation, 0)
         self.node: Any = None
         """The public face of all this; set by the node itself."""
         self.nursery = nursery
-        self.burst = burst
-        self.max_processes = max_processes
-        self.env = env
-        self.max_reader_threads = max_reader_threads
-        self.debug_shared_state = debug_shared_state
-        self.log = Log(name, log_level, log_output, self._offer_record)
+        self.options = options
+        self.burst = options.burst
+        self.env: Mapping[str, object] = options.env or {}
+        self.log = Log(name, options.log_level, options.log_output, self._offer_record)
         self.logger: Any = self.log.logger(self.pid)
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
         # Asked directly, trio's clock costs half of what it does by way of the task that asks.
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
-        store = DeadLetters(dead_letter_capacity)
+        store = DeadLetters(options.dead_letters)
         if self.observer is None:
-            self.router = Router(name, creation, bridge, self.clock, store, inline_calls)
+            self.router = Router(name, creation, bridge, self.clock, store, options.inline_calls)
             self.calls = Calls(self.router)
         else:
             # A call that is answered on the spot is not delivered to anybody who could be observed.
@@ -105,19 +85,17 @@ class Kernel:
         """What belongs to the node itself, in the order it was started."""
         self.services: dict[str, ChildSlot] = {}
         """The slots of supervised children that have a name on the node."""
-        self.on_escalation = on_escalation
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
         self.stopping = False
         self.fatal: BaseException | None = None
         self.spawned = 0
         self.crashed = 0
-        self.obituaries = Obituaries(obituaries)
+        self.obituaries = Obituaries(options.obituaries)
         self.on_spawned: Callable[[Process], None] | None = None
         """Called with each new process before it serves its first message; set while the node
         opens.
         """
-        self.redact = redact
         self.watches: dict[PID, Any] = {}
         """What is being watched or held, by whoever looks inside; mostly nothing."""
         self.killed: list[Ended] = []
@@ -310,9 +288,9 @@ class Kernel:
             "a supervisor of the node gave up",
             supervisor=repr(process),
             reason=str(reason),
-            policy=self.on_escalation,
+            policy=self.options.on_escalation,
         )
-        if self.on_escalation == "stop":
+        if self.options.on_escalation == "stop":
             self.stop_because(process, reason)
 
     def stop_because(self, process: "Process", reason: Reason) -> None:

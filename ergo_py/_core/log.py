@@ -16,20 +16,16 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import structlog
 
-from .vocabulary.errors import BadInputError
 from .vocabulary.ids import PID, Alias
 from .vocabulary.messages import LogRecord
-from .vocabulary.options import LEVELS, check_level
+from .vocabulary.options import LEVELS, Output, check_level, check_output
 from .vocabulary.text import printable, shown, text_of
 
-__all__ = ["Log", "Output", "check_output"]
-
-Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
-_OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
+__all__ = ["Log"]
 
 Event = MutableMapping[str, Any]
 Fields = dict[str, Any]
@@ -110,12 +106,6 @@ class Log:
 
 def _drop(_logger: object, _method: str, _event: Event) -> Any:
     raise structlog.DropEvent
-
-
-def check_output(output: object) -> None:
-    """Refuse what is no place for lines to go."""
-    if output not in _OUTPUTS:
-        raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
 
 
 def _writer(output: Output) -> Callable[[str, str, Fields], bool]:

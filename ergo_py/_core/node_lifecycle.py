@@ -14,7 +14,6 @@ from .inspection.mailbox_backlog import Backlogs
 from .inspection.state import remember_messages
 from .inspection.watchdog import Watchdog
 from .kernel import Kernel
-from .log import Output, check_output
 from .messaging.observer import Sight
 from .processes.termination import as_ended, kill_all, stop_all
 from .runtime.abandonable import Abandonable
@@ -24,7 +23,7 @@ from .runtime.time_slices import in_slices
 from .verbs.node import Node
 from .vocabulary.errors import BadInputError, EscalationError, NodeStoppedError, NotAllowedError
 from .vocabulary.info import Ended, ExitReport
-from .vocabulary.options import check_flag, check_level, check_name, check_number
+from .vocabulary.options import NodeOptions, Output
 from .vocabulary.reasons import Shutdown
 
 __all__ = ["NodeContext", "open_node", "read_permissions"]
@@ -55,8 +54,8 @@ _GRACE: Final = 0.5
 class NodeContext(Generic[N]):
     """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
 
-    def __init__(self, name: str, node_type: type[N], **options: Any) -> None:
-        self._name = name
+    def __init__(self, options: NodeOptions, node_type: type[N]) -> None:
+        self._name = options.name
         self._options = options
         self.node_type = node_type
         """The class of the node; what is built on the kernel may have added verbs to it."""
@@ -110,13 +109,13 @@ class NodeContext(Generic[N]):
         try:
             if interrupt is not None:
                 raise interrupt
-            threshold = self._options["watchdog"]
+            threshold = self._options.watchdog
             if threshold:
                 self._watchdog = node._watchdog = Watchdog(
                     node._router.bridge, threshold, node._note_blocked, self._backlogs(node)
                 )
-            if self.open_control is not None and self._options["control"]:
-                self._close_control = self.open_control(node, self._options["control"])
+            if self.open_control is not None and self._options.control:
+                self._close_control = self.open_control(node, self._options.control)
         except BaseException:
             await self._stop(asked=interrupt is not None)
             raise
@@ -154,7 +153,7 @@ class NodeContext(Generic[N]):
         return bool(swallowed)
 
     def _backlogs(self, node: N) -> Callable[[], None] | None:
-        limit = self._options["mailbox_warning"]
+        limit = self._options.mailbox_warning
         return (
             None
             if limit is None
@@ -197,27 +196,10 @@ class NodeContext(Generic[N]):
         options = self._options
         try:
             async with trio.open_nursery() as nursery:
-                kernel = Kernel(
-                    self._name,
-                    _creations.next(),
-                    nursery,
-                    burst=options["burst"],
-                    max_processes=options["max_processes"],
-                    dead_letter_capacity=options["dead_letters"],
-                    env=options["env"],
-                    inline_calls=options["inline_calls"],
-                    observer=options["observer"],
-                    max_reader_threads=options["max_reader_threads"],
-                    debug_shared_state=options["debug_shared_state"],
-                    on_escalation=options["on_escalation"],
-                    log_level=options["log_level"],
-                    log_output=options["log_output"],
-                    obituaries=options["obituaries"],
-                    redact=options["redact"],
-                )
-                if options["recent_messages"]:
-                    kernel.on_spawned = partial(remember_messages, count=options["recent_messages"])
-                self._node = self.node_type(kernel, options["expose_env"])
+                kernel = Kernel(options, _creations.next(), nursery)
+                if options.recent_messages:
+                    kernel.on_spawned = partial(remember_messages, count=options.recent_messages)
+                self._node = self.node_type(kernel, options.expose_env)
                 kernel.start(kernel.clock.run, name="clock")
                 # Now and not in the task: once a node is open, it has all the descriptors that it
                 # needs for itself.
@@ -278,7 +260,7 @@ class NodeContext(Generic[N]):
         (kernel.logger.warning if forced else kernel.logger.info)(str(report))
 
     async def _stop_processes(self, kernel: Kernel) -> None:
-        self._patience.deadline = trio.current_time() + self._options["stop_timeout"]
+        self._patience.deadline = trio.current_time() + self._options.stop_timeout
         with self._patience:
             await stop_all(kernel.roots, Shutdown())
         if kernel.roots:
@@ -399,52 +381,15 @@ def open_node(
     Raises:
         BadInputError: an option has a value that cannot be right.
     """
-    check_name(name)
-    if max_processes is not None:
-        check_number(
-            "max_processes", max_processes, least=1, whole=True, hint=", or None for no limit"
-        )
-    check_number("max_reader_threads", max_reader_threads, least=0, whole=True)
-    check_number("burst", burst, least=1, whole=True)
-    check_number("dead_letters", dead_letters, least=0, whole=True)
-    check_number("stop_timeout", stop_timeout, least=0.0)
-    check_number("obituaries", obituaries, least=0, whole=True)
-    check_number("recent_messages", recent_messages, least=0, whole=True)
-    if redact is not None and not callable(redact):
-        raise BadInputError(
-            "redact",
-            redact,
-            "a function of the kind of thing and the thing: `def redact(what, value)`",
-        )
-    check_level(log_level)
-    check_output(log_output)
-    if on_escalation not in ("keep", "stop"):
-        raise BadInputError("on_escalation", on_escalation, "'keep' or 'stop'")
-    if observer is not None and not callable(observer):
-        raise BadInputError(
-            "observer", observer, "a function that takes a Spawned, Stopped, Sent or Delivered"
-        )
-    if env is not None and not isinstance(env, Mapping):
-        raise BadInputError("env", env, "a mapping from names to values")
-    if watchdog is not None:
-        check_number("watchdog", watchdog, least=0.001, hint=", or None for no watchdog")
-    if mailbox_warning is not None:
-        check_number(
-            "mailbox_warning", mailbox_warning, least=1, whole=True, hint=", or None for no warning"
-        )
-    check_flag("expose_env", expose_env)
-    check_flag("inline_calls", inline_calls)
-    check_flag("debug_shared_state", debug_shared_state)
-    return NodeContext(
-        name,
-        Node,
+    options = NodeOptions(
+        name=name,
         max_processes=max_processes,
         burst=burst,
         dead_letters=dead_letters,
         stop_timeout=stop_timeout,
         log_level=log_level,
         log_output=log_output,
-        env=dict(env or {}),
+        env=env,
         expose_env=expose_env,
         watchdog=watchdog,
         mailbox_warning=mailbox_warning,
@@ -458,3 +403,4 @@ def open_node(
         redact=redact,
         control=read_permissions(control),
     )
+    return NodeContext(options, Node)

@@ -22,10 +22,10 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
-from ergo_py._core.log import Log, Output
+from ergo_py._core.log import Log
 from ergo_py._core.vocabulary.errors import BadInputError
 from ergo_py._core.vocabulary.messages import LogRecord
-from ergo_py._core.vocabulary.options import LEVELS
+from ergo_py._core.vocabulary.options import LEVELS, Output
 from tests.support import Puppet
 
 ME = PID("demo@localhost", 7, 1)

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -43,6 +45,7 @@ from ergo_py._core.inspection.watchdog import Watchdog
 from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.process import Process
+from ergo_py._core.vocabulary.options import NodeOptions
 from ergo_py.testing.threads import children
 from tests.support import (
     Failed,
@@ -863,6 +866,27 @@ def test_a_node_that_is_opened_without_async_with_says_what_to_write() -> None:
         pass
     with pytest.raises(NotAllowedError, match="async with open_node"):
         trio.run(await_it)
+
+
+def test_the_node_options_have_the_names_and_defaults_of_open_node() -> None:
+    parameters = signature(open_node).parameters
+    record = {field.name: field.default for field in fields(NodeOptions)}
+
+    assert list(parameters) == list(record)
+    assert {name: parameter.default for name, parameter in parameters.items()} == {
+        **record,
+        "control": (),
+    }
+    assert record["control"] == frozenset()
+
+
+async def test_a_node_keeps_a_copy_of_its_environment() -> None:
+    env = {"colour": "red"}
+    context = open_node(env=env)
+    env["colour"] = "blue"
+
+    async with context as node:
+        assert node.env["colour"] == "red"
 
 
 async def test_an_option_that_does_not_exist_is_refused() -> None:

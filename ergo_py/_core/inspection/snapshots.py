@@ -144,8 +144,8 @@ def node_info(
         log_lines_lost=kernel.log.lost,
         times_blocked=blocked,
         last_blocked=last_blocked,
-        max_processes=kernel.max_processes,
-        max_reader_threads=kernel.max_reader_threads,
+        max_processes=kernel.options.max_processes,
+        max_reader_threads=kernel.options.max_reader_threads,
         env=dict(kernel.env) if expose_env else None,
     )
 

@@ -155,9 +155,9 @@ def _put(behaviour: Any, before: Mapping[str, object], after: Mapping[str, objec
 
 def show(kernel: Kernel, what: str, value: object) -> str:
     """A value as text, after the node's ``redact`` has seen it. Never raises, and is never long."""
-    if kernel.redact is not None:
+    if kernel.options.redact is not None:
         try:
-            value = kernel.redact(what, value)
+            value = kernel.options.redact(what, value)
         except Exception as error:
             return f"<redact raised {type(error).__name__}>"
     try:

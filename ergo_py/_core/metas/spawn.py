@@ -64,8 +64,8 @@ async def spawn(
                 f"async def {name}",
                 f"a plain, quick `def {name}`",
             )
-    if meta.has_thread and kernel.thread_fairness.readers >= kernel.max_reader_threads:
-        raise TooManyReadersError(kernel.max_reader_threads)
+    if meta.has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
+        raise TooManyReadersError(kernel.options.max_reader_threads)
     meta.birth = birth
     # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
     object.__setattr__(behaviour, "_meta", meta)
@@ -77,7 +77,7 @@ async def spawn(
     owner.own(meta.id, meta)
     try:
         await _initialise(meta)
-        if kernel.debug_shared_state:
+        if kernel.options.debug_shared_state:
             watch_writes(behaviour, partial(_side, meta), partial(_report_shared, meta))
         if reads and not meta.has_thread:
             meta.reader = birth

@@ -44,8 +44,11 @@ async def spawn(
     context = copy_context()
     if kernel.stopping and (parent is None or router.stopped):
         raise NodeStoppedError(router.node, "it starts nothing any more")
-    if kernel.max_processes is not None and len(router.processes) >= kernel.max_processes:
-        raise TooManyProcessesError(kernel.max_processes)
+    if (
+        kernel.options.max_processes is not None
+        and len(router.processes) >= kernel.options.max_processes
+    ):
+        raise TooManyProcessesError(kernel.options.max_processes)
     callbacks = kernel.callbacks_of(behaviour)
     process = kind(kernel, callbacks, options, parent)
     if options.name is not None:

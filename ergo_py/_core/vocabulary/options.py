@@ -1,10 +1,10 @@
 """How a process is to be started: the keywords of ``spawn``, checked before anything happens."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from math import inf
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from .dispatchers import LOOP, Dispatcher, check_dispatcher
 from .envelopes import Divert, Overflow, Priority
@@ -18,17 +18,23 @@ __all__ = [
     "read_meta_options",
     "DEFAULTS",
     "LEVELS",
+    "NodeOptions",
     "Options",
+    "Output",
     "SpawnKeywords",
     "check_flag",
     "check_level",
     "check_name",
     "check_number",
+    "check_output",
     "read_options",
 ]
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "off": 100}
 """Log levels by name."""
+
+Output = Literal["auto", "console", "json", "stdlib", "structlog", "none"]
+_OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 
 class SpawnKeywords(TypedDict, total=False):
@@ -157,6 +163,81 @@ class MetaOptions:
             raise BadInputError("when_behind", self.when_behind, "a member of Behind")
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The checked options of ``open_node``, whose docstring explains each of them."""
+
+    name: str = "node@localhost"
+    max_processes: int | None = None
+    burst: int = 256
+    dead_letters: int = 1000
+    stop_timeout: float = 30.0
+    log_level: str = "warning"
+    log_output: Output = "auto"
+    env: Mapping[str, object] | None = None
+    expose_env: bool = False
+    watchdog: float | None = 0.5
+    mailbox_warning: int | None = 10_000
+    inline_calls: bool = True
+    observer: Callable[[Any], object] | None = None
+    """The vocabulary does not know the types that the observer is called with."""
+    max_reader_threads: int = 10_000
+    debug_shared_state: bool = False
+    on_escalation: Literal["keep", "stop"] = "keep"
+    obituaries: int = 100
+    recent_messages: int = 0
+    redact: Callable[[str, object], object] | None = None
+    control: frozenset[str] = frozenset()
+    """The permissions of the control socket. The node opens no socket if this is empty."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.max_processes is not None:
+            check_number(
+                "max_processes",
+                self.max_processes,
+                least=1,
+                whole=True,
+                hint=", or None for no limit",
+            )
+        check_number("burst", self.burst, least=1, whole=True)
+        for count in ("max_reader_threads", "dead_letters", "obituaries", "recent_messages"):
+            check_number(count, getattr(self, count), least=0, whole=True)
+        check_number("stop_timeout", self.stop_timeout, least=0.0)
+        if self.watchdog is not None:
+            check_number("watchdog", self.watchdog, least=0.001, hint=", or None for no watchdog")
+        if self.mailbox_warning is not None:
+            check_number(
+                "mailbox_warning",
+                self.mailbox_warning,
+                least=1,
+                whole=True,
+                hint=", or None for no warning",
+            )
+        check_level(self.log_level)
+        check_output(self.log_output)
+        if self.on_escalation not in ("keep", "stop"):
+            raise BadInputError("on_escalation", self.on_escalation, "'keep' or 'stop'")
+        if self.observer is not None and not callable(self.observer):
+            raise BadInputError(
+                "observer",
+                self.observer,
+                "a function that takes a Spawned, Stopped, Sent or Delivered",
+            )
+        if self.redact is not None and not callable(self.redact):
+            raise BadInputError(
+                "redact",
+                self.redact,
+                "a function of the kind of thing and the thing: `def redact(what, value)`",
+            )
+        if self.env is not None and not isinstance(self.env, Mapping):
+            raise BadInputError("env", self.env, "a mapping from names to values")
+        # A copy: the caller may change its dict later.
+        object.__setattr__(self, "env", dict(self.env or {}))
+        for flag in ("expose_env", "inline_calls", "debug_shared_state"):
+            check_flag(flag, getattr(self, flag))
+
+
 def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:
     """Check the keywords of a ``spawn_meta``."""
     if not keywords:
@@ -247,6 +328,12 @@ def check_level(level: object) -> int:
     if not isinstance(level, str) or level not in LEVELS:
         raise BadInputError("log_level", level, "one of " + ", ".join(LEVELS))
     return LEVELS[level]
+
+
+def check_output(output: object) -> None:
+    """Raise BadInputError unless ``output`` names a log output."""
+    if output not in _OUTPUTS:
+        raise BadInputError("log_output", output, "one of " + ", ".join(_OUTPUTS))
 
 
 DEFAULTS: Final = Options()
