@@ -1,4 +1,4 @@
-"""Calls: asking and waiting for the answer, from a process, from any trio task, or from a thread."""
+"""`Calls`: requests with a reply, made by a process, by any trio task, or by a thread."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -38,16 +38,14 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """Makes calls, hands them on, and brings the answers back. Delivering the request is the
-    router's work.
-    """
+    """Makes calls, forwards them and delivers the replies. The router delivers the requests."""
 
     __slots__ = ("_router", "late_replies")
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self.late_replies = 0
-        """Answers that nobody waited for any more."""
+        """Replies that arrived after their caller had stopped waiting."""
 
     async def call(
         self,
@@ -58,16 +56,17 @@ class Calls:
         timeout: float | None,
         priority: Priority,
     ) -> Any:
-        """Ask and wait for the answer. ``process`` is the caller, if a process calls.
+        """Send a request and wait for the reply. ``process`` is the calling process, or None if a
+        task outside of processes calls.
 
         Raises:
-            TargetDownError: the callee died before it answered, or was not there.
-            CallTimeoutError: it did not answer in time.
-            DeadlockError: it waits, directly or through others, for this very caller.
-            MailboxFullError: it is full, and refuses.
+            TargetDownError: the callee does not exist, or died before it replied.
+            CallTimeoutError: the callee did not reply in time.
+            DeadlockError: the callee waits, directly or through other processes, for this caller.
+            MailboxFullError: the callee's mailbox is full, and its overflow rule refuses.
         """
         router = self._router
-        # As resolve() does for most, without the layer.
+        # Inlined resolve(): most targets are PIDs.
         callee = router.processes.get(to) if type(to) is PID else router.resolve(to)
         if priority:
             check_priority(priority)
@@ -80,8 +79,8 @@ class Calls:
         caller = TaskCaller(sender, next(router.references), to, request, task)
         beside = None
         if process is not None and task is not process.home:
-            # A task that a callback started. It may wait as it likes, unless the callback waits for
-            # it.
+            # A task that a callback started. Its wait closes a ring only if the callback waits for
+            # this task in turn, at the end of a nursery.
             if process.waits_for_task(task):
                 beside = process
                 self._refuse_ring(beside, callee, to, request)
@@ -91,21 +90,21 @@ class Calls:
         if process is not None:
             if callee is process or callee.waiting is not None:
                 self._refuse_ring(process, callee, to, request)
-            # It waits already now: a handler that forwards the call, or an overflow rule, may close
-            # a ring.
+            # Mark the wait before the request is posted: an overflow rule, or a handler that runs
+            # inline and forwards the call, may close a ring.
             process.waiting = caller
         waiter = None
         asleep: Any = callee
-        # Asleep in its mailbox means that all lanes are empty, but for what threads have just put
-        # there.
+        # A process parked in its mailbox has empty lanes, except for messages that threads have
+        # appended since. `main` is checked, so that the call does not overtake these.
         if callee.inline and asleep.task.custom_sleep_data is PARKED and not asleep.main:
-            # In the callee's own context: what its handler sets there is none of the caller's
-            # business.
+            # Run in the callee's own context: context variables that its handler sets must not leak
+            # into the caller.
             left = asleep.task.context.run(asleep.answer_now, caller, request)
             if left is not None:
                 await left.close()
         elif callee.open and not callee.splits and not priority:
-            # As _post_call() does for most, without the layers in between.
+            # Inlined _post_call(): most callees are open.
             caller.callee = callee
             callee.mailbox.main.append((CALL, sender, caller, request))
             callee.wake()
@@ -116,12 +115,12 @@ class Calls:
                 process.waiting = None
             elif beside is not None:
                 _end_wait_beside(beside, caller)
-            # As pause_is_due() does, without the layer.
+            # Inlined pause_is_due().
             router.free = free = router.free - 1
             if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
                 await router.turn()
         else:
-            # As in wait(), which would be one more layer to wake through.
+            # Inlined wait(): every wake-up runs through each coroutine layer.
             if timeout is not None:
                 router.clock.arm_call(caller, timeout)
             else:
@@ -145,7 +144,7 @@ class Calls:
     async def inspect(
         self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float
     ) -> Any:
-        """Have a receiver look at itself, before everything else it has to do."""
+        """Have a receiver inspect itself. The request goes before all its other work."""
         caller = TaskCaller(sender, next(self._router.references), to, items, current_task())
         caller.callee = receiver
         self._router.signal(receiver, URGENT_LANE, (INSPECT, sender, caller, items))
@@ -155,8 +154,8 @@ class Calls:
     async def control(
         self, sender: PID, receiver: Any, operation: object, timeout: float | None
     ) -> Any:
-        """Have a supervisor do something to its children. It goes before what it was sent, and is
-        never refused.
+        """Have a supervisor perform an operation on its children. The request goes before user
+        messages, and is never refused.
         """
         task = current_task()
         if receiver.works_in(task):
@@ -170,7 +169,7 @@ class Calls:
     async def wait(
         self, process: "Process | None", caller: TaskCaller, timeout: float | None
     ) -> None:
-        """Wait until a call is settled. Cancelled, it is abandoned."""
+        """Wait until a call is settled. Cancelling the wait abandons the call."""
         if timeout is not None:
             self._router.clock.arm_call(caller, timeout)
         else:
@@ -196,8 +195,8 @@ class Calls:
             and callee.mailbox.overflow is Overflow.WAIT
             and not callee.mailbox.has_room(lane)
         ):
-            # It goes in by itself when there is room; until then the caller waits as for any
-            # answer.
+            # The mailbox admits the envelope when there is room. Until then the caller waits as for
+            # any reply.
             waiter = CallWaiter(caller)
             callee.mailbox.wait_for_room(lane, envelope, waiter)
             return waiter
@@ -207,13 +206,13 @@ class Calls:
     def forward(
         self, to: Target, message: object, origin: PID | Alias | Caller, priority: Priority
     ) -> bool:
-        """Hand a message or a call on, with its sender or caller unchanged."""
+        """Forward a message or a call. Its sender or caller stays the same."""
         if not isinstance(origin, Caller):
             if not isinstance(origin, PID | Alias):
                 raise BadInputError(
                     "origin",
                     origin,
-                    "the sender that handle_message was given, or the Caller of a call",
+                    "the sender argument of handle_message, or the Caller of a call",
                 )
             return self._router.send(origin, to, message, priority)
         if get_ident() != self._router.loop_thread:
@@ -233,8 +232,8 @@ class Calls:
         return not origin.settled
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
-        """Answer a call, from the loop or from any thread. False if nobody waits any more, as far
-        as is known.
+        """Reply to a call, from the loop or from any thread. False if the caller is known to have
+        stopped waiting.
         """
         if get_ident() != self._router.loop_thread:
             self._router.bridge.post(self.reply, caller, value, error)
@@ -264,15 +263,16 @@ class Calls:
         timeout: float | None,
         priority: Priority,
     ) -> Any:
-        """Call, and block this thread until the answer is there. ``process`` waits for this thread,
-        if a process does.
+        """Make a call and block this thread until the reply arrives. ``process`` is the process
+        that waits for this thread, if there is such a process.
         """
         self._router.bridge.refuse_on_loop("call_from_thread(...)", "`await node.call(...)`")
         self._router.resolve(to)
         caller = ThreadCaller(sender, next(self._router.references), to, request)
         self._router.bridge.post(self.begin, caller, priority, process)
         try:
-            # The thread watches its own deadline: it holds even while something blocks the loop.
+            # The thread enforces its own deadline, so that the timeout holds even while a callback
+            # blocks the loop.
             if not caller.parker.wait(timeout):
                 raise CallTimeoutError(to, request, timeout or 0.0)
         except BaseException:
@@ -281,7 +281,7 @@ class Calls:
         return caller.result()
 
     def begin(self, caller: Caller, priority: Priority, process: "Process | None" = None) -> None:
-        """Send a request whose caller does not wait here: a thread, or a meta-process."""
+        """Send a request whose caller does not wait in this task: a thread, or a meta-process."""
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
             caller.settle(None, self._down(callee, caller.to, caller.request))
@@ -292,6 +292,6 @@ class Calls:
 
 
 def _end_wait_beside(process: "Process", caller: Caller) -> None:
-    # Its callback may have begun to wait for something else meanwhile.
+    # Another wait of the process's callback may have replaced this caller meanwhile.
     if process.waiting is caller:
         process.waiting = None

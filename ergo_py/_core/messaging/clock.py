@@ -1,4 +1,4 @@
-"""One task that watches all deadlines of a node: timers, and calls in flight."""
+"""`Clock`: the task that enforces all deadlines of a node, of timers and of calls in flight."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,12 +14,13 @@ from ..vocabulary.errors import CallTimeoutError
 __all__ = ["Clock"]
 
 _TURN = 256
-"""Expiries in one turn; then others get theirs."""
+"""Most expiries in a single turn of the scheduler, so that a flood of them starves no other task.
+"""
 
 
 class Clock:
-    """Sleeps until the first deadline. An earlier one that is armed moves it; a cancelled one costs
-    a wake-up for nothing.
+    """Sleeps until the first deadline. Arming an earlier deadline shortens the sleep. Cancelling a
+    timer does not prolong it: the clock wakes up, finds nothing due and sleeps again.
     """
 
     __slots__ = ("_fire", "_next", "_scope", "_stopped", "_task", "deadlines", "now", "timers")
@@ -34,8 +35,8 @@ class Clock:
         self.deadlines = Deadlines()
         self._fire = fire
         self.now = now
-        """The time that all deadlines of the node are compared with, from any thread; in tests it
-        may be virtual.
+        """The current time, on the scale of all deadlines of the node. Callable from any thread;
+        virtual in tests that use a virtual clock.
         """
         self._next = inf
         self._scope: trio.CancelScope | None = None
@@ -43,28 +44,28 @@ class Clock:
         self._stopped = False
 
     def arm_call(self, caller: Caller, timeout: float) -> None:
-        """Give a call in flight ``timeout`` seconds."""
+        """Let a call in flight expire in ``timeout`` seconds."""
         deadline = self.now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
         if deadline < self._next:
             self._earlier(deadline)
 
     def arm_timer(self, timer: Timer, delay: float) -> None:
-        """Let a timer fire ``delay`` seconds from now."""
+        """Let a timer fire in ``delay`` seconds."""
         deadline = self.now() + delay
         self.timers.arm(timer, deadline)
         if deadline < self._next:
             self._earlier(deadline)
 
     def stop(self) -> None:
-        """Let the task end; no timer fires any more."""
+        """End the clock's task. No timer fires after this."""
         self._stopped = True
         self.timers.clear()
         if self._task is not None:
             wake(self._task)
 
     async def run(self) -> None:
-        """Serve until stopped."""
+        """Expire deadlines and fire timers until :meth:`stop`."""
         self._task = current_task()
         while not self._stopped:
             now = self.now()

@@ -1,7 +1,6 @@
-"""Seeing everything: a function of the user's that is told of each start, end, send and delivery.
+"""`Observer`: a function of the user that is called with each start, end, send and delivery.
 
-Without one, nothing here is in the way of a message: a node that is observed has a router and calls
-of its own kind.
+Only an observed node pays for it: such a node has an `ObservedRouter` and `ObservedCalls`.
 """
 
 from collections.abc import Callable
@@ -35,21 +34,21 @@ class Spawned(NamedTuple):
     """A process or a meta-process has started: its ``init`` has succeeded."""
 
     pid: PID | Alias
-    """Its PID; of a meta-process, its alias."""
+    """The PID of the process, or the alias of the meta-process."""
     parent: PID | Alias
     behaviour: str
     name: str | None
 
 
 class Stopped(NamedTuple):
-    """A process or a meta-process has ended, and everything of it is released."""
+    """A process or a meta-process has ended, and the kernel has released all of its resources."""
 
     pid: PID | Alias
     reason: Reason
 
 
 class Sent(NamedTuple):
-    """A message, a request or a publication was sent, whatever becomes of it."""
+    """A message, a request or a publication was sent. It may still become a dead letter."""
 
     sender: PID | Alias
     to: Target | EventName
@@ -69,7 +68,9 @@ Sight = Spawned | Stopped | Sent | Delivered
 
 
 class Observer:
-    """The user's function. An error in it is logged, once: looking must not kill what is looked at."""
+    """Calls the user's function. The first exception that it raises is logged, later ones are
+    dropped: observing must not crash the observed process.
+    """
 
     __slots__ = ("_failed", "_function", "_report")
 
@@ -89,8 +90,8 @@ class Observer:
                 self._report(error)
 
     def watch(self, pid: PID, *callbacks: _Callback) -> "tuple[_Callback, ...]":
-        """Callbacks for messages or calls, seen each time they are called. Plain or not, as each
-        is.
+        """Wrap callbacks of ``pid`` for messages or calls, so that each call is reported. A plain
+        callback stays plain, an async callback stays async.
         """
 
         def watched(callback: _Callback) -> _Callback:
@@ -104,7 +105,7 @@ class Observer:
 
 
 class ObservedRouter(Router):
-    """A router that tells of what is sent."""
+    """A router that reports each message it sends."""
 
     __slots__ = ("_observer",)
 
@@ -114,21 +115,22 @@ class ObservedRouter(Router):
 
     @enable_ki_protection
     def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
-        """Tell, and deliver."""
+        """Report the message to the observer, then deliver it."""
         if get_ident() != self.loop_thread:
-            # Told before it arrives, as on the loop, and there: an observer needs no locks.
+            # Report on the loop's thread, so that an observer needs no locks; and post first, so
+            # that the report precedes the delivery, as it does on the loop.
             self.bridge.post(self.note, sender, to, message)
         else:
             self._observer(Sent(sender, to, message))
         return super().send(sender, to, message, priority)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
-        """Tell of something that is sent on a way of its own."""
+        """Report a message that does not pass through :meth:`send`."""
         self._observer(Sent(sender, to, message))
 
 
 class ObservedCalls(Calls):
-    """Calls that are told of."""
+    """Calls that report each request to the observer."""
 
     __slots__ = ()
 

@@ -1,4 +1,6 @@
-"""Publisher: from a producer to every subscriber's mailbox, and what the node says about itself."""
+"""`Publisher`: publish/subscribe from a producer to the mailbox of each subscriber, and the events
+of the node itself.
+"""
 
 import time
 from collections.abc import Callable
@@ -44,11 +46,13 @@ NODE_EVENTS: Final = (
     RESTARTED,
     APPLICATION_PHASE,
 )
-"""The events that a node itself publishes; nothing is made of them while nobody has subscribed."""
+"""The events that the node itself publishes. Without subscribers the node does not even build their
+messages.
+"""
 
 
 class Publisher:
-    """The events of one node, over its router."""
+    """The events of a node. Publications travel through its router."""
 
     __slots__ = ("_log_dead_letter", "_node", "_router", "_token", "events", "heard")
 
@@ -59,8 +63,8 @@ class Publisher:
         self._log_dead_letter: Callable[[DeadLetter], None] | None = None
         self.events = Events()
         self.heard: set[str] = set()
-        """Which of the node's own events somebody has subscribed to: what every spawn and dead
-        letter tests.
+        """The node's own events that have subscribers. Every spawn and every dead letter checks
+        this set.
         """
         for name in NODE_EVENTS:
             self.events.register(
@@ -86,7 +90,7 @@ class Publisher:
         return True
 
     def unsubscribe(self, name: EventName, subscriber: PID) -> None:
-        """Take one relation of a subscriber away."""
+        """Remove a single relation of a subscriber to an event."""
         event = self.events.find(name)
         if event is None or not self.events.unsubscribe(event, subscriber):
             return
@@ -96,11 +100,12 @@ class Publisher:
             self._tell_producer(event, EventStopped(name))
 
     def publish(self, publisher: PID, name: EventName, message: object, token: Ref | None) -> int:
-        """Give ``message`` to every subscriber. Returns how many have taken it.
+        """Deliver ``message`` to every subscriber. Returns how many subscribers took it.
 
         Raises:
             EventUnknownError: there is no such event.
-            NotAllowedError: the publisher has no right to it.
+            NotAllowedError: the event is not open, and the publisher neither registered it nor has
+                its token.
         """
         if get_ident() != self._router.loop_thread:
             return self._router.bridge.run(self.publish, publisher, name, message, token)
@@ -112,7 +117,8 @@ class Publisher:
         envelope = (EVENT, event.producer, None, publication)
         dropped = 0
         find = self._router.processes.get
-        # Flat, because there may be thousands of subscribers, and they all get it in this turn.
+        # No function call per subscriber: there may be thousands of subscribers, and all of them
+        # get the publication in this turn of the scheduler.
         for pid, subscription in event.subscribers.items():
             process: Any = find(pid, NOBODY)
             if process.open:
@@ -134,19 +140,19 @@ class Publisher:
         if event.name.name == DEAD_LETTER and not (
             process.accepting and process.mailbox.has_room(Lane.MAIN)
         ):
-            # A dead letter about a dead letter would have no end.
+            # Do not create a dead letter about a dead letter: that would never end.
             process.mailbox.dropped += 1
             return False
         before = process.mailbox.dropped
         taken = self._router.post(process, process.id, Lane.MAIN, envelope)
         if taken and process.mailbox.dropped != before:
-            # It was taken, and something older had to go for it.
+            # The mailbox took the publication and displaced an older envelope for it.
             subscription.dropped += 1
         return taken
 
     def announce(self, name: str, message: object) -> None:
-        """Publish one of the node's own events, if anybody listens. From any thread, without
-        waiting.
+        """Publish an event of the node itself, if it has subscribers. Callable from any thread, and
+        never waits.
         """
         if name not in self.heard:
             return
@@ -158,14 +164,14 @@ class Publisher:
     def _hear(self, name: str, heard: bool) -> None:
         (self.heard.add if heard else self.heard.discard)(name)
         if name == DEAD_LETTER:
-            # Set only while somebody listens: a flood of dead letters should cost no more than
-            # counting them.
+            # Set the hook only while the event has subscribers: without them a dead letter costs no
+            # more than counting it.
             self._router.dead_letters.announce = (
                 self._announce_dead_letter if heard else self._log_dead_letter
             )
 
     def log_dead_letters(self, log: Callable[[DeadLetter], None]) -> None:
-        """Have each dead letter logged, too. For a node that logs at the level debug."""
+        """Also log each dead letter. For a node with the log level debug."""
         self._log_dead_letter = log
         self._hear(DEAD_LETTER, DEAD_LETTER in self.heard)
 

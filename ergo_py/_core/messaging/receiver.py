@@ -1,4 +1,4 @@
-"""What the router needs to know of somebody who receives: a process, or a meta-process."""
+"""`Receiver`: the interface of processes and meta-processes that the router needs."""
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -15,25 +15,25 @@ __all__ = ["NOBODY", "Nobody", "Receiver"]
 
 
 class Receiver(Protocol):
-    """Anything with a mailbox."""
+    """A process or a meta-process: an object with a mailbox."""
 
     mailbox: Mailbox
     accepting: bool
-    """User messages are still taken; signals are until the very end."""
+    """Whether it takes user messages. It takes signals of the kernel until it has ended."""
     splits: bool
-    """It wants to know how a message was addressed."""
+    """Whether it has separate callbacks for messages addressed to a name or to an alias."""
     reason: Reason | None
-    """Why it ended, or is ending."""
+    """The reason with which it ended or is ending."""
     deferred: "set[Caller] | None"
-    """Calls it has promised to answer later."""
+    """Calls for which it has returned NO_REPLY, and must reply to later."""
 
     waiting: Any
-    """The call it waits in, or the child it waits for; None if it can serve."""
+    """The call in which it waits, or the child whose start it waits for; None if it can serve."""
 
     @property
     def inline(self) -> bool:
-        """A process with a plain ``handle_call``: while it sleeps, a call may be answered on the
-        spot.
+        """Whether a call may run its plain ``handle_call`` inline, in the caller's task, while the
+        process sleeps.
         """
         ...
 
@@ -42,37 +42,37 @@ class Receiver(Protocol):
 
     @property
     def open(self) -> bool:
-        """Accepting, and with nothing to look at before an append to its main lane: as nearly all
-        are, nearly always.
-        """
+        """Whether senders may append to its main lane without any check. Nearly always true."""
         ...
 
     @property
     def measured(self) -> bool:
-        """Accepting, and with nothing but the bound to look at before an append."""
+        """Whether senders may append to its main lane after checking only the mailbox's bound."""
         ...
 
     def wake(self) -> None:
-        """Have it look at its mailbox."""
+        """Wake it, so that it looks at its mailbox. On the loop's thread only."""
 
     def stir(self) -> None:
-        """The same, from any thread, for one that is ``open`` or ``measured``."""
+        """Wake it from any thread, after an append. It must be ``open`` or ``measured``."""
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
-        """Serve a message in its sender's turn if that is possible; False if it is to be put into
-        the mailbox, as usual.
+        """Serve a message in the sender's turn of the scheduler, if that is possible. False if the
+        message has to go into the mailbox.
         """
         ...
 
     def answer_now(self, caller: "TaskCaller", request: object) -> "CancelScopes | None":
-        """Serve a call on the spot, as if it had been queued and taken. Returns the scopes that it
-        has left open, if any.
+        """Serve a call inline, as if it had been queued and taken. Returns the cancel scopes that
+        the callback left open, if any.
         """
         ...
 
 
 class Nobody:
-    """Stands for the receiver of somebody who has not sent anything yet, or to one that is no more."""
+    """Null object for a receiver: the sender has not sent anything yet, or its last receiver has
+    ended.
+    """
 
     __slots__ = ()
 

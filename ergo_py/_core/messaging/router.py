@@ -1,5 +1,6 @@
-"""From a target to a mailbox: the only place that resolves an address, and the only way a message
-is delivered.
+"""`Router`: resolves each address and delivers each message.
+
+No other module does either, except for inlined copies of `Router.send` on hot paths.
 """
 
 from collections import deque
@@ -53,18 +54,18 @@ if TYPE_CHECKING:
 __all__ = ["Router", "check_priority"]
 
 LANES: Final = (MAIN_LANE, SYSTEM_LANE, URGENT_LANE)
-"""The lane that each priority selects."""
+"""The lane of each priority."""
 
 _ACCEPTED: Final = Verdict.ACCEPTED
 
 _SHORT_CUTS: Final = 64
-"""How many awaits in a row may be done without a turn of the scheduler, so that a caller in a loop
-starves nobody.
+"""Most awaits in a row that skip the checkpoint. After these a caller in a loop lets other tasks
+run.
 """
 
 
 def check_priority(priority: object) -> Priority:
-    """Refuse what is no priority."""
+    """Return ``priority``, or raise if it is not a `Priority`."""
     if not isinstance(priority, Priority):
         raise BadInputError("priority", priority, "Priority.NORMAL, Priority.HIGH or Priority.MAX")
     return priority
@@ -113,20 +114,24 @@ class Router:
         self.processes: dict[PID, Process] = {}
         self.registry: Registry[Receiver] = Registry()
         self.numbers = count(1)
-        """Of processes and aliases: what people type."""
+        """Numbers of processes and aliases. People type these, so they have their own, slower
+        counter.
+        """
         self.references = count(1)
-        """Of calls and tokens, of which there are many more."""
+        """Numbers of calls and tokens, which are far more frequent."""
         self.late_replies = 0
         self.stopped = False
         self.free = _SHORT_CUTS
-        """How many more awaits may be done without a turn of the scheduler, and until when."""
+        """How many more awaits may skip the checkpoint, before `slice_end`."""
         self.slice_end = 0.0
         self.peer: Any = NOBODY
-        """To whom was last sent, by anybody: one read and one write, in any thread."""
+        """The receiver of the last message, of any sender. A cache: any thread reads it once and
+        writes it once, so it needs no lock.
+        """
         bridge.when_forked(self._forked)
 
     def _forked(self) -> None:
-        # No thread is the loop's any more, so every verb goes to the bridge, which refuses.
+        # In the forked child no thread is the loop's: every verb goes to the bridge, which refuses.
         self.loop_thread = 0
         self.stopped = True
         for process in self.processes.values():
@@ -135,10 +140,10 @@ class Router:
     # -- addresses ---------------------------------------------------------------------------------
 
     def resolve(self, to: Target) -> Receiver | None:
-        """Find who is meant; None if nobody is there.
+        """Find the receiver at an address; None if there is none.
 
         Raises:
-            TargetTypeError: ``to`` is no address.
+            TargetTypeError: ``to`` is not an address.
         """
         if type(to) is PID:
             return self.processes.get(to)
@@ -151,21 +156,21 @@ class Router:
         raise TargetTypeError(to)
 
     def missing(self, to: Target) -> Reason:
-        """Why nobody is at ``to``."""
+        """The reason why there is no receiver at ``to``."""
         node = self.node if isinstance(to, str) else (to.node or self.node)
         return NoProcess() if node == self.node else NoNode(node)
 
     # -- messages ----------------------------------------------------------------------------------
 
-    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a
-    # message nobody looks at.
+    # KI protection: a KeyboardInterrupt between the append and the wake-up would leave a message in
+    # the mailbox of a process that keeps sleeping.
     @enable_ki_protection
     def send(self, sender: PID | Alias, to: Target, message: object, priority: Priority) -> bool:
         """Deliver a message. False if it became a dead letter.
 
         Raises:
-            MailboxFullError: the receiver is full, and refuses.
-            TargetTypeError: ``to`` is no address.
+            MailboxFullError: the receiver's mailbox is full, and its overflow rule refuses.
+            TargetTypeError: ``to`` is not an address.
             NodeStoppedError: the node has stopped.
         """
         if type(to) is PID and not priority:
@@ -173,8 +178,9 @@ class Router:
             if to is not process.id:
                 self.peer = process = self.processes.get(to, NOBODY)
             if process.open or (process.measured and process.mailbox.has_plenty()):
-                # In any thread: an append is one step, and the receiver looks again after it has
-                # marked itself as asleep.
+                # Safe in any thread: an append is atomic, and the receiver marks itself as asleep
+                # before it checks its mailbox for the last time. Either it sees this envelope, or
+                # this thread sees the mark and wakes it.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
                     process.stir()
@@ -188,8 +194,8 @@ class Router:
     def send_many(
         self, sender: PID | Alias, to: Target, messages: Sequence[object], priority: Priority
     ) -> None:
-        """Deliver several messages of one sender to one receiver, in one step if they go into the
-        mailbox of an open process.
+        """Deliver several messages of a sender to the same receiver. An open process gets them in a
+        single append.
         """
         receiver = self.resolve(to)
         if receiver is None or not receiver.open or priority:
@@ -215,8 +221,8 @@ class Router:
         return ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
-        """Account for what threads have appended to a mailbox in the moment in which its owner
-        ended.
+        """Turn messages into dead letters, and fail calls, that threads appended to a mailbox while
+        its owner ended.
         """
         while lane:
             _, sender, ref, message = lane.popleft()
@@ -228,11 +234,11 @@ class Router:
     def find_nobody(
         self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None
     ) -> bool:
-        """Account for a message that found nobody, or somebody who takes no more, when it was sent.
-        From any thread.
+        """Record a message that had no receiver when it was sent, or a receiver that accepts no
+        more. Callable from any thread; always False.
 
-        Nobody looks again when it comes to the loop: its sender has been told False, and may have
-        sent more since.
+        The loop does not resolve the address again: the sender has already got False, and may have
+        sent more messages since. A second look could deliver these out of order.
         """
         if get_ident() != self.loop_thread:
             self.bridge.post(self.find_nobody, sender, to, message, receiver)
@@ -250,7 +256,7 @@ class Router:
         return False
 
     def post(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
-        """Put a user's envelope into a mailbox, as far as its owner allows."""
+        """Put a user's envelope into a mailbox, subject to the bound and the overflow rule."""
         if receiver.open and lane is MAIN_LANE:
             receiver.mailbox.main.append(envelope)
             receiver.stir()
@@ -287,7 +293,8 @@ class Router:
             ref if isinstance(ref, Caller) else None,
             Diverted(receiver.id, rule.tag if isinstance(rule, Divert) else "", payload, sender),
         )
-        # What was diverted once and finds no room again is not sent round in circles.
+        # An envelope that was diverted once and finds no room again becomes a dead letter:
+        # diverting it further could go in circles.
         if (
             isinstance(payload, Diverted)
             or other is None
@@ -305,13 +312,13 @@ class Router:
         return self.post(other, to, lane, wrapped)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
-        """Take notice of something that is sent on another way than :meth:`send`: a router that is
-        observed tells of it.
+        """Report a message that does not pass through :meth:`send`. Does nothing here; the router
+        of an observed node overrides it.
         """
 
     def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
-        """Account for a user's envelope that is not delivered: a call is answered, anything else is
-        a dead letter.
+        """Dispose of a user's envelope that is not delivered: fail a call, turn a message into a
+        dead letter.
         """
         kind, sender, ref, payload = envelope
         if isinstance(ref, Caller):
@@ -325,7 +332,7 @@ class Router:
             self.dead_letters.add(sender, to, payload, why)
 
     def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
-        """Put a signal of the kernel's own: never refused, never dropped."""
+        """Deliver a signal of the kernel. It is never refused and never dropped."""
         if lane is MAIN_LANE:
             receiver.mailbox.mixed = True
         receiver.mailbox.push(lane, envelope)
@@ -339,7 +346,9 @@ class Router:
         priority: Priority,
         timeout: float | None,
     ) -> bool:
-        """Like :meth:`send`, but wait for room if the receiver's rule is WAIT."""
+        """Like :meth:`send`, but wait for room if the receiver's overflow rule is WAIT
+        (backpressure).
+        """
         receiver = self.resolve(to)
         lane = LANES[priority]
         if (
@@ -370,21 +379,21 @@ class Router:
         return waiter.admitted
 
     async def pause(self) -> None:
-        """Stand for a schedule point where one each time would cost more than the work: a real one
-        now and then.
+        """Checkpoint that lets other tasks run only now and then: a real checkpoint on each call
+        would cost more than the call's work.
         """
         if self.pause_is_due():
             await self.turn()
 
     def pause_is_due(self) -> bool:
-        """Say whether :meth:`turn` is to be awaited now. For those who would pay more for awaiting
-        a pause than for their work.
+        """Whether :meth:`turn` has to be awaited now. For hot paths, where awaiting :meth:`pause`
+        would cost more than the work.
         """
         self.free = free = self.free - 1
         return free <= 0 or (not free & 7 and perf_counter() >= self.slice_end)
 
     async def turn(self) -> None:
-        """Let others run."""
+        """Let other tasks run, and begin a new time slice."""
         self.free = _SHORT_CUTS
         await checkpoint()
         self.slice_end = perf_counter() + 0.001
@@ -399,16 +408,16 @@ class Router:
         priority: Priority,
         receiver: Receiver | None,
     ) -> bool:
-        # Reading the tables from a thread is safe: one read of a dict. The receiver found here gets
-        # the message, either way: if the loop looked again, a name that has changed hands in the
-        # meantime would bring it after those sent later.
+        # Reading the tables from a thread is safe: a dict lookup is atomic. The message goes to the
+        # receiver found here and is not resolved again on the loop. Otherwise a name that moves to
+        # another process meanwhile would deliver this message after those sent later.
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
             return self.find_nobody(sender, to, message, receiver)
         envelope = (self._kind(receiver, to), sender, to, message)
         if receiver.open and not priority:
-            # On the same way as to its PID, or a thread that uses both addresses would overtake
-            # itself.
+            # Append directly, as a send to its PID does. Otherwise the messages of a thread that
+            # uses both addresses could overtake each other.
             return self.post(receiver, to, MAIN_LANE, envelope)
         box, lane = receiver.mailbox, LANES[priority]
         if not box.limit or box.overflow not in (Overflow.RAISE, Overflow.WAIT):
@@ -429,17 +438,17 @@ class Router:
         raise MailboxFullError(to, message, box.limit)
 
     def arrive(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
-        """Put a message that a thread has sent."""
+        """Deliver a message that a thread has sent."""
         _, sender, to, message = envelope
         if lane is not MAIN_LANE or not receiver.serves_in_passing(message, sender):
             self.post(receiver, to, lane, envelope)
 
     def arrive_promised(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
-        """Put a message for which a place was promised."""
+        """Deliver a message for which a place in the mailbox is reserved."""
         accepted = receiver.accepting
         with self.bridge.lock:
-            # Given back when the message is in it: what is sent after it goes straight in as soon
-            # as nothing is on its way.
+            # Release the reservation after the push: as soon as there is none left, threads append
+            # directly, and must not overtake this message.
             if accepted:
                 receiver.mailbox.push(lane, envelope)
             receiver.mailbox.redeem(lane)
@@ -465,7 +474,9 @@ class Router:
 
 
 class _ThreadWaiter:
-    """A thread that waits for room in a mailbox. All but the waiting happens on the loop."""
+    """A thread that waits for room in a mailbox. Only the waiting happens in the thread, everything
+    else on the loop.
+    """
 
     __slots__ = ("_envelope", "_lane", "_receiver", "_router", "parker")
 
@@ -481,7 +492,7 @@ class _ThreadWaiter:
         if not receiver.accepting:
             self.settle(False)
             return
-        # The place is taken as it is looked for, since other threads look for one, too.
+        # Check and reserve under the lock, since other threads reserve places, too.
         with self._router.bridge.lock:
             fits = receiver.mailbox.promise(lane)
         if fits:

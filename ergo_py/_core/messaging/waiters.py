@@ -1,4 +1,6 @@
-"""Those who wait on the loop: for an answer, or for room in a mailbox."""
+"""`TaskCaller`, `ThreadCaller`, `TaskWaiter`, `CallWaiter`: waits for a reply, or for room in a
+mailbox.
+"""
 
 from typing import Any
 
@@ -15,17 +17,17 @@ __all__ = ["CallWaiter", "TaskCaller", "TaskWaiter", "ThreadCaller"]
 
 
 class TaskCaller(Caller):
-    """A call whose caller is a trio task."""
+    """A call made by a trio task."""
 
     __slots__ = ("_endless", "task")
 
     _endless: bool
-    """Set only for a call without a time limit, so that the others do not pay for it."""
+    """Set only for a call without a timeout, so that the other calls do not pay for it."""
 
     def __init__(
         self, pid: PID | Alias, number: int, to: object, request: object, task: Task
     ) -> None:
-        # Spelled out, as is settle: by way of the base class they cost twice as much, and every
+        # The base class is inlined here and in settle(): super() would double the cost, and every
         # call pays for both.
         self.pid = pid
         self.number = number
@@ -36,12 +38,12 @@ class TaskCaller(Caller):
         self.callee = self.value = self.error = None
 
     def wait_without_limit(self) -> None:
-        """Note that nothing but an answer ends the wait."""
+        """Mark the call as one without a timeout."""
         self._endless = True
 
     @property
     def has_limit(self) -> bool:
-        """Whether it is waited for only for some time."""
+        """Whether the call has a timeout."""
         return not hasattr(self, "_endless")
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
@@ -52,13 +54,13 @@ class TaskCaller(Caller):
             self.undefer()
         self.value = value
         self.error = error
-        # By identity of the call: the task may already sleep for another one.
+        # Wake by the identity of the call: the task may already sleep in another call.
         wake_with(self.task, self)
         return True
 
 
 class ThreadCaller(Caller):
-    """A call whose caller is an OS thread."""
+    """A call made by an OS thread."""
 
     __slots__ = ("parker",)
 
@@ -85,8 +87,8 @@ class TaskWaiter:
 
 
 class CallWaiter:
-    """A call that waits for room. The caller itself waits for the answer, whatever happens to the
-    envelope.
+    """A call that waits for room in the callee's mailbox. The caller itself waits for the reply,
+    and learns of a refusal as an error of the call.
     """
 
     __slots__ = ("admitted", "caller")
