@@ -1,5 +1,5 @@
-"""What a behaviour class can be called for: found out once for each class, so that no message pays
-for it.
+"""`Callbacks`: the callbacks that a behaviour class defines. Inspected once per class, so that no
+message pays for it.
 """
 
 import inspect
@@ -32,17 +32,14 @@ CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "pre_restart": ("reason",),
     "terminate": ("reason",),
 }
-"""The callbacks of a behaviour and what each is called with."""
+"""The callbacks of a behaviour, each with its parameters."""
 
 _READING: Final[dict[str, Any]] = {}
-if sys.version_info >= (
-    3,
-    14,
-):  # pragma: no cover - the whole of it, since a version takes one way only
+if sys.version_info >= (3, 14):  # pragma: no cover - each Python version takes a single branch
     import annotationlib
 
-    # Annotations are evaluated when they are asked for; names imported for type checkers only do
-    # not exist then.
+    # From Python 3.14 on, reading annotations evaluates them. That fails for names imported under
+    # TYPE_CHECKING.
     _READING["annotation_format"] = annotationlib.Format.FORWARDREF
 
 
@@ -56,18 +53,18 @@ META_CALLBACKS: Final[dict[str, tuple[str, ...]]] = {
     "terminate": ("reason",),
     "unblock": (),
 }
-"""The callbacks of a meta-process and what each is called with."""
+"""The callbacks of a meta-process, each with its parameters."""
 
 
 _RUNS_CALLBACKS: Final[set[CodeType]] = set()
 
 
 def runs_callbacks(function: F) -> F:
-    """Mark a kernel function that calls callbacks; its first argument is the process or
-    meta-process they belong to.
+    """Mark a kernel function that calls callbacks. Its first argument must be their process or
+    meta-process.
 
-    The watchdog looks for these functions on the loop's stack. The outermost decorator: others may
-    replace the code.
+    The watchdog looks for these functions on the loop's stack. Make it the outermost decorator:
+    others may replace the code object.
     """
     code: CodeType = function.__code__
     _RUNS_CALLBACKS.add(code)
@@ -75,23 +72,23 @@ def runs_callbacks(function: F) -> F:
 
 
 def process_of(frame: FrameType) -> Any:
-    """The process or meta-process whose callback a marked function calls in this frame; None for
-    any other function.
+    """The process or meta-process for which a marked function runs a callback in this frame; None
+    for any other function.
     """
     code = frame.f_code
     return frame.f_locals[code.co_varnames[0]] if code in _RUNS_CALLBACKS else None
 
 
 def default(function: F) -> F:
-    """Mark the do-nothing version of a callback, so that the kernel knows which ones a class really
-    has.
+    """Mark the empty default of a callback, so that the kernel can tell which callbacks a class
+    overrides.
     """
     setattr(function, "__is_default__", True)  # noqa: B010 - no type checker knows the attribute
     return function
 
 
 class Callbacks:
-    """Which callbacks a class defines, and which of them are coroutine functions."""
+    """The callbacks that a class defines, and the coroutine functions among them."""
 
     __slots__ = (
         "any_async",
@@ -125,17 +122,14 @@ class Callbacks:
         self.asynchronous = frozenset(asynchronous)
         self.greets = bool(defined & {"post_start", "post_restart"})
         self.parts = bool(defined & {"pre_stop", "pre_restart"})
-        # init runs in the spawner's task, so it alone does not make a process one that can be
-        # asleep in a callback. A supervisor can: what its children do in their init happens in its
-        # callbacks.
+        # An async init alone does not count: it runs in the spawner's task. A supervisor counts in
+        # any case: the init of its children runs in its callbacks, and may sleep.
         self.supervises: bool = getattr(cls, "is_supervisor", False)
         self.any_async = bool(self.asynchronous - {"init"}) or self.supervises
 
 
 def _check_runs(cls: type[Any], name: str, function: Any) -> None:
-    """Refuse a function with ``yield`` in it: calling it makes a generator, and nothing of its body
-    runs.
-    """
+    """Refuse a generator function: a call creates a generator, and its body never runs."""
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise BehaviourError(
             f"{cls.__qualname__}.{name} is a generator, because there is a `yield` in it; it "
@@ -152,15 +146,12 @@ def _check_signature(cls: type[Any], name: str, function: Any, parameters: tuple
         raise BehaviourError(f"{cls.__qualname__}.{name}", function, f"a method: {wanted}")
     try:
         signature = inspect.signature(function, **_READING)
-    except (
-        TypeError,
-        ValueError,
-    ):  # something written in C: it will say itself what it does not take
+    except (TypeError, ValueError):  # a function written in C has no signature to check
         return
     positional: list[object] = (
         [] if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod) else [None]
     )
-    # "*items" stands for any number of arguments, none included.
+    # "*items" means any number of arguments, including none.
     variadic = bool(parameters) and parameters[-1].startswith("*")
     try:
         signature.bind(*positional, *(parameters * 2 if variadic else parameters))

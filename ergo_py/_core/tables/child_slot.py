@@ -1,8 +1,8 @@
-"""The place of a supervised child: what outlives the processes that sit in it, one after the other.
+"""`ChildSlot`: the state of a supervised child that survives its restarts.
 
-A supervisor has a slot for each child. The kernel tells the slot when its process stops taking
-messages and leaves there what the process did not come to; services wait at it for the successor.
-So nobody needs to hear from the supervisor first.
+A supervisor has a slot for each child. When the process of a slot stops taking messages, the kernel
+clears ``pid`` and leaves the unhandled messages in the slot. Services wait at the slot for the
+successor. So neither has to ask the supervisor first.
 """
 
 from collections import deque
@@ -20,38 +20,39 @@ __all__ = ["Claim", "Decision", "Fate", "Redirect", "ChildSlot"]
 
 
 class Decision(Enum):
-    """What a failure means, as the ``decide`` function of a child says for an exception."""
+    """How to handle an exception of a child: the result of its ``decide`` function."""
 
     RESUME = "resume"
-    """Drop the message, keep the state, go on with the next message."""
+    """Drop the message, keep the state, continue with the next message."""
     RESTART = "restart"
-    """End, and come back if the child's restart policy says so."""
+    """End the process, and restart it if the child's restart policy allows."""
     STOP = "stop"
-    """End, and do not come back."""
+    """End the process, and do not restart it."""
     ESCALATE = "escalate"
-    """End, and end the supervisor with the same reason."""
+    """End the process, and end the supervisor with the same reason."""
 
 
 class Fate(Enum):
-    """What happens to the messages that an ended child had not come to; see also :class:`Redirect`."""
+    """The fate of messages still queued when a child ends; see also :class:`Redirect`."""
 
     DEAD_LETTER = "dead letter"
-    """They become dead letters, and calls among them are answered with ``TargetDownError``."""
+    """They become dead letters. Callers among the senders get ``TargetDownError``."""
     KEEP = "keep"
-    """They wait for the successor, which handles them in order. The one that was being handled is
-    not among them.
+    """They wait for the successor, which handles them in order. The message that was being handled
+    is not among them.
     """
     DROP = "drop"
-    """They are counted and dropped, and calls among them are answered with ``TargetDownError``."""
+    """They are counted and dropped. Callers among the senders get ``TargetDownError``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Mailbox fate: hand what is left to the process registered as ``to``, as if its senders had
-    sent it there.
+    """Mailbox fate: hand the queued messages to the process registered as ``to``, as if the senders
+    had sent them there.
     """
 
     to: str
+    """The registered name of the process that gets the messages."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.to, str) or not self.to:
@@ -59,17 +60,17 @@ class Redirect:
 
 
 class Claim(Protocol):
-    """Somebody who waits at a slot for its next process."""
+    """A request that waits at a slot for its next process."""
 
     @property
     def waiter(self) -> Any:
-        """The process that is held up by this; None if it is none, or goes on meanwhile."""
+        """The process that is blocked until this request ends; None if no process is."""
 
     def admit(self, pid: PID, /) -> None:
-        """Go on with this process."""
+        """Continue with the process ``pid``."""
 
     def refuse(self, reason: Reason, /) -> None:
-        """Give up: there will be none."""
+        """Give up: the slot gets no further process."""
 
 
 def _never(_reason: Reason) -> bool:
@@ -77,7 +78,7 @@ def _never(_reason: Reason) -> bool:
 
 
 class ChildSlot:
-    """One child's place. Only the loop's own thread changes it."""
+    """The slot of a child. Only the loop's thread changes it."""
 
     __slots__ = (
         "decide",
@@ -103,41 +104,45 @@ class ChildSlot:
     def __init__(self, name: str) -> None:
         self.name = name
         self.supervisor: Any = None
-        """The process that supervises it."""
+        """The process that supervises the child."""
         self.decide: Callable[[Exception], Decision] | None = None
         self.fate: Fate | Redirect = Fate.DEAD_LETTER
         self.max_waiters = 0
         self.returns_after: Callable[[Reason], bool] = _never
-        """The child's restart policy: whether it comes back after it ended by itself like this."""
+        """The child's restart policy: whether the child restarts after it ended by itself with this
+        reason.
+        """
         self.plan: bool | None = None
-        """Whether its supervisor, which is stopping it, means to start it again; None if it is not
-        being stopped.
+        """Whether the supervisor, which is stopping the child, will restart it; None if the child
+        is not being stopped.
         """
         self.goes_first = False
-        """It is stopped with its siblings, now or when it is its turn; none of them is started
-        before it has ended.
+        """The supervisor stops the child together with siblings, now or in its turn, and starts
+        none of them before the child has ended.
         """
         self.decision: Decision | None = None
-        """What was decided about the failure that the process ends of."""
+        """The decision about the failure that ends the process."""
         self.successor_of: Reason | None = None
-        """Why the predecessor of the present process ended; None for the first one."""
+        """The reason the predecessor ended with; None for the first process."""
         self.pid: PID | None = None
-        """Who sits here and takes messages."""
+        """The process that takes messages now."""
         self.gone: Reason | None = None
-        """Why nobody sits here and nobody will, as far as is known."""
-        self.kept: dict[Lane, deque[Envelope]] = {}
-        """What the last process did not come to and its successor gets, in the order of service."""
-        self.heir: Any = None
-        """The last process that was given a place here, and with it what its predecessors had left.
+        """Set if no process is here and none will be started, as far as is known; the reason why.
         """
+        self.kept: dict[Lane, deque[Envelope]] = {}
+        """Unhandled messages of the last process, for its successor, in the order of service."""
+        self.heir: Any = None
+        """The last process that took this slot, together with the kept messages."""
         self.line: dict[Claim, None] = {}
-        """Those who wait for the next process, in order."""
+        """Requests that wait for the next process, in order."""
         self.inner: dict[str, ChildSlot] = {}
         """If the child is a supervisor: the slots of its own children, which its successor takes
         over.
         """
         self.resumed = 0
+        """How many failures were answered with `Decision.RESUME`."""
         self.dropped = 0
+        """How many messages were dropped with `Fate.DROP`."""
 
     def __repr__(self) -> str:
         state = (
@@ -150,8 +155,8 @@ class ChildSlot:
         return f"<ChildSlot {self.name!r} {state}>"
 
     def occupy(self, pid: PID) -> None:
-        """A process has started here: everybody who waited goes on with it, first come first
-        served.
+        """Note that a process has started here. All waiting requests continue with it, first come
+        first served.
         """
         self.pid = pid
         self.gone = self.decision = self.plan = None
@@ -162,42 +167,42 @@ class ChildSlot:
                 claim.admit(pid)
 
     def vacate(self, pid: PID) -> None:
-        """The process takes no more messages; who comes now waits for its successor."""
+        """Note that the process takes no more messages. New requests wait for its successor."""
         if self.pid == pid:
             self.pid = None
 
     def judge(self, error: Exception) -> Decision:
-        """Have the child's ``decide`` say what a failure means.
+        """Ask the child's ``decide`` function how to handle a failure.
 
         Raises:
-            BadInputError: it returned something else than a decision.
+            BadInputError: ``decide`` returned no `Decision`.
         """
         assert self.decide is not None
         decision = self.decide(error)
         if not isinstance(decision, Decision):
             raise BadInputError(
-                "what decide returned", decision, "RESUME, RESTART, STOP or ESCALATE"
+                "the result of decide", decision, "RESUME, RESTART, STOP or ESCALATE"
             )
         self.decision = decision
         return decision
 
     def returns(self, reason: Reason) -> bool:
-        """Say whether a process that ends here like this will have a successor, as far as limits
-        allow.
+        """Say whether a process that ends with this reason gets a successor, as far as restart
+        limits allow.
         """
         if self.plan is not None:
             return self.plan
         above = self.supervisor
         if above is not None and not above.accepting:
-            # It ends because its supervisor does, and comes back if that one does.
+            # The child ends because its supervisor ends, and restarts if the supervisor does.
             return above.slot is not None and above.slot.returns(above.reason)
         if self.decision in (Decision.STOP, Decision.ESCALATE) and is_failure(reason):
             return False
         return self.returns_after(reason)
 
     def is_closed_to(self, process: Any) -> bool:
-        """Say whether a process would wait here in vain, because it has to end before anybody can
-        be started here.
+        """Say whether ``process`` would deadlock by waiting here: the supervisor starts no
+        successor before ``process`` itself has ended.
         """
         slot: ChildSlot | None = self
         while slot is not None and slot.supervisor is not None:
@@ -208,12 +213,12 @@ class ChildSlot:
                 not above.accepting or (below.slot is not None and below.slot.goes_first)
             ):
                 return True
-            # A supervisor that is down has to be started itself, by the one above it.
+            # A supervisor that is down must be restarted first, by its own supervisor.
             slot = None if above.accepting else above.slot
         return False
 
     def turn_away(self, reason: Reason) -> None:
-        """Tell those who wait here, or at the places below, in vain."""
+        """Refuse the requests, here and in the slots below, whose processes would deadlock."""
         for claim in [claim for claim in self.line if self.is_closed_to(claim.waiter)]:
             del self.line[claim]
             claim.refuse(reason)
@@ -225,17 +230,19 @@ class ChildSlot:
         self.kept.setdefault(lane, deque()).append(envelope)
 
     def keep_lane(self, main: deque[Envelope]) -> None:
-        """Keep a whole main lane for the successor, as it is."""
+        """Keep the whole MAIN lane for the successor, without a copy."""
         self.kept[Lane.MAIN] = main
 
     def inherit(self, heir: Any) -> dict[Lane, deque[Envelope]]:
-        """Take what the predecessor left, to be put before everything else."""
+        """Take the kept messages. The new process handles them before all others."""
         self.heir = heir
         kept, self.kept = self.kept, {}
         return kept
 
     def close(self, reason: Reason) -> deque[Envelope]:
-        """Nobody comes back here. Whoever waits is told; what was kept is given back, to be buried."""
+        """Close the slot: no process follows. Refuse all waiting requests, and return the kept
+        messages, which become dead letters.
+        """
         self.gone = reason
         self.pid = self.plan = None
         self.goes_first = False
@@ -243,7 +250,7 @@ class ChildSlot:
         for claim in waiting:
             claim.refuse(reason)
         kept, self.kept = self.kept, {}
-        # Around the main lane, which may be long.
+        # Extend MAIN, which may be long, at its front instead of copying it.
         envelopes = kept.get(Lane.MAIN, deque())
         for lane in (Lane.SYSTEM, Lane.URGENT):
             envelopes.extendleft(reversed(kept.get(lane, ())))

@@ -1,4 +1,4 @@
-"""Where a message goes that has nowhere to go: counted, the last few kept, never their contents."""
+"""`DeadLetters`: counts of undelivered messages, and a record of the last few, without contents."""
 
 import time
 from collections import Counter, deque
@@ -13,12 +13,12 @@ from ..vocabulary.messages import DeadLetter, MayBeLate, Why
 __all__ = ["DeadLetters"]
 
 _ENDED: Final = frozenset({Why.NO_PROCESS, Why.STOPPING, Why.UNHANDLED_AT_EXIT})
-"""The receiver has ended, or is ending."""
+"""Causes that mean the receiver has ended or is ending."""
 
 
 class DeadLetters:
-    """Counts by cause, and a ring of the last ``capacity``. Adding must stay cheap: floods to dead
-    processes happen.
+    """Counts by cause, and a ring buffer of the last ``capacity``. Adding must stay cheap: senders
+    may flood a process that has ended.
     """
 
     __slots__ = ("_kept", "announce", "counts", "late")
@@ -26,20 +26,21 @@ class DeadLetters:
     def __init__(self, capacity: int) -> None:
         self.counts: Counter[Why] = Counter()
         self.late = 0
-        """Messages that came after the end of their receiver, as they may; see :class:`MayBeLate`.
+        """Messages that came after the end of their receiver and are declared harmless then; see
+        :class:`MayBeLate`.
         """
         self.announce: Callable[[DeadLetter], None] | None = None
-        """Told of each one, by whoever publishes them."""
-        # A ring that forgets its oldest entry is what is wanted here; the counts forget nothing.
+        """Called with each dead letter, if the node publishes them."""
+        # maxlen: the ring drops its oldest entry on purpose; the counts stay complete.
         self._kept: deque[tuple[PID | Alias, object, str, Why, float]] = deque(maxlen=capacity)
 
     @property
     def total(self) -> int:
-        """How many there have been since the node started."""
+        """The number of dead letters since the node started."""
         return self.counts.total()
 
     def add(self, sender: PID | Alias, target: object, message: object, why: Why) -> None:
-        """Count a message that was not delivered, and remember who sent what kind of thing to whom."""
+        """Count an undelivered message, and record its sender, target and type."""
         if isinstance(message, MayBeLate) and why in _ENDED:
             self.late += 1
             return
@@ -50,15 +51,13 @@ class DeadLetters:
             self.announce(DeadLetter(*entry))
 
     def add_all(self, envelopes: Sequence[Envelope], target: object, why: Why) -> None:
-        """Count messages that one receiver did not come to. For many it is faster than one after
-        the other.
-        """
+        """Count the messages that a receiver left unhandled. Faster than `add` for each of them."""
         if self.announce is not None:
             for _, sender, _, message in envelopes:
                 self.add(sender, target, message, why)
             return
         dead = (
-            [one for one in envelopes if not isinstance(one[3], MayBeLate)]
+            [envelope for envelope in envelopes if not isinstance(envelope[3], MayBeLate)]
             if why in _ENDED
             else envelopes
         )
@@ -67,7 +66,10 @@ class DeadLetters:
             self.counts[why] += len(dead)
             now = time.time()
             self._kept.extend(
-                [(one[1], target, type(one[3]).__qualname__, why, now) for one in dead]
+                [
+                    (sender, target, type(message).__qualname__, why, now)
+                    for _, sender, _, message in dead
+                ]
             )
 
     def last(self, count: int | None = None) -> list[DeadLetter]:

@@ -1,5 +1,6 @@
-"""Events: who publishes what, who has subscribed, and the last few of each for those who come
-later.
+"""`Events`: the publish/subscribe table: events with producer, subscribers and buffer.
+
+The buffer of an event holds its last few publications for late subscribers.
 """
 
 from collections import deque
@@ -12,18 +13,16 @@ __all__ = ["Event", "Events", "Subscription"]
 
 
 class Subscription:
-    """One subscriber of one event."""
+    """A subscriber's entry in an event."""
 
     __slots__ = ("dropped", "relations")
 
     def __init__(self) -> None:
         self.relations = 0
-        """A process may be linked to an event and monitor it as well; it gets each publication
-        once.
-        """
+        """Number of links and monitors. A process may have both, and gets each publication once."""
         self.dropped = 0
-        """What it has lost because its mailbox was full: publications, or older messages that had
-        to go for one.
+        """Messages lost because the subscriber's mailbox was full: publications, or older messages
+        that a publication displaced.
         """
 
 
@@ -51,7 +50,7 @@ class Event:
         self.open = is_open
         self.published = 0
         self.subscribers: dict[PID, Subscription] = {}
-        # A ring that forgets its oldest entry is what is wanted here.
+        # maxlen: the buffer drops its oldest publication on purpose.
         self._buffer: deque[Published] = deque(maxlen=buffer)
 
     @property
@@ -60,16 +59,16 @@ class Event:
         return tuple(self._buffer)
 
     def note(self, publication: Published) -> None:
-        """Count a publication and keep it for those who come later."""
+        """Count a publication and buffer it for late subscribers."""
         self.published += 1
         self._buffer.append(publication)
 
     def check_publisher(self, publisher: PID, token: Ref | None) -> None:
-        """Refuse a publisher who is neither the producer nor holds the token, unless the event is
-        open to all.
+        """Check that the publisher is the producer or has the token, or that the event is open to
+        all.
 
         Raises:
-            NotAllowedError: says whose event it is.
+            NotAllowedError: the publisher may not publish. The text names the producer.
         """
         if not self.open and publisher != self.producer and token != self.token:
             raise NotAllowedError(
@@ -101,14 +100,14 @@ class Events:
             raise EventTakenError(event.name.name, current.producer)
 
     def find(self, name: EventName) -> Event | None:
-        """The event of this name, if there is one."""
+        """The event of this name, or None."""
         return self._events.get(name)
 
     def get(self, name: EventName) -> Event:
         """The event of this name.
 
         Raises:
-            EventUnknownError: there is none.
+            EventUnknownError: no event has this name.
         """
         event = self._events.get(name)
         if event is None:
@@ -116,27 +115,27 @@ class Events:
         return event
 
     def remove(self, name: EventName) -> Event:
-        """Take an event away.
+        """Remove an event, and return it.
 
         Raises:
-            EventUnknownError: there is none.
+            EventUnknownError: no event has this name.
         """
         event = self.get(name)
         del self._events[name]
         return event
 
     def all(self) -> tuple[Event, ...]:
-        """Every event, oldest first."""
+        """All events, oldest first."""
         return tuple(self._events.values())
 
     def subscribe(self, event: Event, subscriber: PID) -> bool:
-        """Add a subscriber. True if it is the event's first one."""
+        """Add a relation of a subscriber. True if the event had no subscriber before."""
         first = not event.subscribers
         event.subscribers.setdefault(subscriber, Subscription()).relations += 1
         return first
 
     def unsubscribe(self, event: Event, subscriber: PID) -> bool:
-        """Take one relation of a subscriber away. True if nobody is left."""
+        """Remove a relation of a subscriber. True if the event has no subscriber left."""
         subscription = event.subscribers.get(subscriber)
         if subscription is None:
             return False

@@ -1,7 +1,7 @@
-"""`Mailbox`: four lanes of envelopes and their bound; it decides the order of service, and the
-overflow when it is full.
+"""`Mailbox`: a bounded queue of four lanes. It decides the order of service, and applies the
+overflow rule when it is full.
 
-Lanes other than MAIN come into being when first used, since an empty deque is 760 bytes.
+Lanes other than MAIN are created on first use, since an empty deque takes 760 bytes.
 """
 
 from collections import OrderedDict, deque
@@ -25,10 +25,10 @@ __all__ = ["Mailbox", "Verdict"]
 
 
 class Verdict(Enum):
-    """What :meth:`Mailbox.admit` decided."""
+    """The decision of :meth:`Mailbox.admit`."""
 
     ACCEPTED = "accepted"
-    DISPLACED = "accepted, and the oldest one dropped"
+    DISPLACED = "accepted, and the oldest message dropped"
     DROPPED = "dropped"
     REFUSED = "refused"
     DIVERTED = "to be sent elsewhere"
@@ -39,28 +39,30 @@ _ACCEPTED: Final = Verdict.ACCEPTED
 
 
 class Waiter(Protocol):
-    """Somebody who waits for room: a trio task or a thread."""
+    """A sender that waits for room: a trio task or a thread."""
 
     def settle(self, admitted: bool, /) -> None: ...
 
 
 Waiting = OrderedDict[Waiter, tuple[Envelope | None, int]]
-"""Who waits, in the order they came, with what they want to put and how few may be queued then. Any
-of them can leave without a search; an OrderedDict, because finding the first key of a dict takes
-the longer the more were taken from its front.
+"""Waiting senders in order of arrival, each with its envelope and the depth below which the lane
+must fall. A waiter can leave without a search. An OrderedDict, because finding the first key of a
+dict takes longer the more keys were removed from its front.
 """
 
 _EMPTY: Final[deque[Envelope]] = deque()
 LOG_LIMIT: Final = 1000
 _LAST_PLACES: Final = 16
-"""How many places of a bounded lane threads take one after the other, so that they do not run past
-the bound together.
+"""The last free slots of a bounded lane, which threads take under a lock, so that they cannot
+exceed the bound together.
 """
 
 
 class Mailbox:
-    """Four lanes with one order of service. Only the loop's own thread touches it, but for appends
-    to MAIN and promises.
+    """Four lanes with a fixed order of service: URGENT, SYSTEM, MAIN, LOG.
+
+    Only the loop's thread uses it, with two exceptions: any thread may append to MAIN, and reserve
+    slots under the bridge's lock.
     """
 
     __slots__ = (
@@ -85,27 +87,29 @@ class Mailbox:
         self.system: deque[Envelope] = _EMPTY
         self.log: deque[Envelope] = _EMPTY
         self.ahead = False
-        """Something waits in URGENT or SYSTEM. One flag to test before each message instead of two
-        lanes.
+        """URGENT or SYSTEM is not empty. The process loop tests this flag before each message
+        instead of two lanes.
         """
         self.mixed = False
-        """There are, or were, signals in MAIN, among the messages that a successor may get."""
+        """MAIN holds, or held, signals among the messages that a successor may get."""
         self.limit = limit
         self.overflow = overflow
         self.dropped = 0
         self.inbound: dict[Lane, int] | None = None
-        """Messages that threads were promised room for and that are on their way; changed under the
-        bridge's lock.
+        """Reserved slots: messages of threads that have room and are on their way. Changed under
+        the bridge's lock.
         """
         self.waiters: dict[Lane, Waiting] | None = None
         self._bounded: dict[Lane, int] | None = None
+        """User messages in URGENT and SYSTEM, of a mailbox with a limit: signals do not count."""
         self._calls_in = False
+        """`admit_waiters` is waking a waiter without an envelope, which may put its message now."""
 
     def __len__(self) -> int:
         return len(self.urgent) + len(self.system) + len(self.main) + len(self.log)
 
     def depths(self) -> dict[str, int]:
-        """How many envelopes wait in each lane."""
+        """The number of envelopes in each lane."""
         return {
             "urgent": len(self.urgent),
             "system": len(self.system),
@@ -114,7 +118,7 @@ class Mailbox:
         }
 
     def depth(self, lane: Lane) -> int:
-        """How many envelopes wait in one lane."""
+        """The number of envelopes in ``lane``."""
         if lane is MAIN_LANE:
             return len(self.main)
         return len(
@@ -122,7 +126,7 @@ class Mailbox:
         )
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
-        """Append without looking at any bound: signals, and messages that have been admitted."""
+        """Append without checking the limit: for signals, and messages already admitted."""
         if lane is MAIN_LANE:
             self.main.append(envelope)
             return
@@ -134,14 +138,14 @@ class Mailbox:
             self.ahead = True
 
     def push_first(self, envelope: Envelope) -> None:
-        """Put a signal before everything else: what ends a process does not wait behind what it
-        would have done.
+        """Put a signal at the head of URGENT: a signal that ends the process must not wait behind
+        its messages.
         """
         self._made(URGENT_LANE).appendleft(envelope)
         self.ahead = True
 
     def put_back(self, lane: Lane, envelope: Envelope) -> None:
-        """Put a user's envelope back where it was taken from: before what waits in its lane."""
+        """Return a user's envelope to the head of its lane."""
         self._made(lane).appendleft(envelope)
         if lane is not MAIN_LANE:
             if self.limit:
@@ -149,20 +153,17 @@ class Mailbox:
             self.ahead = True
 
     def has_room(self, lane: Lane) -> bool:
-        """Say whether a user message would be accepted in ``lane`` without asking the overflow
-        rule.
-        """
+        """Say whether ``lane`` takes a user message without applying the overflow rule."""
         if not self._has_space(lane):
             return False
         if not self.limit or self.overflow is not Overflow.WAIT or self._calls_in:
             return True
-        # Where senders wait, nobody overtakes those who already do, except the one whose turn it
-        # is.
+        # With WAIT, a new sender must not overtake senders that already wait.
         return not self.waiters or lane not in self.waiters
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        """Put a user message, as far as bound and overflow rule allow; also give back what had to
-        make room.
+        """Put a user message, as far as limit and overflow rule allow. Also return the message that
+        was displaced, if any.
         """
         if self.has_room(lane) or self._was_promised_meanwhile(lane):
             self.push(lane, envelope)
@@ -185,8 +186,8 @@ class Mailbox:
         return Verdict.REFUSED, None
 
     def pop(self) -> Envelope | None:
-        """Take the next envelope in the order of service, or None. The process loop spells out
-        these same tests.
+        """Take the next envelope in the order of service, or None. The process loop repeats these
+        tests inline.
         """
         if self.ahead:
             return self.pop_ahead()
@@ -195,7 +196,7 @@ class Mailbox:
         return self.log.popleft() if self.log else None
 
     def pop_ahead(self) -> Envelope:
-        """Take the next envelope of URGENT or SYSTEM; there is one, since ``ahead`` said so."""
+        """Take the next envelope of URGENT or SYSTEM. Call it only while ``ahead`` is set."""
         lane, queue = (URGENT_LANE, self.urgent) if self.urgent else (SYSTEM_LANE, self.system)
         envelope = queue.popleft()
         if self._bounded is not None and envelope[0] <= EVENT:
@@ -204,20 +205,20 @@ class Mailbox:
         return envelope
 
     def drain(self) -> Iterator[Envelope]:
-        """Take everything, in the order of service."""
+        """Take all envelopes, in the order of service."""
         while (envelope := self.pop()) is not None:
             yield envelope
 
     def take(self, most: int) -> list[Envelope]:
-        """Take at most so many, in the order of service."""
+        """Take at most ``most`` envelopes, in the order of service."""
         taken: list[Envelope] = []
         while len(taken) < most and (envelope := self.pop()) is not None:
             taken.append(envelope)
         return taken
 
     def leave(self, with_main: bool = True) -> Iterator[tuple[Lane, Envelope]]:
-        """Take everything, in the order of service, and say which lane each envelope was in; or all
-        but what is in MAIN.
+        """Take all envelopes with their lanes, in the order of service. Without ``with_main``, MAIN
+        keeps its envelopes.
         """
         self.ahead, self._bounded = False, None
         lanes = (
@@ -231,8 +232,8 @@ class Mailbox:
                 yield lane, queue.popleft()
 
     def inherit(self, lanes: Mapping[Lane, deque[Envelope]]) -> None:
-        """Take over whole lanes of a predecessor, in which there are messages of users only.
-        Nothing is in the own ones yet.
+        """Take over whole lanes of a predecessor. They hold user messages only, and this mailbox is
+        still empty.
         """
         for lane, queue in lanes.items():
             if lane is MAIN_LANE:
@@ -244,19 +245,19 @@ class Mailbox:
                 self._count(lane, len(queue))
 
     def has_plenty(self) -> bool:
-        """Say whether any thread may append to MAIN just so: nobody is overtaken by that, and the
-        bound is far away.
+        """Say whether any thread may append to MAIN without a lock: no sender waits, and the limit
+        is far away.
 
-        Between this look and the append other threads may append, too, one each. There are enough
-        places left for that; they are given out one at a time, under a lock.
+        Between this check and the append, each other thread may append a message, too. The last
+        slots, which `take_in` gives out under a lock, leave enough room for that.
         """
         return len(self.main) + _LAST_PLACES < self.limit and not self.waiters and not self.inbound
 
     def take_in(self, envelope: Envelope) -> bool:
-        """Put a user message into MAIN, from any thread, under the bridge's lock. False if there is
-        no room or it would overtake.
+        """Put a user message into MAIN, from any thread, under the bridge's lock. False if MAIN is
+        full or the message would overtake others.
 
-        The very last place is left to those on the loop, who look for room first and take it then.
+        The very last slot is left to senders on the loop: they check for room first and put later.
         """
         if self.waiters or self.inbound or len(self.main) + 1 >= self.limit:
             return False
@@ -264,7 +265,9 @@ class Mailbox:
         return True
 
     def promise(self, lane: Lane) -> bool:
-        """Keep a place for a message that is on its way, if there is room. Under the bridge's lock."""
+        """Reserve a slot for a message that is on its way, if there is room. Call it under the
+        bridge's lock.
+        """
         if not self.has_room(lane):
             return False
         if self.inbound is None:
@@ -273,7 +276,7 @@ class Mailbox:
         return True
 
     def redeem(self, lane: Lane) -> None:
-        """Give a kept place back: its message is in the lane. Under the bridge's lock."""
+        """Release a reserved slot: its message is in the lane. Call it under the bridge's lock."""
         if self.inbound:
             self.inbound[lane] -= 1
             if not self.inbound[lane]:
@@ -282,11 +285,12 @@ class Mailbox:
     def wait_for_room(
         self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
     ) -> None:
-        """Queue an envelope that goes in, by itself, as soon as there is room; its sender is told
-        then.
+        """Backpressure: queue an envelope that enters the lane as soon as there is room. Its sender
+        is notified then.
 
-        With a ``depth`` the sender waits, in a lane without a bound too, until fewer than that many
-        are queued. Without an envelope it is only told, and comes back by itself.
+        With a ``depth`` the sender waits until fewer than ``depth`` messages are queued, in a lane
+        without a limit too. Without an envelope the sender is only notified, and puts its message
+        itself.
         """
         if self.waiters is None:
             self.waiters = {}
@@ -300,11 +304,11 @@ class Mailbox:
             self._forget_if_empty(lane, queue)
 
     def admit_waiters(self) -> bool:
-        """Let in what waits, first come first served, as far as there is room now. False if nobody
-        could come in.
+        """Admit waiting senders, first come first served, as far as there is room. False if none
+        could be admitted.
 
-        With empty lanes that means that the places are promised to threads, whose messages are on
-        their way.
+        If the lanes are empty, False means that all slots are reserved for messages of threads that
+        are on their way.
         """
         admitted = False
         for lane, queue in list((self.waiters or {}).items()):
@@ -315,8 +319,9 @@ class Mailbox:
                 del queue[waiter]
                 if envelope is not None:
                     self.push(lane, envelope)
-                # One without an envelope may come back before this returns. Finding itself behind
-                # the others, it would wait anew, be told anew, and so on for ever.
+                # A waiter without an envelope may put its message before settle() returns.
+                # has_room() would find it behind the other waiters, so it would queue again, be
+                # notified again, and loop forever.
                 self._calls_in = envelope is None
                 waiter.settle(True)
                 self._calls_in = False
@@ -325,7 +330,7 @@ class Mailbox:
         return admitted
 
     def refuse_waiters(self) -> None:
-        """Send everybody who waits away: the receiver is ending."""
+        """Refuse all waiting senders: the receiver is ending."""
         waiting, self.waiters = self.waiters, None
         for queue in (waiting or {}).values():
             for waiter in queue:
@@ -360,9 +365,8 @@ class Mailbox:
         return queued + (self.inbound.get(lane, 0) if self.inbound else 0) < self.limit
 
     def _was_promised_meanwhile(self, lane: Lane) -> bool:
-        # Who comes to one that lets senders wait has looked for room before. A thread may have been
-        # promised the last place since; one message too many is better than to refuse where waiting
-        # was the rule.
+        # With WAIT the sender has checked for room, but a thread may have reserved the last slot
+        # since. Exceed the limit by a message rather than raise.
         if (
             self.overflow is not Overflow.WAIT
             or lane is LOG_LANE
@@ -381,7 +385,7 @@ class Mailbox:
 
     def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
         queue = self._made(lane)
-        # A signal is never displaced: look for the first envelope that a user sent.
+        # Signals are never displaced: find the first user message.
         index = next((i for i, envelope in enumerate(queue) if envelope[0] <= EVENT), None)
         if index is None:
             return None

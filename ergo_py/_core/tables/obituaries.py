@@ -1,6 +1,4 @@
-"""Why did it die: the last processes and meta-processes that ended, and what is known of their last
-moments.
-"""
+"""`Obituaries`: post-mortem records of the last processes and meta-processes that ended."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,15 +14,15 @@ from ..vocabulary.reasons import Normal, Reason, Shutdown, error_of, is_failure
 __all__ = ["Obituaries", "Obituary"]
 
 _WELL: Final = frozenset({Normal, Shutdown})
-"""The same as ``is_failure`` says, and faster: every process that ends pays for it."""
+"""Reasons that are no failure. A faster `is_failure`: each process that ends pays for this test."""
 _WAITING: Final = 5
-"""How many of the messages that it had not come to are named."""
+"""The number of unhandled messages whose types a record names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obituary:
-    """One process or meta-process that ended. No message is kept, only types: messages may hold
-    secrets.
+    """Post-mortem record of a process or meta-process. It keeps the types of messages and never the
+    messages, which may hold secrets.
     """
 
     pid: PID | Alias
@@ -32,34 +30,36 @@ class Obituary:
     behaviour: str
     reason: Reason
     at: float
-    """When it began to end, on ``time.time``'s clock."""
+    """When the process began to end, as ``time.time()`` counts."""
     uptime: float
-    """Seconds it had lived."""
+    """Seconds from its start to its end."""
     handled: int
-    """Messages it had handled."""
+    """Number of messages the process handled."""
     callback: str | None = None
-    """The callback it ended in; None if it was idle."""
+    """The callback the process ended in; None if it was idle."""
     message_type: str | None = None
-    """The type of what it was handling."""
+    """The type of the message the process was handling."""
     waiting: tuple[str, ...] = ()
-    """The types of the next messages that it did not come to."""
+    """The types of the first messages still queued."""
     left: int = 0
-    """How many messages it did not come to."""
+    """Number of messages still queued."""
     recent: tuple[str, ...] = ()
-    """The types of the last messages it handled, newest last; only if the node was opened with
+    """The types of the last messages handled, newest last; only if the node was opened with
     ``recent_messages``.
     """
     restarts: int = 0
-    """How often its supervisor had started it again before."""
+    """How often its supervisor had restarted it before."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than by itself or because it was asked to."""
+        """Whether the process failed: it ended neither by itself nor by a request to stop."""
         return is_failure(self.reason)
 
     @property
     def traceback(self) -> str:
-        """What Python would have printed about the exception it ended of; empty if it was none."""
+        """The formatted traceback of the exception that ended the process; empty without an
+        exception.
+        """
         reason: Any = self.reason
         while error_of(reason) is not None and not hasattr(reason, "traceback"):
             reason = reason.reason
@@ -73,83 +73,85 @@ class Obituary:
 
 
 class Obituaries:
-    """Three rings, so that neither many that just finished nor many that peers have ended push out
-    the one that failed.
+    """Three ring buffers: neither many normal ends nor many connections that peers ended push out
+    the process that failed.
     """
 
     __slots__ = ("_failed", "_others", "_outside", "_sites")
 
     def __init__(self, capacity: int) -> None:
-        # Mostly nobody asks: so only the facts are kept, and put together when they are read.
+        # Records are rarely read: keep plain tuples, and build `Obituary` objects on reading.
         self._failed: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._others: deque[tuple[Any, ...]] = deque(maxlen=capacity)
         self._outside: deque[tuple[Any, ...]] = deque(maxlen=capacity)
-        """Meta-processes that have ended with a failure that is not theirs."""
+        """Meta-processes that ended with a failure of their peer or owner."""
         self._sites: dict[PID | Alias, tuple[str, str | None]] = {}
+        """Callback and message type of a crash, until `note` records the end of the process."""
 
-    def note_crash(self, one: Any, callback: str, message_type: str | None) -> None:
-        """Keep where an exception was raised, until the process comes to its end."""
-        if one.reason is None:
-            self._sites[one.id] = (callback, message_type)
+    def note_crash(self, process: Any, callback: str, message_type: str | None) -> None:
+        """Remember the callback that raised, until the process begins to end."""
+        if process.reason is None:
+            self._sites[process.id] = (callback, message_type)
 
-    def note(self, one: Any) -> None:
-        """Keep what is known of a process or meta-process whose reason is set and that has begun to
-        end.
-        """
-        reason = one.reason
+    def note(self, process: Any) -> None:
+        """Record a process or meta-process that has begun to end. Its ``reason`` must be set."""
+        reason = process.reason
         facts = (
-            one.id,
-            one.name,
-            one.callbacks.behaviour,
+            process.id,
+            process.name,
+            process.callbacks.behaviour,
             reason,
             time(),
-            perf_counter() - one.born,
-            one.handled,
+            perf_counter() - process.born,
+            process.handled,
         )
         if type(reason) in _WELL:
             self._others.append(facts)
             return
-        crashed_at = self._sites.pop(one.id, None)
-        # What has crashed by itself has failed, whatever happened to it besides.
-        ring = self._outside if crashed_at is None and one.blameless else self._failed
-        site = crashed_at or _site(one)
-        left = len(one.mailbox)
-        waiting = _waiting(one.mailbox.urgent, one.mailbox.system, one.mailbox.main) if left else ()
-        recent = _recent(one) if one.kernel.watches else ()
-        ring.append((*facts, *site, waiting, left, recent, _restarts(one)))
+        crashed_at = self._sites.pop(process.id, None)
+        # A crash of its own code is a failure, even if the peer or the owner ended it as well.
+        ring = self._outside if crashed_at is None and process.blameless else self._failed
+        site = crashed_at or _site(process)
+        box = process.mailbox
+        left = len(box)
+        waiting = _waiting(box.urgent, box.system, box.main) if left else ()
+        recent = _recent(process) if process.kernel.watches else ()
+        ring.append((*facts, *site, waiting, left, recent, _restarts(process)))
 
-    def reason_of(self, one: object) -> Reason | None:
-        """Why a process or meta-process ended, by its PID or alias; None if it is not among those
-        remembered.
+    def reason_of(self, address: object) -> Reason | None:
+        """The reason a process or meta-process ended with, by its PID or alias; None without a
+        record.
         """
         rings = chain(reversed(self._failed), reversed(self._outside), reversed(self._others))
-        return next((facts[3] for facts in rings if facts[0] == one), None)
+        return next((facts[3] for facts in rings if facts[0] == address), None)
 
     def failed(self, count: int | None = None) -> list[Obituary]:
-        """The last ones that failed, newest last."""
+        """The last failures, newest last."""
         return _last([Obituary(*facts) for facts in self._failed], count)
 
     def all(self, count: int | None = None) -> list[Obituary]:
-        """The last ones of all kinds, newest last."""
+        """The last ends of all kinds, newest last."""
         found = [Obituary(*facts) for facts in chain(self._failed, self._outside, self._others)]
-        return _last(sorted(found, key=lambda one: one.at), count)
+        return _last(sorted(found, key=lambda obituary: obituary.at), count)
 
 
-def _site(one: Any) -> tuple[str | None, str | None]:
-    """What it was doing. What ended it (a kill, an exit) is no work of its own."""
-    handling = one.handling
+def _site(process: Any) -> tuple[str | None, str | None]:
+    """The callback and the message that the process was busy with. A signal that ended it (a kill,
+    an exit) does not count.
+    """
+    handling = process.handling
     if handling is None or handling[0] in (EXIT, STOP, KILL, FAILED):
-        return (None, None) if handling is not None else (one.current_callback(), None)
-    return one.current_callback(), type(handling[3]).__qualname__
+        return (None, None) if handling is not None else (process.current_callback(), None)
+    return process.current_callback(), type(handling[3]).__qualname__
 
 
-def _recent(one: Any) -> tuple[str, ...]:
-    watch = one.kernel.watches.get(one.id)
+def _recent(process: Any) -> tuple[str, ...]:
+    watch = process.kernel.watches.get(process.id)
     return () if watch is None or watch.recent is None else tuple(watch.recent)
 
 
-def _restarts(one: Any) -> int:
-    slot: Any = getattr(one, "slot", None)
+def _restarts(process: Any) -> int:
+    slot: Any = getattr(process, "slot", None)
     supervisor = getattr(slot, "supervisor", None) and slot.supervisor.behaviour
     return 0 if supervisor is None else supervisor.restarts_of(slot.name)
 
@@ -160,15 +162,15 @@ def _waiting(*lanes: Sequence[Envelope]) -> tuple[str, ...]:
 
 def _payloads(lanes: Iterable[Sequence[Envelope]]) -> Iterator[object]:
     for lane in lanes:
-        # By index, and without a copy of what may be a long lane: other threads may append to it or
-        # take from it meanwhile.
+        # Read by index, without a copy, since a lane may be long. An iterator would raise when
+        # another thread appends to the lane or takes from it.
         for index in range(min(_WAITING, len(lane))):
             try:
                 envelope = lane[index]
-            except IndexError:  # the worker thread of a meta-process has taken it
+            except IndexError:  # the worker thread of a meta-process took the envelope
                 break
             yield envelope[3]
 
 
-def _last(these: list[Obituary], count: int | None) -> list[Obituary]:
-    return these if count is None else these[max(0, len(these) - count) :]
+def _last(obituaries: list[Obituary], count: int | None) -> list[Obituary]:
+    return obituaries if count is None else obituaries[max(0, len(obituaries) - count) :]

@@ -1,8 +1,8 @@
-"""Calls in flight: who waits for an answer, and until when.
+"""`Caller`: a call in flight and its result. `Deadlines`: the timeouts of all calls in flight.
 
-The reference of a call is its future: one slotted object holds the waiting task and the result, so
-that answering is one ``reschedule`` and there is no table to clean. Exactly one of answer, death of
-the callee, timeout and cancellation settles it.
+The reference of a call is its future: a slotted object holds the waiting task and the result. So
+an answer costs a single ``reschedule``, and there is no table to clean up. A call is settled
+exactly once: by an answer, the end of the callee, a timeout, or a cancellation.
 """
 
 from collections import deque
@@ -22,8 +22,8 @@ __all__ = ["Caller", "Deadlines", "ring_of", "waiting_process"]
 
 
 class Caller:
-    """Who asked: ``pid`` of the calling process and the ``ref`` of the call. Keep it to answer
-    later with ``reply``.
+    """A call in flight: the ``pid`` of the calling process and the ``ref`` of the call. Keep it to
+    answer later with ``reply``.
     """
 
     __slots__ = (
@@ -56,15 +56,15 @@ class Caller:
 
     @property
     def deferred(self) -> bool:
-        """The callee has returned NO_REPLY: the answer may come from anybody."""
+        """The callee has returned NO_REPLY: the answer may come from any process."""
         return self._deferred
 
     def __repr__(self) -> str:
         return f"<Caller {self.pid} ref {self.number}>"
 
     def defer(self, callee: "Receiver") -> None:
-        """Note that ``callee`` answers later; if it dies first, its end answers."""
-        # One that has handed the call on, as forward() does, has nothing left to promise.
+        """Note that ``callee`` answers later. If it ends first, the caller gets an error."""
+        # After forward() the call belongs to another callee: this one owes no answer.
         if self.settled or (self.callee is not callee and present(self.callee) is not callee):
             return
         self.callee = callee
@@ -74,7 +74,7 @@ class Caller:
         callee.deferred.add(self)
 
     def undefer(self) -> None:
-        """Note that the call is in somebody's hands again, or over."""
+        """Note that the call is no longer deferred: a callee serves it again, or it is settled."""
         if self._deferred:
             self._deferred = False
             callee = self.callee
@@ -82,8 +82,8 @@ class Caller:
                 callee.deferred.discard(self)
 
     def settle(self, value: Any, error: BaseException | None) -> bool:
-        """End the call with an answer or an error. False if it had ended before: nobody waits any
-        more.
+        """End the call with an answer or an error. False if it was settled before: the caller waits
+        no longer.
         """
         if self.settled:
             return False
@@ -96,7 +96,7 @@ class Caller:
         return True
 
     def awaken(self) -> None:
-        """Tell whoever waits that the call is settled."""
+        """Wake the waiting task or thread: the call is settled."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -106,8 +106,8 @@ class Caller:
         self.callee = None
 
     def result(self) -> Any:
-        """The answer, or its error raised; given away, so that a queued deadline keeps neither it
-        nor the request alive.
+        """Return the answer, or raise the error. This object drops both, so that a queued deadline
+        keeps neither them nor the request alive.
         """
         value, error = self.value, self.error
         self.value = self.error = self.callee = self.request = None
@@ -117,11 +117,11 @@ class Caller:
 
 
 def _given_frames(error: BaseException) -> TracebackType | None:
-    """The traceback that an error had when it was given as an answer, without what raising it for
-    earlier calls has added.
+    """The traceback of an error at the time it became an answer, without the frames that
+    `Caller.result` added for earlier calls.
 
-    A callee may give the same exception to every caller; each time it would grow, and keep the
-    frames of all of them.
+    A callee may answer all its callers with the same exception. Its traceback would grow with each
+    call, and keep the frames of all callers alive.
     """
     found = traceback = error.__traceback__
     while traceback is not None:
@@ -135,16 +135,16 @@ _RESULT: Final = Caller.result.__code__
 
 
 def present(callee: Any) -> Any:
-    """The one who has a call that was put into the mailbox of ``callee``: itself, or the successor
-    that it left its mailbox to.
+    """The process that holds a call put into the mailbox of ``callee``: itself, or the successor
+    that inherited its mailbox.
     """
     slot = getattr(callee, "left_to", None)
     return callee if slot is None else slot.heir
 
 
 def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
-    """The ring that would close if the process ``start`` waited for ``callee``; empty if none
-    would.
+    """The deadlock that would arise if the process ``start`` waited for ``callee``: the ring of
+    waiting processes, or an empty list.
     """
     if start is None:
         return []
@@ -158,8 +158,8 @@ def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
             return path
         waits_for = current.waiting
         if isinstance(waits_for, Caller):
-            # Once deferred, the answer may come from anybody; once settled, it only has not been
-            # taken yet: those are no edges.
+            # Neither is an edge: a deferred call may be answered by any process, and a settled
+            # call is only waiting for its task to run.
             waits_for = (
                 None if waits_for.deferred or waits_for.settled else present(waits_for.callee)
             )
@@ -168,38 +168,38 @@ def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
 
 
 def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
-    """The process that waits in this very call; None if none does, or does no longer."""
+    """The process that waits in this call; None if it no longer waits, or is no process."""
     process = processes.get(caller.pid)
     return process if process is not None and process.waiting is caller else None
 
 
 class Deadlines:
-    """When calls in flight run out of time.
+    """Timeouts of the calls in flight.
 
-    Most calls have one of a few timeouts and are answered soon. Each such timeout has a queue:
-    equal timeouts have growing deadlines, so a deque is a priority queue, and arming is an append.
-    Answered calls at its head are trimmed as new ones come. All other calls are in heaps: those
-    with a timeout that has no queue, and a slow one at the head of a long queue. Each heap has a
-    bounded size, so that looking for the answered calls in it never takes long; for every heap that
-    has been filled, two others are looked through.
+    Most calls use a few common timeouts and are answered soon. Each common timeout has a queue:
+    equal timeouts have growing deadlines, so a deque is a priority queue, and `arm` is an append.
+    New calls trim the answered calls at its head. All other calls are in heaps: calls with a rare
+    timeout, and slow calls from the head of a long queue. Each heap has a bounded size, so that a
+    search for answered calls in it never takes long. Whenever a heap is full, two others are
+    searched.
     """
 
     __slots__ = ("_heaps", "_queues", "_sequence")
 
     QUEUES = 16
-    """How many timeouts have a queue."""
+    """Maximal number of timeouts with a queue."""
     LONG = 1024
-    """The length at which a queue gives a slow call at its head away."""
+    """The length at which a queue moves a slow call from its head to a heap."""
     HEAP = 4096
-    """The size of a heap."""
+    """Maximal size of a heap."""
     TRIM = 512
-    """How many answered calls are taken from the heads of the heaps at a time."""
+    """Maximal number of answered calls that `next` removes from the heaps at a time."""
 
     def __init__(self) -> None:
         self._queues: dict[float, deque[tuple[float, Caller]]] = {}
         self._heaps: deque[list[tuple[float, int, Caller, float]]] = deque([[]])
-        """The last one is being filled. Its entries: deadline, number, call, timeout; so calls are
-        never compared.
+        """New calls go to the last heap. An entry is (deadline, number, call, timeout): the number
+        keeps calls from being compared.
         """
         self._sequence = count()
 
@@ -216,7 +216,8 @@ class Deadlines:
                 return
         elif queue:
             if queue[0][1].settled:
-                # Two for each one armed, so that the queue shrinks as fast as calls are answered.
+                # Remove two for each call armed, so that the queue shrinks as fast as calls are
+                # answered.
                 queue.popleft()
                 if queue and queue[0][1].settled:
                     queue.popleft()
@@ -227,8 +228,8 @@ class Deadlines:
     def next(self) -> float:
         """The first deadline of a call that is still open, or infinity.
 
-        Where very many calls have been answered it may be that of one of these: then more of them
-        are gone the next time.
+        After very many answers it may be the deadline of an answered call: the trimming is bounded,
+        and the next time trims more.
         """
         first = inf
         for timeout, queue in list(self._queues.items()):
@@ -248,12 +249,9 @@ class Deadlines:
         return first
 
     def expire(self, now: float, most: int, give_up: Callable[[Caller, float], None]) -> int:
-        """Give up on at most ``most`` calls that are overdue at ``now``; return how many there
-        were.
-        """
+        """Time out at most ``most`` calls that are overdue at ``now``; return their number."""
         count = 0
-        # First the heaps: the calls in them came before those with the same timeout that are in a
-        # queue.
+        # Heaps first: their calls are older than the calls with the same timeout in a queue.
         for _ in range(self.TRIM):
             heap = min(filter(None, self._heaps), default=None)
             if heap is None or count >= most or heap[0][0] > now:
@@ -271,9 +269,7 @@ class Deadlines:
         return count
 
     def _new_queue(self, timeout: float) -> deque[tuple[float, Caller]] | None:
-        """A queue for another timeout; None if there are enough, and the one whose turn it is to be
-        looked at is in use.
-        """
+        """A queue for another timeout; None if there are `QUEUES` already and the oldest is in use."""
         queues = self._queues
         if len(queues) >= self.QUEUES:
             oldest = next(iter(queues))
@@ -281,6 +277,7 @@ class Deadlines:
             while queue and queue[0][1].settled:
                 queue.popleft()
             if queue:
+                # Still in use. It goes to the end, so that the next search tries another.
                 queues[oldest] = queue
                 return None
         queue = queues[timeout] = deque()
@@ -293,16 +290,16 @@ class Deadlines:
             self._begin_heap()
 
     def _begin_heap(self) -> None:
-        """Have another heap filled, and look for answered calls in the two that were looked at
+        """Add a heap for new calls, and remove answered calls from the two heaps that were searched
         longest ago.
         """
-        begun: list[tuple[float, int, Caller, float]] = []
+        fresh: list[tuple[float, int, Caller, float]] = []
         for _ in range(min(2, len(self._heaps))):
-            open_ones = [entry for entry in self._heaps.popleft() if not entry[2].settled]
-            if len(begun) + len(open_ones) <= self.HEAP // 2:
-                begun += open_ones
+            unanswered = [entry for entry in self._heaps.popleft() if not entry[2].settled]
+            if len(fresh) + len(unanswered) <= self.HEAP // 2:
+                fresh += unanswered
             else:
-                heapify(open_ones)
-                self._heaps.append(open_ones)
-        heapify(begun)
-        self._heaps.append(begun)
+                heapify(unanswered)
+                self._heaps.append(unanswered)
+        heapify(fresh)
+        self._heaps.append(fresh)

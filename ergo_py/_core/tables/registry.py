@@ -1,4 +1,6 @@
-"""Names and aliases: who answers to what. One name for a process, any number of aliases."""
+"""`Registry`: names and aliases of processes. A process has at most a single name, and any number
+of aliases.
+"""
 
 from typing import Generic, Protocol, TypeVar
 
@@ -9,7 +11,7 @@ __all__ = ["Registry"]
 
 
 class Holder(Protocol):
-    """Somebody who can have a name."""
+    """An object that can have a name: a process or meta-process."""
 
     @property
     def id(self) -> PID | Alias: ...
@@ -19,7 +21,7 @@ H = TypeVar("H", bound=Holder)
 
 
 class Registry(Generic[H]):
-    """Two tables, name → holder and alias → holder. A refused change changes nothing."""
+    """Two tables, name → holder and alias → holder. A failed change leaves both unchanged."""
 
     __slots__ = ("aliases", "names")
 
@@ -28,29 +30,29 @@ class Registry(Generic[H]):
         self.aliases: dict[Alias, H] = {}
 
     def take_name(self, name: str, holder: H) -> None:
-        """Give ``name`` to ``holder``.
+        """Register ``holder`` as ``name``.
 
         Raises:
-            NameTakenError: somebody holds it already.
+            NameTakenError: another process holds the name.
         """
         self.check_free(name, holder)
         self.names[name] = holder
 
     def check_free(self, name: str, holder: H) -> None:
-        """Refuse a name that belongs to another one.
+        """Check that ``name`` is free, or belongs to ``holder``.
 
         Raises:
-            NameTakenError: somebody holds it already.
+            NameTakenError: another process holds the name.
         """
         current = self.names.get(name, holder)
         if current is not holder:
             raise NameTakenError(name, current.id)
 
     def free_name(self, name: str) -> H:
-        """Take ``name`` away from its holder, who is returned.
+        """Unregister ``name``, and return its holder.
 
         Raises:
-            NameUnknownError: nobody holds it.
+            NameUnknownError: no process holds the name.
         """
         try:
             return self.names.pop(name)
@@ -58,14 +60,14 @@ class Registry(Generic[H]):
             raise NameUnknownError(name) from None
 
     def add_alias(self, alias: Alias, holder: H) -> None:
-        """Let ``alias`` mean ``holder``. Aliases are made by the node and never repeat."""
+        """Register ``alias`` for ``holder``. The node creates aliases, and never repeats them."""
         self.aliases[alias] = holder
 
     def drop_alias(self, alias: Alias) -> H:
-        """Forget ``alias``.
+        """Unregister ``alias``, and return its holder.
 
         Raises:
-            NameUnknownError: nobody holds it.
+            NameUnknownError: no process holds the alias.
         """
         try:
             return self.aliases.pop(alias)

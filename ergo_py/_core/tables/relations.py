@@ -1,4 +1,6 @@
-"""Links and monitors, indexed from both ends, so that either end can leave without a search."""
+"""`Relations`: links and monitors, indexed by watcher and by target, so that either can leave
+without a search.
+"""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -12,15 +14,15 @@ Watched = Address | EventName | NodeName
 
 
 class Kind(Enum):
-    """What a watcher gets when the target ends: an exit, or a down."""
+    """The signal that a watcher gets when the target ends: an exit (link) or a down (monitor)."""
 
     LINK = "link"
     MONITOR = "monitor"
 
 
 class Relation:
-    """One watcher's interest in one target. It lives until it was delivered, removed, or its
-    watcher ended.
+    """A link or monitor from a watcher to a target. It lives until its signal is delivered, it is
+    removed, or its watcher ends.
     """
 
     __slots__ = ("alive", "kind", "target", "watcher")
@@ -48,14 +50,14 @@ class Relations:
         return sum(map(len, self._by_watcher.values()))
 
     def __bool__(self) -> bool:
-        # Every process that ends asks, and on many nodes there are none.
+        # Each process that ends asks. On many nodes there are no relations at all.
         return bool(self._by_watcher or self._by_target)
 
     def add(self, watcher: PID, target: Watched, kind: Kind) -> Relation:
-        """Make a relation.
+        """Add a relation.
 
         Raises:
-            RelationExistsError: the watcher has the same one already.
+            RelationExistsError: the watcher has the same relation already.
         """
         mine = self._by_watcher.setdefault(watcher, {})
         if (kind, target) in mine:
@@ -65,10 +67,10 @@ class Relations:
         return relation
 
     def remove(self, watcher: PID, target: Watched, kind: Kind) -> None:
-        """End a relation at once; if its signal is queued already, the signal is void.
+        """Remove a relation at once. If its signal is queued already, the signal is void.
 
         Raises:
-            RelationUnknownError: there is none.
+            RelationUnknownError: the watcher has no such relation.
         """
         relation = self._by_watcher.get(watcher, {}).get((kind, target))
         if relation is None:
@@ -78,13 +80,15 @@ class Relations:
         self._drop_from_target(relation)
 
     def fire(self, target: Watched) -> tuple[Relation, ...]:
-        """Take all relations to a target that ended. Each stays with its watcher until it is
-        delivered or removed.
+        """Take all relations to a target that ended. Each stays with its watcher until its signal
+        is delivered or the relation removed.
         """
         return tuple(self._by_target.pop(target, ()))
 
     def deliver(self, relation: Relation) -> bool:
-        """Close a fired relation when its signal comes up; False if it was removed in the meantime."""
+        """Close a fired relation when the watcher handles its signal. False if the relation was
+        removed in the meantime.
+        """
         if not relation.alive:
             return False
         relation.alive = False
@@ -92,9 +96,7 @@ class Relations:
         return True
 
     def forget(self, watcher: PID) -> Iterator[Watched]:
-        """Remove everything a watcher had, since it ended, one after the other. Says what it
-        watched, once for each relation.
-        """
+        """Remove the relations of a watcher that ended, step by step. Yield the target of each."""
         mine = self._by_watcher.pop(watcher, None)
         if mine is None:
             return
@@ -104,7 +106,7 @@ class Relations:
             yield relation.target
 
     def watchers(self, target: Watched) -> int:
-        """How many relations there are to a target."""
+        """The number of relations to a target."""
         return len(self._by_target.get(target, ()))
 
     def has(self, watcher: PID, target: Watched, kind: Kind) -> bool:
@@ -112,11 +114,11 @@ class Relations:
         return (kind, target) in self._by_watcher.get(watcher, ())
 
     def of_watcher(self, watcher: PID, kind: Kind) -> tuple[Watched, ...]:
-        """The targets that a watcher has relations to."""
+        """The targets of a watcher's relations of this kind."""
         return tuple(target for k, target in self._by_watcher.get(watcher, ()) if k is kind)
 
     def of_target(self, target: Watched, kind: Kind) -> tuple[PID, ...]:
-        """The watchers of a target."""
+        """The watchers of a target with relations of this kind."""
         return tuple(
             relation.watcher
             for relation in self._by_target.get(target, ())

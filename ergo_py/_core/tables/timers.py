@@ -1,7 +1,8 @@
-"""Messages to be sent later: a heap with lazy deletion, whatever their number.
+"""`Timers`: delayed and periodic messages, in a heap with lazy deletion.
 
-Timers that are over are taken out when more than half of a table are. A long table is gone through
-in steps, a few timers at each cancellation, so that no single turn has to look at all of them.
+Finished timers stay in a table until they are more than half of it, and are removed then. A long
+table is cleaned up in steps, a few timers at each cancellation, so that no single turn of the loop
+has to visit all of them.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,9 @@ from typing import Any, Final
 __all__ = ["Owned", "Timer", "Timers"]
 
 _SHORT: Final = 1024
-"""A table of that length is gone through at once."""
+"""Tables up to this length are cleaned up at once."""
 _STEP: Final = 8
-"""How many entries of a longer table are looked at for each timer that is over."""
+"""Entries of a longer table that are checked for each finished timer."""
 
 
 class Timer:
@@ -41,12 +42,12 @@ class Timer:
 
     @property
     def active(self) -> bool:
-        """Whether it is still going to fire."""
+        """Whether the timer is still going to fire."""
         return self._table is not None
 
     def cancel(self) -> bool:
-        """Take it back, from any thread. True if it was still going to fire; nothing of it is sent
-        afterwards.
+        """Cancel the timer, from any thread. True if it was still going to fire. It sends nothing
+        after this returns.
         """
         table = self._table
         return False if table is None else table.run(self._cancel)
@@ -63,17 +64,17 @@ class Timer:
     def _finish(self) -> None:
         owned = self.owner.timers
         self._table = self.owner = self.to = self.message = None
-        owned.one_is_over()
+        owned.count_finished()
 
     def __repr__(self) -> str:
         return f"<Timer {'active' if self.active else 'over'}>"
 
 
 class Owned(list[Timer]):
-    """The timers of one owner, which end with it; a set would take five times as much room for
-    each.
+    """The timers of an owner, which end with it. A list, since a set takes five times the memory
+    per timer.
 
-    Those that are over are forgotten once more than half of them are.
+    Finished timers are removed once they are more than half of the list.
     """
 
     __slots__ = ("_next", "_over", "_short")
@@ -82,11 +83,11 @@ class Owned(list[Timer]):
         super().__init__()
         self._over = 0
         self._next = 0
-        """Where the next step begins."""
+        """The index at which the next cleanup step begins."""
         self._short = short
 
-    def one_is_over(self) -> None:
-        """Count one that has fired or was cancelled."""
+    def count_finished(self) -> None:
+        """Count a timer that has fired or was cancelled."""
         self._over += 1
         if self._over > 8 and self._over * 2 > len(self):
             if len(self) > self._short:
@@ -102,7 +103,7 @@ class Owned(list[Timer]):
             if self[self._next]._table is not None:
                 self._next += 1
                 continue
-            # The last one takes its place.
+            # Swap-remove: the last timer takes the place of the finished timer.
             last = self.pop()
             if self._next < len(self):
                 self[self._next] = last
@@ -114,15 +115,16 @@ def _here(function: Callable[[], bool]) -> bool:
 
 
 class Timers:
-    """The heap. ``seq`` comes second in its entries, so that timers themselves are never compared.
+    """The heap of all timers. Its entries are (deadline, sequence number, timer): the number keeps
+    timers from being compared.
 
-    ``run`` has a function run in the thread of the table and gives back what it says.
+    ``run`` runs a function in the thread of the table and returns its result.
     """
 
     __slots__ = ("_cancelled", "_heap", "_leaving", "_seq", "_short", "run")
 
     TRIM = 512
-    """How many timers that are over are taken from the heads of the heaps at a time."""
+    """Maximal number of finished timers that `next` removes from the heaps at a time."""
 
     def __init__(
         self, run: Callable[[Callable[[], bool]], bool] = _here, short: int = _SHORT
@@ -130,11 +132,10 @@ class Timers:
         self.run = run
         self._heap: list[tuple[float, int, Timer]] = []
         self._leaving: list[tuple[float, int, Timer]] = []
-        """A heap half of which was over: those that are not move to the other heap, step by step.
-        """
+        """A long heap that was half finished. Its active timers move to ``_heap``, step by step."""
         self._seq = count()
         self._cancelled = 0
-        """How many in both heaps are over."""
+        """Number of finished timers in both heaps."""
         self._short = short
 
     def __len__(self) -> int:
@@ -145,7 +146,9 @@ class Timers:
         heappush(self._heap, (deadline, next(self._seq), timer))
 
     def cancelled(self) -> None:
-        """Count a timer that is dead in the heap; rebuild once more than half of it is."""
+        """Count a cancelled timer that is still in the heap. Rebuild the heap once more than half
+        of it is cancelled.
+        """
         self._cancelled += 1
         if self._leaving:
             self._step()
@@ -161,7 +164,7 @@ class Timers:
     def _step(self) -> None:
         leaving = self._leaving
         for _ in range(min(_STEP, len(leaving))):
-            # Without its last entry a heap is still one.
+            # Removing the last entry keeps the heap property.
             entry = leaving.pop()
             if entry[2]._table is None:
                 self._cancelled -= 1
@@ -169,7 +172,7 @@ class Timers:
                 heappush(self._heap, entry)
 
     def clear(self) -> None:
-        """End all of them: none will fire."""
+        """End all timers: none will fire."""
         entries = self._heap + self._leaving
         self._heap, self._leaving, self._cancelled = [], [], 0
         for _, _, timer in entries:
@@ -177,10 +180,10 @@ class Timers:
                 timer._finish()
 
     def next(self) -> float:
-        """The deadline of the first living timer, or infinity.
+        """The deadline of the first active timer, or infinity.
 
-        Where very many were cancelled it may be that of one of these: then more of them are gone
-        the next time.
+        After very many cancellations it may be the deadline of a cancelled timer: the trimming is
+        bounded, and the next time trims more.
         """
         heap = self._first()
         for _ in range(self.TRIM):
@@ -192,32 +195,32 @@ class Timers:
         return heap[0][0] if heap else inf
 
     def _first(self) -> list[tuple[float, int, Timer]]:
-        """The heap that has the first entry."""
+        """The heap with the earliest entry."""
         heap, leaving = self._heap, self._leaving
         return leaving if leaving and (not heap or leaving[0] < heap[0]) else heap
 
     def expire(self, now: float, most: int, fire: Callable[[Timer], None]) -> int:
-        """Fire at most ``most`` timers that are due at ``now``; return how many. A periodic one is
-        armed anew afterwards.
+        """Fire at most ``most`` timers that are due at ``now``; return their number. Periodic
+        timers are armed again afterwards.
         """
         fired = 0
         while fired < most and self.next() <= now:
             deadline, _, timer = heappop(self._first())
             if timer._table is None:
-                # One of very many that were cancelled: the rest of them can wait until others have
-                # had a turn.
+                # next() reached its bound among very many cancelled timers. Continue in the next
+                # turn, so that other tasks run first.
                 self._cancelled -= 1
                 break
             fired += 1
-            # It is out of the heap now, so one that is cancelled while it fires must not be counted
-            # as dead in there.
+            # The timer has left the heap. If `fire` cancels it, `_cancel` must not count it as a
+            # cancelled entry of the heap.
             timer._queued = False
             fire(timer)
             if timer._table is None:
                 continue
             timer._queued = True
             if timer.period:
-                # Turns that were missed are not made up for, and the rhythm is kept.
+                # Skip missed periods, and keep the phase.
                 late = max(0.0, now - deadline)
                 self.arm(timer, deadline + timer.period * (1 + late // timer.period))
             else:
