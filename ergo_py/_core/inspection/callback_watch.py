@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TOLD_VERBS",
-    "Observer",
-    "Standin",
+    "CallbackObserver",
+    "WatchedBehaviour",
     "Watch",
+    "drop_if_unused",
     "tell_of_sending",
     "tell_of_sending_no_more",
+    "watch_of",
 ]
 
 TOLD_VERBS: Final[dict[str, tuple[str, ...]]] = {
@@ -43,7 +45,7 @@ is returned is a reply.
 """
 
 
-class Observer(Protocol):
+class CallbackObserver(Protocol):
     """Somebody who is told about one process, on the loop's thread. Must not raise."""
 
     hears_sending: bool
@@ -73,7 +75,7 @@ class Watch:
     __slots__ = ("observers", "real", "recent", "suspended", "told")
 
     def __init__(self) -> None:
-        self.observers: list[Observer] = []
+        self.observers: list[CallbackObserver] = []
         self.suspended = False
         self.recent: deque[str] | None = None
         """The types of the last messages, if the node is to remember them."""
@@ -94,7 +96,21 @@ class Watch:
                 observer.note_sent(verb, to, message)
 
 
-class Standin:
+def watch_of(process: "Process") -> Watch:
+    """Return the watch of a process. Make it if the process has none."""
+    watch: Watch | None = process.kernel.watches.get(process.id)
+    if watch is None:
+        watch = process.kernel.watches[process.id] = Watch()
+    return watch
+
+
+def drop_if_unused(process: "Process", watch: Watch) -> None:
+    """Forget the watch of a process if it serves no purpose any more."""
+    if not watch.observers and not watch.suspended and watch.recent is None:
+        process.kernel.watches.pop(process.id, None)
+
+
+class WatchedBehaviour:
     """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in
     everything else.
     """

@@ -8,30 +8,28 @@ put in the place of the behaviour for as long as that takes.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import current_task
 
 from ..kernel import Kernel
 from ..messaging.waiters import TaskCaller
 from ..processes import message_loop
-from ..runtime.parking import park
 from ..tables.pending_calls import Caller
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
-from ..vocabulary.envelopes import EXIT, FAILED, FENCE, INSPECT, KILL, LOOK, STOP, Envelope, Lane
+from ..vocabulary.envelopes import LOOK, Lane
 from ..vocabulary.errors import BadInputError, DeadlockError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.reasons import Reason
-from ..vocabulary.states import State
 from ..vocabulary.text import brief
 from .callback_watch import (
     TOLD_VERBS,
-    Observer,
-    Standin,
-    Watch,
+    CallbackObserver,
+    WatchedBehaviour,
+    drop_if_unused,
     tell_of_sending,
     tell_of_sending_no_more,
+    watch_of,
 )
 
 if TYPE_CHECKING:
@@ -43,28 +41,14 @@ __all__ = [
     "observe",
     "remember_messages",
     "replace_state",
-    "resume",
     "show",
     "stop_observing",
-    "suspend",
 ]
 
 _NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS, *TOLD_VERBS)
 """What the kernel has put into an instance."""
 _SHOWN: Final = 2000
 """Characters of a message or a value that are shown."""
-
-
-def _watch(process: "Process") -> Watch:
-    watch: Watch | None = process.kernel.watches.get(process.id)
-    if watch is None:
-        watch = process.kernel.watches[process.id] = Watch()
-    return watch
-
-
-def _tidy(process: "Process", watch: Watch) -> None:
-    if not watch.observers and not watch.suspended and watch.recent is None:
-        process.kernel.watches.pop(process.id, None)
 
 
 # -- asking ----------------------------------------------------------------------------------------
@@ -166,87 +150,14 @@ def show(kernel: Kernel, what: str, value: object) -> str:
         return f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
 
 
-# -- holding ---------------------------------------------------------------------------------------
-
-
-async def suspend(process: "Process", caller: Caller) -> Reason | None:
-    """Take nothing but signals until resumed."""
-    watch = _watch(process)
-    caller.settle(not watch.suspended, None)
-    if watch.suspended:
-        return None
-    watch.suspended = True
-    # A sleeping process may be asked on the spot; this one must not.
-    inline, process.inline = process.inline, False
-    try:
-        return await _hold(process, watch)
-    finally:
-        watch.suspended = False
-        process.inline = inline
-        _tidy(process, watch)
-
-
-async def _hold(process: "Process", watch: Watch) -> Reason | None:
-    task, look_anew = process.task, False
-    assert isinstance(task, Task)
-    while watch.suspended:
-        envelope = _next_signal(process)
-        if envelope is not None:
-            process.handling = envelope
-            reason = await message_loop._handle_other(process, envelope)
-            if reason is message_loop.AGAIN:
-                look_anew = True
-            elif reason is not None:
-                return reason
-            continue
-        process.handling = envelope = None
-        process.enter(State.SLEEP)
-        process.running_time += perf_counter() - process.woken
-        process.woken = 0.0
-        await park(task)
-        process.woken = perf_counter()
-        process.enter(State.RUNNING)
-    return message_loop.AGAIN if look_anew else None
-
-
-def _next_signal(process: "Process") -> Envelope | None:
-    """What even a suspended process serves: being looked at, and its end."""
-    box = process.mailbox
-    for lane in (box.urgent, box.system):
-        for index, envelope in enumerate(lane):
-            kind = envelope[0]
-            if kind in _SERVED or (kind == EXIT and not _is_trapped(process, envelope)):
-                del lane[index]
-                box.ahead = bool(box.urgent or box.system)
-                return envelope
-    return None
-
-
-_SERVED: Final = frozenset({LOOK, INSPECT, KILL, STOP, FAILED, FENCE})
-
-
-def _is_trapped(process: "Process", envelope: Envelope) -> bool:
-    parent = process.kernel.pid if process.parent is None else process.parent.id
-    return process.trap_exit and envelope[1] != parent
-
-
-async def resume(process: "Process", caller: Caller) -> None:
-    """Go on. Answers whether it was suspended."""
-    watch = process.kernel.watches.get(process.id)
-    was = watch is not None and watch.suspended
-    if watch is not None:
-        watch.suspended = False
-    caller.settle(was, None)
-
-
 # -- watching callbacks ----------------------------------------------------------------------------
 
 
-def observe(observer: Observer) -> Any:
+def observe(observer: CallbackObserver) -> Any:
     """Make the request that has ``observer`` told about every callback from now on."""
 
     async def begin(process: "Process", caller: Caller) -> Reason | None:
-        watch = _watch(process)
+        watch = watch_of(process)
         watch.observers.append(observer)
         if observer.hears_sending:
             tell_of_sending(process, watch, _real(process))
@@ -254,7 +165,7 @@ def observe(observer: Observer) -> Any:
         if watch.real is not None:
             return None
         watch.real = process.behaviour
-        process.behaviour = Standin(process, watch)
+        process.behaviour = WatchedBehaviour(process, watch)
         return message_loop.AGAIN
 
     return begin
@@ -262,13 +173,13 @@ def observe(observer: Observer) -> Any:
 
 def remember_messages(process: "Process", count: int) -> None:
     """Keep the types of the last ``count`` messages of a new process for its obituary."""
-    watch = _watch(process)
+    watch = watch_of(process)
     watch.recent = deque(maxlen=count)
     watch.real = process.behaviour
-    process.behaviour = Standin(process, watch)
+    process.behaviour = WatchedBehaviour(process, watch)
 
 
-def stop_observing(process: "Process", observer: Observer) -> None:
+def stop_observing(process: "Process", observer: CallbackObserver) -> None:
     """Tell ``observer`` nothing any more; the last one to go gives the process its behaviour back."""
     watch = process.kernel.watches.get(process.id)
     if watch is None or observer not in watch.observers:
@@ -284,7 +195,7 @@ def stop_observing(process: "Process", observer: Observer) -> None:
     ):
         process.behaviour, watch.real = watch.real, None
         process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
-    _tidy(process, watch)
+    drop_if_unused(process, watch)
 
 
 async def _look_anew(_process: "Process", _caller: None) -> Reason:

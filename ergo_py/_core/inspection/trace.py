@@ -13,7 +13,7 @@ from ..kernel import Kernel
 from ..tables.callbacks import CALLBACKS
 from ..tables.pending_calls import Caller
 from ..vocabulary.ids import PID, Alias, EventName, Target
-from .callback_watch import Observer
+from .callback_watch import CallbackObserver
 from .state import show, stop_observing
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Trace:
         self,
         kernel: Kernel,
         find: "Callable[[], Process]",
-        attach: "Callable[[Process, Observer], Awaitable[None]]",
+        attach: "Callable[[Process, CallbackObserver], Awaitable[None]]",
         *,
         types: Collection[type | str],
         callbacks: Collection[str],

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from trio.lowlevel import enable_ki_protection
 
@@ -16,7 +16,7 @@ from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import MESSAGE, STOP, Priority
-from ..vocabulary.errors import BadInputError, BehaviourError, NotAllowedError
+from ..vocabulary.errors import BadInputError, BehaviourError
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.info import MetaInfo
 from ..vocabulary.messages import NO_REPLY, NoReply, Request
@@ -24,6 +24,7 @@ from ..vocabulary.options import MetaKeywords, SpawnKeywords, check_number, read
 from ..vocabulary.reasons import Normal, as_reason
 from ..vocabulary.states import CALLS_ALLOWED, Operation
 from .common import (
+    NotSpawned,
     arm_timer,
     check_caller,
     check_error,
@@ -42,19 +43,6 @@ __all__ = ["Behaviour", "behaviour_of", "check_task"]
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-
-
-class _Unborn:
-    """Stands for the process while a behaviour's ``__init__`` runs."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            # Python itself asks, for help() say: it has none of these.
-            raise AttributeError(name)
-        raise NotAllowedError(
-            "the process does not exist yet while __init__ runs; do this in `async def "
-            "init(self)`, which is called next"
-        )
 
 
 class _NoConnection:
@@ -78,7 +66,13 @@ class Behaviour(LinksAndEvents):
     process it speaks for exists from ``init`` on.
     """
 
-    _process: Process = cast(Process, _Unborn())
+    _process: Process = cast(
+        Process,
+        NotSpawned(
+            "the process does not exist yet while __init__ runs; do this in `async def "
+            "init(self)`, which is called next"
+        ),
+    )
 
     # -- identity ----------------------------------------------------------------------------------
 

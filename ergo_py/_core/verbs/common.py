@@ -1,19 +1,20 @@
 """What the verbs of nodes, processes and meta-processes have in common."""
 
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ..messaging.router import check_priority
 from ..processes.process import Process
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
 from ..vocabulary.envelopes import Priority
-from ..vocabulary.errors import BadInputError, NameUnknownError
+from ..vocabulary.errors import BadInputError, NameUnknownError, NotAllowedError
 from ..vocabulary.ids import PID, Name, Target
 from ..vocabulary.options import check_number
 from ..vocabulary.reasons import Unregistered, as_reason
 from ..vocabulary.states import Operation
 
 __all__ = [
+    "NotSpawned",
     "arm_timer",
     "check_caller",
     "check_error",
@@ -25,6 +26,19 @@ __all__ = [
 ]
 
 _ARM_TIMER: Final = Operation.ARM_TIMER
+
+
+class NotSpawned:
+    """Placeholder for the kernel's object until a behaviour is spawned: each access raises."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            # Python itself probes for special methods, in help() for example.
+            raise AttributeError(name)
+        raise NotAllowedError(self._message)
 
 
 def arm_timer(

@@ -19,24 +19,11 @@ from ..vocabulary.messages import Response
 from ..vocabulary.options import MetaKeywords, check_number, read_meta_options
 from ..vocabulary.reasons import Normal, Reason, as_reason
 from ..vocabulary.states import MetaOperation
-from .common import arm_timer, check_caller, check_error, check_priority, check_timeout
+from .common import NotSpawned, arm_timer, check_caller, check_error, check_priority, check_timeout
 
 __all__ = ["MetaProcess", "spawn_meta"]
 
 T = TypeVar("T")
-
-
-class _Unborn:
-    """Stands for the kernel's side until the meta-process is spawned."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            # Python itself asks, for help() say: it has none of these.
-            raise AttributeError(name)
-        raise NotAllowedError(
-            "this meta-process was not spawned yet; do this in init() or start(), which `await "
-            "self.spawn_meta(...)` calls"
-        )
 
 
 class MetaProcess:
@@ -54,7 +41,13 @@ class MetaProcess:
     ``super().__init__()`` to call.
     """
 
-    _meta: Meta = cast(Meta, _Unborn())
+    _meta: Meta = cast(
+        Meta,
+        NotSpawned(
+            "this meta-process was not spawned yet; do this in init() or start(), which `await "
+            "self.spawn_meta(...)` calls"
+        ),
+    )
 
     _serve_in_passing: Any = None
     """A plain function that serves simple messages in their sender's turn; see

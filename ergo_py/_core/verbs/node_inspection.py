@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from ..inspection.callback_watch import TOLD_VERBS, Observer
+from ..inspection.callback_watch import TOLD_VERBS, CallbackObserver
 from ..inspection.state import (
     ask,
     get_state,
     observe,
     replace_state,
-    resume,
     show,
     stop_observing,
-    suspend,
 )
+from ..inspection.suspension import resume, suspend
 from ..inspection.trace import Statistics, Tally, Trace, count_meta
 from ..kernel import Kernel
 from ..metas.meta import Meta
@@ -163,7 +162,7 @@ class NodeInspection:
                 "callbacks", callbacks, f"a list such as ['handle_call', 'send'] of any of {known}"
             )
 
-        async def attach(process: Process, observer: Observer) -> None:
+        async def attach(process: Process, observer: CallbackObserver) -> None:
             await ask(self._kernel, self.pid, process, to, "trace", observe(observer), 5.0)
 
         return Trace(

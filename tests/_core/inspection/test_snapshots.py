@@ -225,7 +225,7 @@ class Work:
         self.now = 1000.0
         for module in (
             *("processes.message_loop", "processes.process", "inspection.snapshots"),
-            *("inspection.state", "inspection.callback_watch", "inspection.trace"),
+            *("inspection.suspension", "inspection.callback_watch", "inspection.trace"),
         ):
             monkeypatch.setattr(f"ergo_py._core.{module}.perf_counter", lambda: self.now)
         monkeypatch.setattr("ergo_py.control.rows.perf_counter", lambda: self.now)
