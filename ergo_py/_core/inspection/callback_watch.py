@@ -1,8 +1,7 @@
-"""What stands in for a behaviour that is watched: it tells of each callback, and of each message
-that is sent meanwhile.
+"""``WatchedBehaviour``: a proxy that reports the callbacks and sends of a process to observers.
 
-A process that nobody watches has none of this: the stand-in is put in the place of the behaviour,
-and the verbs that tell are put into that one instance, for as long as somebody watches.
+Only a watched process pays for it. While there are observers, the proxy replaces the behaviour of
+the process, and reporting verbs replace the sending verbs of that instance.
 """
 
 from collections import deque
@@ -19,17 +18,17 @@ if TYPE_CHECKING:
     from ..processes.process import Process
 
 __all__ = [
-    "TOLD_VERBS",
+    "REPORTED_VERBS",
     "CallbackObserver",
     "WatchedBehaviour",
     "Watch",
     "drop_if_unused",
-    "tell_of_sending",
-    "tell_of_sending_no_more",
+    "report_sends",
+    "stop_reporting_sends",
     "watch_of",
 ]
 
-TOLD_VERBS: Final[dict[str, tuple[str, ...]]] = {
+REPORTED_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "send": ("to", "message"),
     "send_wait": ("to", "message"),
     "send_after": ("delay", "to", "message"),
@@ -40,16 +39,16 @@ TOLD_VERBS: Final[dict[str, tuple[str, ...]]] = {
     "reply_error": ("caller", "error"),
     "publish": ("event", "message"),
 }
-"""The verbs that send something, and what each is called with, up to whom and what. An answer that
-is returned is a reply.
+"""The sending verbs with their parameters, up to the receiver and the message. A value that
+``handle_call`` returns is reported as a reply.
 """
 
 
 class CallbackObserver(Protocol):
-    """Somebody who is told about one process, on the loop's thread. Must not raise."""
+    """Receives the events of a single process, on the loop's thread. Must not raise."""
 
-    hears_sending: bool
-    """Whether it wants to know about each message that is sent."""
+    wants_sends: bool
+    """Whether the observer wants a report of each message that the process sends."""
 
     def note(
         self,
@@ -63,26 +62,28 @@ class CallbackObserver(Protocol):
         """A callback has returned or raised."""
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
-        """Something was sent."""
+        """The process has sent a message."""
 
     def over(self) -> None:
         """The process has ended."""
 
 
 class Watch:
-    """What is done to one process by those who look inside."""
+    """The inspection state of a process: its observers, and whether it is suspended."""
 
-    __slots__ = ("observers", "real", "recent", "suspended", "told")
+    __slots__ = ("observers", "real", "recent", "suspended", "reported")
 
     def __init__(self) -> None:
         self.observers: list[CallbackObserver] = []
         self.suspended = False
         self.recent: deque[str] | None = None
-        """The types of the last messages, if the node is to remember them."""
+        """The types of the last messages; None unless the node remembers them."""
         self.real: Any = None
-        """The behaviour, while a stand-in is in its place."""
-        self.told: dict[str, tuple[Any, Any]] = {}
-        """The verbs that tell, and what the instance had instead, if anything."""
+        """The behaviour, while a proxy replaces it."""
+        self.reported: dict[str, tuple[Any, Any]] = {}
+        """For each verb: the reporting function, and the instance attribute that it replaced, if
+        any.
+        """
 
     def over(self) -> None:
         """The process has ended."""
@@ -90,9 +91,9 @@ class Watch:
             observer.over()
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
-        """Tell those who want to know what was sent."""
+        """Report a sent message to the observers that want it."""
         for observer in tuple(self.observers):
-            if observer.hears_sending:
+            if observer.wants_sends:
                 observer.note_sent(verb, to, message)
 
 
@@ -105,14 +106,14 @@ def watch_of(process: "Process") -> Watch:
 
 
 def drop_if_unused(process: "Process", watch: Watch) -> None:
-    """Forget the watch of a process if it serves no purpose any more."""
+    """Forget the watch of a process once it has no use."""
     if not watch.observers and not watch.suspended and watch.recent is None:
         process.kernel.watches.pop(process.id, None)
 
 
 class WatchedBehaviour:
-    """In the place of a behaviour that is watched: tells of its callbacks, and is the behaviour in
-    everything else.
+    """Proxy that replaces a watched behaviour: it reports the callbacks, and forwards every other
+    attribute.
     """
 
     def __init__(self, process: "Process", watch: Watch) -> None:
@@ -120,21 +121,23 @@ class WatchedBehaviour:
         for name, parameters in CALLBACKS.items():
             wrap = _asynchronous if name in process.callbacks.asynchronous else _plain
             setattr(
-                self, name, wrap(_Teller(process, watch, name, parameters), getattr(real, name))
+                self,
+                name,
+                wrap(_CallbackReporter(process, watch, name, parameters), getattr(real, name)),
             )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    # isinstance() believes this: a supervisor that is watched is a supervisor.
+    # isinstance() reads this attribute: a watched supervisor still counts as a supervisor.
     __class__: Any = property(lambda self: type(self._real))
 
 
 # -- callbacks -------------------------------------------------------------------------------------
 
 
-class _Teller:
-    """Tells the observers of one process about one of its callbacks."""
+class _CallbackReporter:
+    """Reports each run of one callback of a process to its observers."""
 
     __slots__ = ("_answers", "_callback", "_message", "_process", "_sender", "_watch")
 
@@ -176,29 +179,29 @@ def _place(parameters: tuple[str, ...], wanted: tuple[str, ...]) -> int | None:
     return next((index for index, name in enumerate(parameters) if name in wanted), None)
 
 
-def _plain(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
-        begun = teller.begin()
+        begun = reporter.begin()
         try:
             result = function(*args)
         except BaseException as error:
-            teller.end(args, begun, None, error)
+            reporter.end(args, begun, None, error)
             raise
-        teller.end(args, begun, result, None)
+        reporter.end(args, begun, result, None)
         return result
 
     return call
 
 
-def _asynchronous(teller: _Teller, function: Callable[..., Any]) -> Callable[..., Any]:
+def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any) -> Any:
-        begun = teller.begin()
+        begun = reporter.begin()
         try:
             result = await function(*args)
         except BaseException as error:
-            teller.end(args, begun, None, error)
+            reporter.end(args, begun, None, error)
             raise
-        teller.end(args, begun, result, None)
+        reporter.end(args, begun, result, None)
         return result
 
     return call
@@ -207,46 +210,44 @@ def _asynchronous(teller: _Teller, function: Callable[..., Any]) -> Callable[...
 # -- verbs -----------------------------------------------------------------------------------------
 
 
-def tell_of_sending(process: "Process", watch: Watch, behaviour: Any) -> None:
-    """Put verbs that tell into one instance of a behaviour. Its other instances, and it itself
-    later, pay nothing for them.
-    """
-    if watch.told:
+def report_sends(process: "Process", watch: Watch, behaviour: Any) -> None:
+    """Put reporting verbs into this instance of a behaviour. Other instances keep the plain verbs."""
+    if watch.reported:
         return
     own = behaviour.__dict__
-    for verb in TOLD_VERBS:
+    for verb in REPORTED_VERBS:
         before = own.get(verb)
-        own[verb] = after = _telling(process, watch, verb, getattr(behaviour, verb))
-        watch.told[verb] = (after, before)
+        own[verb] = after = _reporting(process, watch, verb, getattr(behaviour, verb))
+        watch.reported[verb] = (after, before)
 
 
-def tell_of_sending_no_more(watch: Watch, behaviour: Any) -> None:
-    """Give the instance the verbs back that it had before."""
+def stop_reporting_sends(watch: Watch, behaviour: Any) -> None:
+    """Give the instance its former verbs back."""
     own = behaviour.__dict__
-    for verb, (ours, before) in watch.told.items():
-        # A callback that was left behind in its thread has been given others meanwhile, which
-        # refuse.
+    for verb, (ours, before) in watch.reported.items():
+        # If the process abandoned a callback in its thread, it has replaced these verbs by refusing
+        # verbs. Leave those in place.
         if own.get(verb) is ours:
             del own[verb]
             if before is not None:
                 own[verb] = before
-    watch.told.clear()
+    watch.reported.clear()
 
 
-def _telling(
+def _reporting(
     process: "Process", watch: Watch, verb: str, function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    *_, whom, what = TOLD_VERBS[verb]
-    place = len(TOLD_VERBS[verb]) - 2
+    *_, receiver, content = REPORTED_VERBS[verb]
+    place = len(REPORTED_VERBS[verb]) - 2
 
     def call(*args: Any, **keywords: Any) -> Any:
-        to = args[place] if place < len(args) else keywords.get(whom)
-        message = args[place + 1] if place + 1 < len(args) else keywords.get(what)
+        to = args[place] if place < len(args) else keywords.get(receiver)
+        message = args[place + 1] if place + 1 < len(args) else keywords.get(content)
         result = function(*args, **keywords)
         to = to.pid if isinstance(to, Caller) else to
         try:
             process.router.bridge.do(watch.note_sent, verb, to, message)
-        except NodeStoppedError:  # in a thread, and nobody is there to be told any more
+        except NodeStoppedError:  # in a thread: the node has stopped, and its observers with it
             pass
         return result
 

@@ -1,5 +1,7 @@
-"""Mailboxes that grow too long, found from outside: the watchdog's thread looks at some of them now
-and then, so that no message pays for it.
+"""``Backlogs``: warns about mailboxes that grow too long.
+
+The watchdog's thread checks some mailboxes at a time, so that sending a message costs nothing
+extra.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["Backlogs"]
 
 _AT_A_TIME: Final = 2_000
-"""How many processes are looked at each time. That takes less than a millisecond."""
+"""How many processes each check covers. It takes less than a millisecond."""
 
 
 class Backlogs:
-    """Warns once when a mailbox holds more than ``limit`` messages, and again only after it has
-    fallen below half of that.
+    """Warns once when a mailbox holds more than ``limit`` messages, and again only after the
+    mailbox has fallen below half of ``limit``.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class Backlogs:
         self._next: Iterator[PID] = iter(())
 
     def look(self) -> None:
-        """Look at the next processes, and again at those that were warned about. From any one
+        """Check the next processes, and recheck the processes with a warning. Always from the same
         thread.
         """
         for pid in tuple(self._warned):
@@ -41,7 +43,8 @@ class Backlogs:
                 self._warned.discard(pid)
         pids = list(islice(self._next, _AT_A_TIME))
         if not pids:
-            # A list of all is made in one step, so the loop may start and end processes meanwhile.
+            # list() copies the keys in a single step, so the loop may start and end processes
+            # meanwhile.
             self._next = iter(list(self._processes))
             pids = list(islice(self._next, _AT_A_TIME))
         for pid in pids:

@@ -1,4 +1,4 @@
-"""Taking snapshots of what is alive."""
+"""Snapshots: the state of processes, meta-processes, events and the node at a moment."""
 
 from time import perf_counter
 from traceback import StackSummary
@@ -21,18 +21,20 @@ __all__ = ["describe_living", "event_info", "meta_info", "node_info", "process_i
 
 
 def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
-    """A line for each living process and meta-process; with ``stacks``, also where its callback or
-    its reader waits in a task.
+    """Describe each living process and meta-process in a line. With ``stacks``, add the stack of a
+    callback or reader that waits in a task.
     """
     living: list[Process | Meta] = [*kernel.router.processes.values()]
     living += [
-        one for one in list(kernel.router.registry.aliases.values()) if isinstance(one, Meta)
+        process
+        for process in list(kernel.router.registry.aliases.values())
+        if isinstance(process, Meta)
     ]
     lines: list[str] = []
-    for one in living:
-        callback = one.current_callback()
-        lines.append(f"{one!r} {one.state.value}" + (f" in {callback}" if callback else ""))
-        for task in _waiting_tasks(one) if stacks else ():
+    for process in living:
+        callback = process.current_callback()
+        lines.append(f"{process!r} {process.state.value}" + (f" in {callback}" if callback else ""))
+        for task in _waiting_tasks(process) if stacks else ():
             for entry in StackSummary.extract(
                 (frame, frame.f_lineno) for frame in frames_of(task)
             ).format():
@@ -40,19 +42,19 @@ def describe_living(kernel: Kernel, stacks: bool) -> list[str]:
     return lines
 
 
-def _waiting_tasks(one: Process | Meta) -> list[Task]:
-    at_work = one.current_callback() is not None
+def _waiting_tasks(process: Process | Meta) -> list[Task]:
+    at_work = process.current_callback() is not None
     tasks: list[object] = []
-    if isinstance(one, Meta):
-        handlers = (one.birth, one.handler, one.closing) if at_work else ()
-        tasks += [detached.task for detached in (one.reader, *handlers) if detached is not None]
+    if isinstance(process, Meta):
+        handlers = (process.birth, process.handler, process.closing) if at_work else ()
+        tasks += [detached.task for detached in (process.reader, *handlers) if detached is not None]
     elif at_work:
-        tasks.append(one.home)
+        tasks.append(process.home)
     return [task for task in tasks if isinstance(task, Task)]
 
 
 def process_info(process: Process, expose_env: bool) -> ProcessInfo:
-    """A process as it is now."""
+    """Take a snapshot of a process."""
     relations = process.kernel.relations
     me: list[Watched] = [process.id, *(process.aliases or ())]
     if process.name is not None:
@@ -82,11 +84,13 @@ def process_info(process: Process, expose_env: bool) -> ProcessInfo:
         running_time=process.time_in_callbacks(now),
         uptime=now - process.born,
         parent=process.kernel.pid if process.parent is None else process.parent.id,
-        children=tuple(one.id for one in (process.owned or {}).values()),
+        children=tuple(child.id for child in (process.owned or {}).values()),
         links=relations.of_watcher(process.id, Kind.LINK),
-        linked_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.LINK)),
+        linked_by=tuple(pid for target in me for pid in relations.of_target(target, Kind.LINK)),
         monitors=relations.of_watcher(process.id, Kind.MONITOR),
-        monitored_by=tuple(pid for one in me for pid in relations.of_target(one, Kind.MONITOR)),
+        monitored_by=tuple(
+            pid for target in me for pid in relations.of_target(target, Kind.MONITOR)
+        ),
         aliases=tuple(process.aliases or ()),
         waits_for=waiting.ref if isinstance(waiting, Caller) else None,
         asks=waiting.to if isinstance(waiting, Caller) else None,
@@ -120,7 +124,7 @@ def _phase(process: Process) -> Phase | None:
 def node_info(
     kernel: Kernel, born: float, blocked: int, last_blocked: BlockedReport | None, expose_env: bool
 ) -> NodeInfo:
-    """A node as it is now."""
+    """Take a snapshot of a node."""
     router = kernel.router
     return NodeInfo(
         name=router.node,
@@ -151,7 +155,7 @@ def node_info(
 
 
 def event_info(event: Event) -> EventInfo:
-    """An event as it is now."""
+    """Take a snapshot of an event."""
     return EventInfo(
         name=event.name.name,
         producer=event.producer,
@@ -163,8 +167,8 @@ def event_info(event: Event) -> EventInfo:
 
 
 def meta_info(meta: Meta) -> MetaInfo:
-    """A meta-process as it is now. Reads the stack of its thread, and needs nothing from its
-    handler.
+    """Take a snapshot of a meta-process. Reads the stack of the reader's thread, and needs no
+    answer from the handler.
     """
     relations, thread = meta.kernel.relations, meta.thread
     history = meta.history

@@ -1,9 +1,8 @@
-"""Inspection of a process without any code in it: its state, holding it, and watching its
+"""Inspection of any process without changing its code: read and replace its state, observe its
 callbacks.
 
-Nothing here costs a process anything that nobody looks at. A request travels as one more kind of
-signal, and is served by the process between two messages. Whoever watches callbacks has a stand-in
-put in the place of the behaviour for as long as that takes.
+A process that is not inspected pays nothing. A request travels as a signal, which the process
+serves between two messages. While there are observers, a proxy replaces the behaviour.
 """
 
 from collections import deque
@@ -23,12 +22,12 @@ from ..vocabulary.ids import PID, Target
 from ..vocabulary.reasons import Reason
 from ..vocabulary.text import brief
 from .callback_watch import (
-    TOLD_VERBS,
+    REPORTED_VERBS,
     CallbackObserver,
     WatchedBehaviour,
     drop_if_unused,
-    tell_of_sending,
-    tell_of_sending_no_more,
+    report_sends,
+    stop_reporting_sends,
     watch_of,
 )
 
@@ -45,10 +44,10 @@ __all__ = [
     "stop_observing",
 ]
 
-_NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS, *TOLD_VERBS)
-"""What the kernel has put into an instance."""
+_NOT_STATE: Final = ("_process", *LOOP_VERBS, *SENDING_VERBS, *REPORTED_VERBS)
+"""The attributes that the kernel adds to an instance."""
 _SHOWN: Final = 2000
-"""Characters of a message or a value that are shown."""
+"""Longest text of a message or a value, in characters."""
 
 
 # -- asking ----------------------------------------------------------------------------------------
@@ -59,17 +58,17 @@ async def ask(
     sender: PID,
     process: "Process",
     to: Target,
-    what: str,
+    verb: str,
     request: Any,
     timeout: float | None,
 ) -> Any:
-    """Have a process do ``request(process, caller)`` in its own turn, before the messages that
-    wait, and wait for the answer.
+    """Have a process run ``request(process, caller)`` in its own turn, before its waiting messages.
+    Wait for the answer.
     """
     task = current_task()
     if process.works_in(task):
-        raise DeadlockError(process.id, what, [process.id, process.id])
-    caller = TaskCaller(sender, next(kernel.router.references), to, what, task)
+        raise DeadlockError(process.id, verb, [process.id, process.id])
+    caller = TaskCaller(sender, next(kernel.router.references), to, verb, task)
     caller.callee = process
     kernel.router.signal(process, Lane.SYSTEM, (LOOK, sender, caller, request))
     await kernel.calls.wait(None, caller, timeout)
@@ -82,7 +81,7 @@ async def ask(
 def _real(process: "Process") -> Any:
     watch = process.kernel.watches.get(process.id)
     found = process.behaviour if watch is None or watch.real is None else watch.real
-    # One with a thread has a stand-in of its own all the time.
+    # A process on a dispatcher thread always has a proxy in this place.
     return getattr(found, "behaviour_itself", found)
 
 
@@ -105,9 +104,7 @@ async def get_state(process: "Process", caller: Caller) -> None:
 
 
 def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]]) -> Any:
-    """Make the request that gives a behaviour the attributes that ``function`` makes of the present
-    ones.
-    """
+    """Make a request that replaces the attributes of a behaviour by the result of ``function``."""
 
     async def replace(process: "Process", caller: Caller) -> None:
         behaviour = _real(process)
@@ -116,11 +113,11 @@ def replace_state(function: Callable[[dict[str, object]], Mapping[str, object]])
             after = function(dict(before))
             if not isinstance(after, Mapping) or not all(isinstance(name, str) for name in after):
                 raise BadInputError(
-                    "what the function returned", after, "a dict from names of attributes to values"
+                    "result of the function", after, "a dict from names of attributes to values"
                 )
             _put(behaviour, before, after)
         except Exception as error:
-            # Whatever was wrong with the function, it must not harm the process.
+            # An error in the function must not harm the process: restore the former attributes.
             _put(behaviour, _attributes(behaviour), before)
             caller.settle(None, error)
         else:
@@ -138,7 +135,7 @@ def _put(behaviour: Any, before: Mapping[str, object], after: Mapping[str, objec
 
 
 def show(kernel: Kernel, what: str, value: object) -> str:
-    """A value as text, after the node's ``redact`` has seen it. Never raises, and is never long."""
+    """Convert a value to a short text, after the node's ``redact``. Never raises."""
     if kernel.options.redact is not None:
         try:
             value = kernel.options.redact(what, value)
@@ -154,13 +151,13 @@ def show(kernel: Kernel, what: str, value: object) -> str:
 
 
 def observe(observer: CallbackObserver) -> Any:
-    """Make the request that has ``observer`` told about every callback from now on."""
+    """Make a request that reports every callback to ``observer`` from now on."""
 
     async def begin(process: "Process", caller: Caller) -> Reason | None:
         watch = watch_of(process)
         watch.observers.append(observer)
-        if observer.hears_sending:
-            tell_of_sending(process, watch, _real(process))
+        if observer.wants_sends:
+            report_sends(process, watch, _real(process))
         caller.settle(None, None)
         if watch.real is not None:
             return None
@@ -180,13 +177,15 @@ def remember_messages(process: "Process", count: int) -> None:
 
 
 def stop_observing(process: "Process", observer: CallbackObserver) -> None:
-    """Tell ``observer`` nothing any more; the last one to go gives the process its behaviour back."""
+    """Stop reporting to ``observer``. After the last observer, the process gets its own behaviour
+    back.
+    """
     watch = process.kernel.watches.get(process.id)
     if watch is None or observer not in watch.observers:
         return
     watch.observers.remove(observer)
-    if watch.told and not any(one.hears_sending for one in watch.observers):
-        tell_of_sending_no_more(watch, _real(process))
+    if watch.reported and not any(left.wants_sends for left in watch.observers):
+        stop_reporting_sends(watch, _real(process))
     if (
         not watch.observers
         and watch.real is not None
@@ -194,9 +193,9 @@ def stop_observing(process: "Process", observer: CallbackObserver) -> None:
         and process.behaviour is not None
     ):
         process.behaviour, watch.real = watch.real, None
-        process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _look_anew))
+        process.router.signal(process, Lane.SYSTEM, (LOOK, process.id, None, _read_callbacks_again))
     drop_if_unused(process, watch)
 
 
-async def _look_anew(_process: "Process", _caller: None) -> Reason:
+async def _read_callbacks_again(_process: "Process", _caller: None) -> Reason:
     return message_loop.AGAIN

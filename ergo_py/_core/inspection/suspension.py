@@ -1,4 +1,4 @@
-"""`suspend` and `resume`: a suspended process serves signals only, and no messages."""
+"""``suspend`` and ``resume``: a suspended process serves signals, but no messages."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -20,13 +20,13 @@ __all__ = ["resume", "suspend"]
 
 
 async def suspend(process: "Process", caller: Caller) -> Reason | None:
-    """Take nothing but signals until resumed."""
+    """Suspend a process: it serves only signals until ``resume``."""
     watch = watch_of(process)
     caller.settle(not watch.suspended, None)
     if watch.suspended:
         return None
     watch.suspended = True
-    # A sleeping process may be asked on the spot; this one must not.
+    # A call to a sleeping process may be answered inline. A suspended process must not answer.
     inline, process.inline = process.inline, False
     try:
         return await _hold(process, watch)
@@ -37,7 +37,7 @@ async def suspend(process: "Process", caller: Caller) -> Reason | None:
 
 
 async def _hold(process: "Process", watch: Watch) -> Reason | None:
-    task, look_anew = process.task, False
+    task, callbacks_changed = process.task, False
     assert isinstance(task, Task)
     while watch.suspended:
         envelope = _next_signal(process)
@@ -45,7 +45,7 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
             process.handling = envelope
             reason = await message_loop._handle_other(process, envelope)
             if reason is message_loop.AGAIN:
-                look_anew = True
+                callbacks_changed = True
             elif reason is not None:
                 return reason
             continue
@@ -56,11 +56,11 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         await park(task)
         process.woken = perf_counter()
         process.enter(State.RUNNING)
-    return message_loop.AGAIN if look_anew else None
+    return message_loop.AGAIN if callbacks_changed else None
 
 
 def _next_signal(process: "Process") -> Envelope | None:
-    """What even a suspended process serves: being looked at, and its end."""
+    """The next signal that a suspended process still serves: an inspection or its end."""
     box = process.mailbox
     for lane in (box.urgent, box.system):
         for index, envelope in enumerate(lane):
@@ -81,7 +81,7 @@ def _is_trapped(process: "Process", envelope: Envelope) -> bool:
 
 
 async def resume(process: "Process", caller: Caller) -> None:
-    """Go on. Answers whether it was suspended."""
+    """Resume a process. Answers whether the process was suspended."""
     watch = process.kernel.watches.get(process.id)
     was = watch is not None and watch.suspended
     if watch is not None:

@@ -1,4 +1,6 @@
-"""Watching the callbacks and messages of one process: as a stream of entries, or added up."""
+"""``Trace`` and ``Statistics``: the callbacks and messages of a process, as a stream of entries or
+as sums.
+"""
 
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -23,58 +25,58 @@ if TYPE_CHECKING:
 __all__ = ["CallbackStatistics", "Statistics", "Trace", "TraceEntry", "Tally", "count_meta"]
 
 _BUFFER: Final = 1000
-"""Entries that wait for whoever reads a trace; what comes beyond is counted and dropped."""
+"""How many unread entries a trace keeps. It drops and counts further entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One callback that has returned or raised, or one message that was sent."""
+    """A callback that has returned or raised, or a message that was sent."""
 
     at: float
-    """When it ended or was sent, on ``time.time``'s clock."""
+    """When the callback ended or the message was sent, on ``time.time``'s clock."""
     callback: str
-    """Of a message that was sent, the verb: ``send``, ``call``, ``reply``, ``publish`` …"""
+    """The callback; for a sent message the verb: ``send``, ``call``, ``reply``, ``publish`` …"""
     message_type: str | None
-    """The type of the message; None if the callback is called with nothing."""
+    """The type of the message; None if the callback takes no message."""
     message: str | None
-    """The message as text; only if the trace was asked for contents."""
+    """The message as text; None unless the trace shows contents."""
     sender: PID | Alias | object = None
-    """Who sent or asked what the callback was called with."""
+    """The sender of the message or request that the callback handled."""
     seconds: float = 0.0
-    """How long it took, waiting inside it included."""
+    """How long the callback took, including the time it waited."""
     sent: int = 0
-    """How many messages the process sent meanwhile."""
+    """How many messages the process sent during the callback."""
     error: str | None = None
-    """What it raised."""
+    """The exception that the callback raised."""
     to: Target | EventName | object = None
-    """Of a message that was sent, whom it was sent to. None if this is a callback."""
+    """The receiver of a sent message. None for a callback."""
 
     def __str__(self) -> str:
         clock = (
             time.strftime("%H:%M:%S", time.localtime(self.at)) + f".{int(self.at % 1 * 1000):03d}"
         )
-        what = self.message or self.message_type or ""
+        content = self.message or self.message_type or ""
         if self.to is not None:
-            return f"{clock} {self.callback}({what}) to {self.to}"
-        words = f"{clock} {self.callback}({what})" + (
+            return f"{clock} {self.callback}({content}) to {self.to}"
+        words = f"{clock} {self.callback}({content})" + (
             f" from {self.sender}" if self.sender is not None else ""
         )
-        told = [f"{self.seconds * 1000:.3f} ms"]
+        facts = [f"{self.seconds * 1000:.3f} ms"]
         if self.sent:
-            told.append(f"{self.sent} sent")
+            facts.append(f"{self.sent} sent")
         if self.error is not None:
-            told.append(f"raised {self.error}")
-        return f"{words}: {', '.join(told)}"
+            facts.append(f"raised {self.error}")
+        return f"{words}: {', '.join(facts)}"
 
 
 class Trace:
-    """The callbacks and messages of one process as they happen: ``async with node.trace(pid) as
+    """The callbacks and messages of a process as they happen: ``async with node.trace(pid) as
     trace: async for entry in trace``.
 
-    It ends by itself: after so many entries, after so many seconds, or with the process.
+    A trace ends after a number of entries, after a number of seconds, or with the process.
     """
 
-    hears_sending = True
+    wants_sends = True
 
     def __init__(
         self,
@@ -91,7 +93,9 @@ class Trace:
         self._kernel = kernel
         self._find = find
         self._attach = attach
-        self._types = frozenset(one if isinstance(one, str) else one.__qualname__ for one in types)
+        self._types = frozenset(
+            kind if isinstance(kind, str) else kind.__qualname__ for kind in types
+        )
         self._callbacks = frozenset(callbacks)
         self._contents = contents
         self._left = limit
@@ -100,7 +104,7 @@ class Trace:
         self._alarm: _Alarm | None = None
         self._entries, self._reader = trio.open_memory_channel[TraceEntry](_BUFFER)
         self.missed = 0
-        """Entries that were dropped because nobody read them."""
+        """How many entries the trace dropped because its reader was too slow."""
 
     async def __aenter__(self) -> "Trace":
         process = self._find()
@@ -138,7 +142,7 @@ class Trace:
         error: BaseException | None,
         sent: int,
     ) -> None:
-        """A callback has ended."""
+        """Record a callback that has ended."""
         if not self._is_wanted(callback, message):
             return
         problem = None if error is None else f"{type(error).__name__}"
@@ -148,7 +152,7 @@ class Trace:
         self._tell(TraceEntry(time.time(), callback, kind, text, sender, seconds, sent, problem))
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
-        """Something was sent."""
+        """Record a sent message."""
         if self._is_wanted(verb, message):
             self._tell(TraceEntry(time.time(), verb, *self._shown(message), to=to))
 
@@ -167,14 +171,19 @@ class Trace:
             self._entries.send_nowait(entry)
         except trio.WouldBlock:
             self.missed += 1
-        except (trio.ClosedResourceError, trio.BrokenResourceError):  # nobody reads any more
+        except (
+            trio.ClosedResourceError,
+            trio.BrokenResourceError,
+        ):  # the reader of the trace has left
             return
         self._left -= 1
         if self._left <= 0:
             self.over()
 
     def over(self) -> None:
-        """End: because of the time, the number of entries, the process, or whoever asked for it."""
+        """End the trace: its time or its entries are used up, the process has ended, or the reader
+        has left.
+        """
         process, self._process = self._process, None
         if self._alarm is not None:
             self._alarm.abandon()
@@ -198,34 +207,34 @@ class _Alarm(Caller):
 
 @dataclass(frozen=True, slots=True)
 class CallbackStatistics:
-    """What one callback did with messages of one type."""
+    """The sums for the messages of a type in a callback."""
 
     callback: str
     message_type: str | None
     count: int
     seconds: float
-    """Altogether, waiting inside it included."""
+    """Total time in the callback, including the time it waited."""
     longest: float
     errors: int
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a process or meta-process did while it was watched."""
+    """The activity of a process or meta-process during an observation."""
 
     pid: PID | Alias
     seconds: float
-    """How long it was watched."""
+    """How long the observation lasted."""
     messages_in: int
     messages_out: int
     busy: float | None
-    """The part of that time it spent in callbacks, waiting inside them included. None of a
-    meta-process, which has two halves.
+    """The share of that time spent in callbacks, including the time they waited. None for a
+    meta-process, since its reader and its handler run side by side.
     """
     callbacks: tuple[CallbackStatistics, ...]
-    """The ones that took most time first. None of a meta-process: it is only counted."""
+    """Ordered by total time, longest first. Empty for a meta-process, which is only counted."""
     ended: bool
-    """Whether it ended meanwhile."""
+    """Whether the process ended during the observation."""
 
 
 _OF_MESSAGES: Final = frozenset(
@@ -238,7 +247,7 @@ _OF_MESSAGES: Final = frozenset(
 class Tally:
     """An observer that adds up."""
 
-    hears_sending = False
+    wants_sends = False
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -257,7 +266,7 @@ class Tally:
         error: BaseException | None,
         sent: int,
     ) -> None:
-        """A callback has ended."""
+        """Add a callback that has ended."""
         key = (callback, None if message is None else type(message).__qualname__)
         row = self._rows.setdefault(key, [0, 0.0, 0.0, 0])
         row[0] += 1
@@ -266,21 +275,21 @@ class Tally:
         row[3] += error is not None
 
     def note_sent(self, verb: str, to: object, message: object) -> None:
-        """Something was sent. The process counts that itself."""
+        """Ignore a sent message: the process counts them itself."""
 
     def over(self) -> None:
         """The process has ended."""
         self.ended.set()
 
     def result(self) -> Statistics:
-        """The sums so far."""
+        """Return the sums so far."""
         process, seconds = self._process, trio.current_time() - self._began
         rows = [
             CallbackStatistics(callback, kind, int(count), total, longest, int(errors))
             for (callback, kind), (count, total, longest, errors) in self._rows.items()
         ]
         rows.sort(key=lambda row: row.seconds, reverse=True)
-        # Not the sum of the rows: a callback that is still in progress has none yet.
+        # Not the sum of the rows: a callback in progress has no row yet.
         spent = process.time_in_callbacks(perf_counter()) - self._spent
         busy = spent / seconds if seconds > 0 else 0.0
         return Statistics(
@@ -295,8 +304,8 @@ class Tally:
 
 
 async def count_meta(meta: "Meta", seconds: float) -> Statistics:
-    """Count what a meta-process handles and sends. Its callbacks are left alone: they run in
-    threads that nobody holds up.
+    """Count the messages that a meta-process handles and sends. Does not observe its callbacks,
+    since an observer would slow down their threads.
     """
     began, handled, sent = trio.current_time(), meta.handled, meta.messages_out()
     with trio.move_on_after(seconds):

@@ -1,9 +1,10 @@
-"""Who is blocking the loop, and where: a thread that looks at the loop from outside.
+"""``Watchdog``: a thread that reports a blocked event loop, with the process and the callback that
+block it.
 
-It costs a healthy loop nothing: it only looks, now and then, whether the loop sits in its I/O wait.
-If it does not, it asks for a sign of life, and if none comes in time it reads the loop's stack,
-where it finds the process and the callback. A loop that is not blocked but gets no time to run
-looks the same on the stack; what the system counts for the thread tells them apart.
+The watchdog costs a healthy loop nothing: from time to time it checks whether the loop is in its
+I/O wait. If not, it asks the loop for a sign of life. If none arrives in time, it reads the loop's
+stack, and finds the process and the callback there. A starved loop, which is ready but gets no
+processor time, has the same stack. The scheduling counters of the thread tell the two cases apart.
 """
 
 import sys
@@ -32,8 +33,8 @@ _KERNEL_USES: Final = frozenset({"structlog", "traceback", "linecache"})
 
 
 class Watchdog:
-    """Reports each time the loop has been blocked for longer than ``threshold`` seconds, once for
-    each time.
+    """Reports each blockage of the loop that is longer than ``threshold`` seconds, once for each
+    blockage.
     """
 
     def __init__(
@@ -47,18 +48,18 @@ class Watchdog:
         self._threshold = threshold
         self._report = report
         self._look = look
-        """What else is looked at each time."""
+        """A further check to run each time."""
         self._stop = threading.Event()
         self._alive = threading.Event()
         self.asked: float | None = None
-        """Since when, on ``perf_counter``'s clock, it waits for a sign of life; None while all is
-        well.
+        """Since when the watchdog has been waiting for a sign of life, on ``perf_counter``'s clock;
+        None if it is not waiting.
         """
         self._thread = threading.Thread(target=self._watch, name="ergo-watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it: it never holds anything for longer than a moment."""
+        """End the thread, and join it: the thread never blocks for longer than a moment."""
         self._stop.set()
         self._alive.set()
         self._thread.join(1.0)
@@ -76,16 +77,16 @@ class Watchdog:
             self.asked = asked = perf_counter()
             try:
                 self._bridge.post(self._alive.set)
-            except NodeStoppedError:  # there is nothing left to watch
+            except NodeStoppedError:  # the node has stopped
                 return
             if self._comes_to_life():
                 self.asked = None
                 continue
             try:
                 self._tell(before, asked)
-            except Exception:  # of a listener's: the next blockage is reported all the same
+            except Exception:  # a listener raised: still report the next blockage
                 pass
-            # Once for each time: nothing more until the loop moves again.
+            # A single report for each blockage: wait until the loop moves again.
             self._alive.wait()
             self.asked = None
 
@@ -93,9 +94,9 @@ class Watchdog:
         began = perf_counter()
         if self._alive.wait(self._threshold):
             return True
-        # If this thread overslept as well, the whole program stood still (SIGSTOP, a machine that
-        # was paused), and the loop has had no chance yet. Once: a callback that keeps the
-        # interpreter's lock keeps this thread waiting, too.
+        # If this thread overslept as well, the whole program stood still (SIGSTOP, a paused
+        # machine), and the loop has not had a chance yet: wait once more. Only once: a callback
+        # that holds the GIL delays this thread, too.
         return perf_counter() - began > 2 * self._threshold and self._alive.wait(self._threshold)
 
     def _tell(self, before: "RunTimes | None", asked: float) -> None:
@@ -105,7 +106,7 @@ class Watchdog:
         seconds = perf_counter() - asked
         try:
             report = _describe(frame, seconds)
-        except Exception as error:  # the stack moves while it is read
+        except Exception as error:  # the loop's stack changes while this thread reads it
             why = f"the stack could not be read: {shown(error)}\n"
             report = BlockedReport(seconds, None, None, None, None, None, why)
         starved = was_starved(before, run_times(self._bridge.loop_thread))
@@ -116,8 +117,8 @@ class Watchdog:
 
 
 def look_at_loop(bridge: Bridge, seconds: float) -> BlockedReport | None:
-    """Who keeps the loop from running at this moment, for ``seconds`` already. From any thread;
-    None if nobody does.
+    """Report which process is blocking the loop now, after ``seconds`` seconds. None if the loop is
+    not blocked. From any thread.
     """
     frame = sys._current_frames().get(bridge.loop_thread)
     return None if frame is None or _waits_for_io(frame) else _describe(frame, seconds)
@@ -133,23 +134,23 @@ def _waits_for_io(frame: FrameType) -> bool:
 
 
 class RunTimes(NamedTuple):
-    """What the system has counted for a thread up to a moment; times in seconds."""
+    """Scheduling counters of a thread at a moment; times in seconds."""
 
     at: float
     ran: float
-    """How long it had a processor."""
+    """How long the thread ran on a processor."""
     queued: float
-    """How long it could have run, and other threads or programs had the processors."""
+    """How long the thread was ready to run while other threads or programs had the processors."""
     waits: int
-    """How often it waited for something. A thread that waits for the interpreter's lock looks for
-    it every switch interval.
+    """How often the thread waited. A thread that waits for the GIL wakes every switch interval to
+    try again.
     """
     others_ran: float
-    """How long the other threads of this program had a processor."""
+    """How long the other threads of this program ran on a processor."""
 
 
 def run_times(ident: int) -> RunTimes | None:
-    """The times of a thread of this program; None where the system does not tell."""
+    """Read the counters of a thread of this program; None if the system has none."""
     number = next(
         (thread.native_id for thread in threading.enumerate() if thread.ident == ident), None
     )
@@ -162,23 +163,23 @@ def run_times(ident: int) -> RunTimes | None:
         OSError,
         ValueError,
         IndexError,
-    ):  # no such file system, a thread that has gone, or a kernel that does not count
+    ):  # no /proc, the thread has ended, or the kernel has no counters
         return None
     return RunTimes(perf_counter(), ran, queued, waits, process_time() - ran)
 
 
 def was_starved(before: RunTimes | None, after: RunTimes | None) -> bool:
-    """Say whether, for most of the time between the two, a thread wanted to run and could not.
+    """Say whether the thread wanted to run for most of the interval, but could not.
 
-    A callback that sleeps or waits does so without the interpreter's lock, and wakes seldom; one
-    that computes has a processor.
+    A callback that sleeps or waits releases the GIL and wakes seldom. A callback that computes has
+    a processor.
     """
     if before is None or after is None:
         return False
     at, _, queued, waits, others_ran = (
         later - earlier for earlier, later in zip(before, after, strict=True)
     )
-    # On a busy machine it comes to look for the lock less often than every interval.
+    # On a busy machine a waiting thread tries to take the GIL less often than every interval.
     wants_lock = waits * sys.getswitchinterval() * 4 >= at
     return queued + (others_ran if wants_lock else 0.0) > at / 2
 
@@ -193,7 +194,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
         return BlockedReport(seconds, None, None, None, None, None, stack)
     callback = handling = None
     if served_in.f_code is read.__code__:
-        # The reader of a meta-process, which runs beside the callback that is in progress.
+        # The reader of a meta-process runs beside the callback in progress.
         callback = "start"
     elif _is_in_behaviour(frame, served_in):
         callback, handling = process.current_callback(), process.handling
@@ -209,9 +210,10 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
 
 
 def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, FrameType | None]:
-    """The innermost process or meta-process on the stack, and the frame that calls its callbacks.
+    """Find the innermost process or meta-process on the stack, and the frame that calls its
+    callbacks.
 
-    The innermost: one may be answering another's call on the spot.
+    Innermost, since a process may be answering the call of another process inline.
     """
     while frame is not None:
         found: Process | Meta | None = process_of(frame)
@@ -222,12 +224,11 @@ def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, FrameTy
 
 
 def _is_in_behaviour(frame: FrameType | None, served_in: FrameType) -> bool:
-    """Say whether a callback runs, and not the kernel's own work before or after it."""
+    """Say whether the behaviour's callback is running, rather than kernel code before or after it."""
     modules: list[str] = []
     while frame is not None and frame is not served_in:
         modules.append(frame.f_globals.get("__name__") or "")
         frame = frame.f_back
-    # The first that the kernel has called, of what is neither the kernel nor on the way to a
-    # callback.
+    # The outermost frame below the kernel's own: a callback, or a library that the kernel uses.
     called = next((name for name in reversed(modules) if not name.startswith(_ON_THE_WAY)), None)
     return called is not None and called.partition(".")[0] not in _KERNEL_USES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from ..inspection.callback_watch import TOLD_VERBS, CallbackObserver
+from ..inspection.callback_watch import REPORTED_VERBS, CallbackObserver
 from ..inspection.state import (
     ask,
     get_state,
@@ -156,7 +156,7 @@ class NodeInspection:
             raise BadInputError(
                 "types", types, "a list of classes or of their names, such as [Add] or ['Add']"
             )
-        known = [*CALLBACKS, *TOLD_VERBS]
+        known = [*CALLBACKS, *REPORTED_VERBS]
         if isinstance(callbacks, str) or not set(callbacks) <= set(known):
             raise BadInputError(
                 "callbacks", callbacks, f"a list such as ['handle_call', 'send'] of any of {known}"

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node, NotAllowedError
-from ergo_py._core.inspection.callback_watch import TOLD_VERBS
+from ergo_py._core.inspection.callback_watch import REPORTED_VERBS
 from tests.dispatched import Gate
 from tests.support import Failed, Puppet, Recorder, running_node
 
@@ -59,7 +59,7 @@ async def test_every_verb_that_sends_is_told_of_with_whom_and_what(
     async with running_node() as node:
         sink = await node.spawn(Recorder)
         pid = await node.spawn(Puppet)
-        async with node.trace(pid, seconds=5, callbacks=[*TOLD_VERBS]) as trace:
+        async with node.trace(pid, seconds=5, callbacks=[*REPORTED_VERBS]) as trace:
             await node.call(pid, lambda me: doings(node, me, sink))
             seen = [(entry.callback, entry.to, entry.message_type) async for entry in trace]
 
@@ -73,7 +73,7 @@ async def test_every_verb_that_sends_is_told_of_with_whom_and_what(
             ("publish", "news", "dict"),
             ("reply", node.pid, "dict"),
         ]
-        assert {verb for verb, _, _ in seen} | {"reply_error"} == {*TOLD_VERBS}
+        assert {verb for verb, _, _ in seen} | {"reply_error"} == {*REPORTED_VERBS}
 
 
 async def test_answers_that_come_later_are_told_of_too(autojump_clock: MockClock) -> None:
@@ -118,7 +118,7 @@ async def test_the_verbs_are_given_back_with_the_last_who_listens(
             second.over()
             still = set(vars(behaviour)) - set(before)
 
-        assert during == still == {*TOLD_VERBS}
+        assert during == still == {*REPORTED_VERBS}
         assert state == {name: value for name, value in before.items() if name != "_process"}
         assert vars(behaviour) == before
         assert node._kernel.watches == {}
@@ -132,7 +132,7 @@ async def test_statistics_and_remembered_types_leave_the_verbs_alone(
         nursery.start_soon(lambda: node.statistics(pid, seconds=5))
         await wait_all_tasks_blocked()
 
-        verbs = TOLD_VERBS.keys() & vars(node._find(pid).behaviour.__dict__["_real"]).keys()
+        verbs = REPORTED_VERBS.keys() & vars(node._find(pid).behaviour.__dict__["_real"]).keys()
 
         assert verbs == set()
 
@@ -186,7 +186,7 @@ async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
     class Counting:
         """Somebody who does not want to know about sending."""
 
-        hears_sending = False
+        wants_sends = False
         callbacks: list[str] = []
 
         def note(self, callback: str, *_facts: object) -> None:
