@@ -1,4 +1,4 @@
-"""Actor: the behaviour most people write."""
+"""`Actor`: the behaviour that most programs subclass."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any
@@ -16,22 +16,59 @@ __all__ = ["Actor"]
 
 
 class Actor(Behaviour):
-    """A process with callbacks. Override those you need; each may be ``def`` or ``async def``.
+    """A process with a mailbox and callbacks. Subclass it and override the callbacks you need.
 
-    One callback runs at a time, and one message is handled at a time. An exception that leaves a
-    callback ends the process; ``raise Reject(error)`` in ``handle_call`` only refuses. A plain
-    ``def`` is a little cheaper, and lets a call be answered without a turn of the scheduler; an
-    ``async def`` may wait.
+    The lifecycle, in order:
+
+    1. ``init`` runs before ``spawn`` returns. An exception in it makes ``spawn`` raise.
+    2. ``post_restart``, if a supervisor restarted the process, then ``post_start``.
+    3. The message loop: ``handle_message`` for each ``send``, ``handle_call`` for each ``call``,
+       ``handle_event`` for each subscribed event, ``handle_inspect`` for each ``node.inspect``,
+       ``handle_child_exit`` for each child that ends.
+    4. ``pre_stop``, or ``pre_restart`` if the supervisor is about to restart the process.
+    5. The processes and meta-processes that it spawned stop.
+    6. ``terminate`` releases resources. Then links, monitors and the supervisor are notified.
+
+    An actor that counts::
+
+        from ergo_py import Actor, Node, Reject, run
+
+        class Counter(Actor):
+            def init(self):
+                self.total = 0
+
+            def handle_message(self, message, sender):
+                self.total += message
+
+            def handle_call(self, request, caller):
+                if request == "total":
+                    return self.total
+                raise Reject(ValueError(f"unknown request: {request!r}"))
+
+        async def main(node: Node):
+            counter = await node.spawn(Counter)
+            node.send(counter, 2)
+            node.send(counter, 3)
+            print(await node.call(counter, "total"))
+
+        run(main)  # prints 5
+
+    Each callback may be ``def`` or ``async def``. A plain ``def`` is a little cheaper, and lets a
+    call be answered without a scheduler turn; an ``async def`` may wait. A process runs a single
+    callback at a time and handles a single message at a time, so callbacks need no lock.
+
+    An exception that leaves a callback ends the process; ``raise Reject(error)`` in ``handle_call``
+    only refuses the call. ``self.stop(reason)`` ends the process after the callback.
     """
 
     split_handle: bool = False
-    """Set to True to have messages and calls that came by name or by alias go to
-    ``handle_message_name`` and its like.
+    """True: messages and calls that arrive by name or by alias go to ``handle_message_name``,
+    ``handle_message_alias``, ``handle_call_name`` and ``handle_call_alias``.
     """
 
     def service(self, name: str) -> Service:
-        """The address of a supervised child on this node, which survives its restarts; what goes
-        through it has this sender.
+        """Return the restart-proof address of a supervised child on this node. Messages sent
+        through it carry this process as their sender.
 
         Raises:
             ChildUnknownError: no supervisor on the node has a registered child of that name.
@@ -41,22 +78,22 @@ class Actor(Behaviour):
 
     @default
     def init(self) -> Awaitable[None] | None:
-        """Called once, before ``spawn`` returns. If it raises, nothing of the process remains and
+        """Called once, before ``spawn`` returns. If it raises, the node removes the process and
         ``spawn`` raises.
         """
         return None
 
     @default
     def post_start(self) -> Awaitable[None] | None:
-        """Called once, after ``spawn`` has returned and before any message: for work that whoever
-        spawned need not wait for.
+        """Called once, after ``spawn`` has returned and before any message: for work that the
+        spawner need not wait for.
         """
         return None
 
     @default
     def post_restart(self, reason: Reason) -> Awaitable[None] | None:
-        """Called before ``post_start`` in a process that a supervisor started in place of one that
-        ended with ``reason``.
+        """Called before ``post_start`` if a supervisor started this process to replace a process
+        that ended with ``reason``.
         """
         return None
 
@@ -74,22 +111,22 @@ class Actor(Behaviour):
 
     @default
     def handle_call(self, request: Any, caller: Caller) -> object:
-        """Called for each call. What it returns is the answer, ``NO_REPLY`` defers it, ``raise
-        Reject(error)`` refuses it.
+        """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
+        ``raise Reject(error)`` refuses the call.
         """
         self._process.unhandled += 1
         raise Reject(UnhandledCallError(self.pid, request, type(self).__qualname__))
 
     @default
     def handle_message_name(self, name: str, message: Any, sender: Any) -> Awaitable[None] | None:
-        """With ``split_handle``: called for messages that were sent to the process's name."""
+        """With ``split_handle``: called for messages sent to the process's name."""
         return self.handle_message(message, sender)
 
     @default
     def handle_message_alias(
         self, alias: Alias, message: Any, sender: Any
     ) -> Awaitable[None] | None:
-        """With ``split_handle``: called for messages that were sent to one of its aliases."""
+        """With ``split_handle``: called for messages sent to an alias of the process."""
         return self.handle_message(message, sender)
 
     @default
@@ -99,7 +136,7 @@ class Actor(Behaviour):
 
     @default
     def handle_call_alias(self, alias: Alias, request: Any, caller: Caller) -> object:
-        """With ``split_handle``: called for calls to one of its aliases."""
+        """With ``split_handle``: called for calls to an alias of the process."""
         return self.handle_call(request, caller)
 
     @default
@@ -114,29 +151,29 @@ class Actor(Behaviour):
 
     @default
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """Called by ``node.inspect``; returns what a person should see, as strings."""
+        """Called by ``node.inspect``. Return diagnostics for a human reader, as strings."""
         return {}
 
     @default
     def handle_child_exit(self, child: Any, reason: Reason) -> Awaitable[None] | None:
-        """Called when a process or meta-process that this one spawned has ended; ``child`` is its
-        PID or alias.
+        """Called when a process or meta-process that this process spawned has ended; ``child`` is
+        its PID or alias.
         """
         return None
 
     @default
     def pre_stop(self, reason: Reason) -> Awaitable[None] | None:
-        """Called once when the process is going to end, before its children are stopped."""
+        """Called once when the process is about to end, before its children are stopped."""
         return None
 
     @default
     def pre_restart(self, reason: Reason) -> Awaitable[None] | None:
-        """Called instead of ``pre_stop`` if its supervisor means to start a successor."""
+        """Called instead of ``pre_stop`` if the supervisor intends to restart the process."""
         return None
 
     @default
     def terminate(self, reason: Reason) -> Awaitable[None] | None:
-        """Called once at the end, after its children have stopped and before anybody is told. For
-        releasing things.
+        """Called last, for cleanup: after the children have stopped, before links, monitors and the
+        supervisor are notified.
         """
         return None

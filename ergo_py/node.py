@@ -1,4 +1,4 @@
-"""The node that users have: the kernel's, and what supervision adds to it."""
+"""`Node`: the kernel's node with supervision and applications added, and `open_node`."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -28,8 +28,8 @@ P = ParamSpec("P")
 
 
 class Node(kernel_node.Node):
-    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks
-    work from any thread.
+    """A running node. Its methods are for code outside processes; ``send``, ``reply`` and the
+    read-only queries work from any thread.
     """
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
@@ -48,13 +48,13 @@ class Node(kernel_node.Node):
     ) -> SupervisorHandle:
         """Start a supervisor that belongs to the node, and return when all its children are ready.
 
-        ``children`` is a list, to which the strategy and its limits may be given as keywords, or a
-        whole ``SupervisorSpec``.
+        ``children`` is a list, with the strategy and its limits as keywords, or a whole
+        ``SupervisorSpec``.
 
         Raises:
-            BadInputError: the spec cannot be right; nothing was started.
-            InitError: a child could not be started; the cause says which and why, and nothing
-                remains.
+            BadInputError: the spec is invalid; nothing was started.
+            InitError: a child could not be started; the cause names the child and its error, and
+                nothing remains.
         """
         given = {
             "strategy": strategy,
@@ -66,7 +66,9 @@ class Node(kernel_node.Node):
         if isinstance(children, SupervisorSpec):
             if keywords:
                 raise BadInputError(
-                    "node.supervise(spec, …)", keywords, "a SupervisorSpec that says this itself"
+                    "node.supervise(spec, …)",
+                    keywords,
+                    "a SupervisorSpec with these values in it, or a list of ChildSpec",
                 )
             spec = children
         else:
@@ -75,7 +77,7 @@ class Node(kernel_node.Node):
         return SupervisorHandle(self._kernel, await self.spawn(Supervisor, spec, **settings))
 
     def supervisor(self, target: Target) -> SupervisorHandle:
-        """The operations of a supervisor; by name, also of whoever has the name later.
+        """Return a handle to a supervisor. A handle by name follows the name to its later owners.
 
         Raises:
             ProcessUnknownError: there is no supervisor at this address.
@@ -85,18 +87,18 @@ class Node(kernel_node.Node):
         return handle
 
     def pool(self, target: Target) -> PoolHandle:
-        """The operations of a pool; by name, also of whoever has the name later.
+        """Return a handle to a pool. A handle by name follows the name to its later owners.
 
         Raises:
             ProcessUnknownError: there is no supervisor at this address.
-            BadInputError: it is no pool.
+            BadInputError: the process is no pool.
         """
         handle = PoolHandle(self._kernel, target)
         self._run(handle.workers)
         return handle
 
     def service(self, name: str) -> Service:
-        """The address of a supervised child that survives its restarts.
+        """Return the restart-proof address of a supervised child.
 
         Raises:
             ChildUnknownError: no supervisor on this node has a registered child of that name.
@@ -104,8 +106,8 @@ class Node(kernel_node.Node):
         return self._run(Service.find, self._kernel, name)
 
     def tree(self) -> TreeNode:
-        """Everything that runs on this node, and every child that should: who belongs to whom, and
-        how it is doing.
+        """Return the supervision tree: every process and meta-process of this node, and every
+        supervised child that is down, with parent and state.
         """
         return self._run(lambda: take_tree(self._kernel, self._applications.infos()))
 
@@ -115,41 +117,41 @@ class Node(kernel_node.Node):
         """Make applications known, without starting them.
 
         Raises:
-            BadInputError: they do not fit together, or with those that are loaded: an unknown
-                dependency, a ring, a name that is used twice, a service that nobody provides.
-                Nothing is changed.
+            BadInputError: they do not fit together or with the loaded applications: an unknown
+                dependency, a dependency cycle, a duplicate name, or a required service without a
+                provider. Nothing is changed.
         """
         self._run(self._applications.load, applications)
 
     async def start_applications(self, *applications: Application | str) -> list[str]:
-        """Start applications, and before each what it depends on. Returns the names of those that
-        were started, in order.
+        """Start applications, each after its dependencies. Return the names of the applications
+        started, in order.
 
-        Give the names of loaded ones, or applications, which are loaded then; nothing for all.
-        Those that run are left alone.
+        Give names of loaded applications, or ``Application`` objects, which are loaded first;
+        without arguments, start all. Applications that already run are left alone.
 
         Raises:
-            BadInputError: they do not fit together; nothing was loaded or started.
-            ApplicationUnknownError: there is none of that name; nothing was started.
-            ApplicationStartError: one could not be started; what this call had started was stopped
-                again.
+            BadInputError: the applications do not fit together; nothing was loaded or started.
+            ApplicationUnknownError: no loaded application has that name; nothing was started.
+            ApplicationStartError: an application could not be started; the applications that this
+                call had started were stopped again.
         """
         self._here("start_applications")
         return await self._applications.start(applications)
 
     async def stop_applications(self, *names: str) -> list[str]:
-        """Stop applications, last started first; all, if none is named. Returns the names of those
-        that were stopped, in order.
+        """Stop applications, last started first; without arguments, stop all. Return the names of
+        the applications stopped, in order.
 
         Raises:
-            ApplicationUnknownError: there is none of that name; nothing was stopped.
-            ApplicationNeededError: another one that runs depends on it; nothing was stopped.
+            ApplicationUnknownError: no loaded application has that name; nothing was stopped.
+            ApplicationNeededError: another running application depends on it; nothing was stopped.
         """
         self._here("stop_applications")
         return await self._applications.stop(names)
 
     def applications(self) -> list[ApplicationInfo]:
-        """The applications that are loaded, in the order in which they would be started."""
+        """Return the loaded applications, in start order."""
         return self._run(self._applications.infos)
 
 

@@ -1,4 +1,6 @@
-"""Run a program: a node, its signals, and what happens when they come twice."""
+"""`run`: runs a program on a node, with graceful shutdown on the first signal and a forced exit on
+the second.
+"""
 
 import inspect
 import os
@@ -33,22 +35,23 @@ def run(
     name: str = "node@localhost",
     **options: Any,
 ) -> T | Any:
-    """Open a node, run ``main`` on it, and stop everything when it is done or when Ctrl-C, SIGTERM
-    or SIGHUP comes.
+    """Open a node, run ``main`` on it, and stop the node when ``main`` returns or when Ctrl-C,
+    SIGTERM or SIGHUP arrives.
 
-    ``main`` is an async function that gets the node, whose result is returned; or a behaviour
-    class, which is started as a process and whose end is the end of the program; its reason is
-    returned. After a signal the result is None. The options are those of :func:`open_node`.
+    ``main`` is an async function that takes the node; ``run`` returns its result. Or ``main`` is a
+    behaviour class, which is spawned as a process: the program ends with that process, and ``run``
+    returns its reason. After a signal the result is None. The options are those of
+    :func:`open_node`.
 
-    The first signal stops the node in order, within its ``stop_timeout``. Another one that comes
+    The first signal starts a graceful shutdown, within the node's ``stop_timeout``. A second signal
     within half a second counts as the same: some programs signal both a process and its group. A
-    later one kills the programs that ports have started, says what is still alive, with stacks, and
-    leaves at once. SIGHUP stays ignored in a program that was started with ``nohup``.
+    later signal kills the programs that ports have started, reports the processes still alive, with
+    stacks, and exits at once. SIGHUP stays ignored in a program that was started with ``nohup``.
 
     Raises:
-        BadInputError: ``main`` is neither, or an option cannot be right.
-        NotAllowedError: it stands at the top of a file that ``ergo run`` or ``ergo shell`` imports,
-            and would run twice.
+        BadInputError: ``main`` is neither, or an option is invalid.
+        NotAllowedError: the call stands at the top level of a file that ``ergo run`` or ``ergo
+            shell`` imports, and would run twice.
     """
     if _importing:
         raise NotAllowedError(
@@ -69,7 +72,8 @@ def run(
             async with context as node:
                 signals.watch_over(node)
                 if is_behaviour:
-                    # Not by its PID: a process may have ended before anybody can ask for it.
+                    # Spawn without a PID lookup: the process may have ended before a lookup could
+                    # find it.
                     process = await Process.spawn(
                         node._kernel, None, main, behaviour_of(main), (), DEFAULTS
                     )
@@ -78,7 +82,8 @@ def run(
                 return await cast(Any, main)(node)
         return None
 
-    # Ctrl-C never strikes inside a callback, where it would look like a crash of that process.
+    # Deliver Ctrl-C only at checkpoints of the main task: inside a callback it would look like a
+    # crash of that process.
     return trio.run(whole, restrict_keyboard_interrupt_to_checkpoints=True)
 
 
@@ -87,7 +92,7 @@ _importing: Final[list[str]] = []
 
 @contextmanager
 def refusing_run(imported: str) -> Iterator[None]:
-    """Refuse :func:`run` while a program is imported that somebody else is about to run."""
+    """Make :func:`run` raise while ``imported`` is imported: the importer is about to run it."""
     _importing.append(imported)
     try:
         yield
@@ -96,45 +101,44 @@ def refusing_run(imported: str) -> Iterator[None]:
 
 
 class _Signals:
-    """Takes SIGINT, SIGTERM and SIGHUP until the node is down, and gives them back then."""
+    """Handles SIGINT, SIGTERM and SIGHUP until the node is down, then restores the previous
+    handlers.
+    """
 
     def __init__(self) -> None:
         self._node: Node | None = None
         self._asked: float | None = None
-        """When the first one came."""
+        """When the first signal arrived."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
         for number in _taken():
             try:
                 self._before[number] = signal.signal(number, self._came)
-            except ValueError:  # not the main thread: signals are somebody else's business
+            except ValueError:  # not the main thread, which alone may set signal handlers
                 break
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            # None stands for one that was not set from Python, and that Python cannot set again.
+            # None stands for a handler that was not set from Python; Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def watch_over(self, node: Node) -> None:
-        """Know which node is meant; a signal that came before now counts."""
+        """Stop this node on a signal; if a signal has already arrived, stop it now."""
         self._node = node
         if self._asked is not None:
             node.stop()
 
     def _came(self, number: int, frame: FrameType | None) -> None:
-        # A signal handler may run anywhere, in the middle of the scheduler too: so only what a
-        # thread might do.
+        # A signal handler may run anywhere, also inside the scheduler: do only thread-safe things.
         now = monotonic()
         if self._asked is None:
             self._asked = now
             if self._node is not None:
                 try:
                     self._node.stop_soon()
-                except (
-                    NodeStoppedError
-                ):  # it is down already; only the handlers have not been given back yet
+                except NodeStoppedError:  # the node is down; only the handlers are still set
                     pass
             return
         if now - self._asked < REPEAT:
@@ -145,16 +149,16 @@ class _Signals:
                 sys.stderr.write(_what_is_alive(self._node, frame))
                 sys.stderr.flush()
         finally:
-            # Whatever becomes of the report: the signal may have come in the middle of writing to
-            # that very stream.
+            # Exit even if the report fails: the signal may have interrupted a write to that very
+            # stream.
             os._exit(128 + number)
 
 
 def _taken() -> list[signal.Signals]:
-    """The signals that stop a program: those that would end it otherwise."""
+    """The signals that stop a program: those whose default action ends it."""
     numbers = [signal.SIGINT, signal.SIGTERM]
-    # A terminal that was closed. Not if it is ignored, which is what nohup is for, or if the
-    # program handles it by itself.
+    # SIGHUP: the terminal was closed. Leave it alone if it is ignored (nohup) or if the program has
+    # its own handler.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         numbers.append(signal.SIGHUP)
     return numbers

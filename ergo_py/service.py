@@ -1,5 +1,5 @@
-"""An address that survives restarts: whoever sends or calls through it waits while the child is
-coming back.
+"""`Service`: the address of a supervised child that survives its restarts. Senders and callers wait
+while the child restarts.
 """
 
 import math
@@ -39,11 +39,11 @@ R = TypeVar("R")
 
 
 class Service:
-    """The address of a supervised child, whichever process it is at the moment.
+    """The address of a supervised child, independent of its current process.
 
-    While the child runs, this is a send or a call to its PID. While it is coming back, what is sent
-    and asked waits in line, and goes on with the successor in order. Once it is known that it does
-    not come back, everybody gets ``ServiceGoneError`` at once.
+    While the child runs, a send or call goes to its PID. While it restarts, messages and requests
+    wait in a queue, and the successor gets them in order. Once the child is known not to come back,
+    senders and callers get ``ServiceGoneError`` at once.
     """
 
     __slots__ = ("_kernel", "_process", "_router", "_slot", "_sender")
@@ -57,10 +57,10 @@ class Service:
 
     @classmethod
     def find(cls, kernel: Kernel, name: str, process: Process | None = None) -> "Service":
-        """The service of a child that is registered under its name on the node.
+        """Find the service of a child that is registered under its name on the node.
 
         Raises:
-            ChildUnknownError: there is none.
+            ChildUnknownError: no registered child has that name.
         """
         slot = kernel.services.get(name)
         if slot is None:
@@ -85,21 +85,20 @@ class Service:
 
     @property
     def pid(self) -> PID | None:
-        """The process behind it at this moment; None while there is none."""
+        """The current process; None while the child is down."""
         return self._slot.pid
 
     # -- messages ----------------------------------------------------------------------------------
 
     def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message, or put it in line for the successor. Never waits; may be used from any
-        thread.
+        """Send a message, or queue it for the successor. Never waits; may be used from any thread.
 
-        What waits in line when the child turns out not to come back becomes a dead letter.
+        Queued messages become dead letters if the child turns out not to come back.
 
         Raises:
             ServiceGoneError: the child does not come back.
-            ServiceBusyError: too many wait already.
-            MailboxFullError: the child is full and its rule is to refuse.
+            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            MailboxFullError: the mailbox is full and its overflow rule is to refuse.
         """
         if self._process is not None:
             self._process.sent += 1
@@ -135,8 +134,7 @@ class Service:
                 return router.send(self._sender, receiver.id, message, priority)
         if self._slot.gone is not None:
             router.bridge.run(self._present, message)
-        # What is true of the child here may not be true when the message arrives: that is when to
-        # look.
+        # Decide on the loop: the child's state may change before the message arrives there.
         router.bridge.post(self._send_for_thread, message, priority)
         return True
 
@@ -159,21 +157,22 @@ class Service:
         try:
             self._send_later(message, priority)
         except ServiceError:
-            # The thread has gone on; nothing is lost in silence.
+            # The sending thread has moved on, so it gets no exception: record a dead letter
+            # instead.
             self._router.dead_letters.add(self._sender, self.name, message, Why.NO_PROCESS)
 
     async def send_wait(
         self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
     ) -> bool:
-        """Send a message, and wait as long as the child is coming back, or full with the rule
-        ``Overflow.WAIT``.
+        """Send a message, and wait while the child restarts or while its mailbox is full with the
+        rule ``Overflow.WAIT``.
 
         Raises:
             ServiceGoneError: the child does not come back.
-            ServiceTimeoutError: it did not come back within ``timeout`` seconds; the message was
-                not sent.
-            ServiceBusyError: too many wait already.
-            MailboxFullError: the child is full.
+            ServiceTimeoutError: the child did not come back within ``timeout`` seconds; the message
+                was not sent.
+            ServiceBusyError: the waiting queue is full (``max_waiters``).
+            MailboxFullError: the mailbox is full.
         """
         check_timeout(timeout)
         check_priority(priority)
@@ -194,7 +193,7 @@ class Service:
             waiting.admit(slot.pid)
         else:
             self._refuse_ring(slot, message)
-            self._refuse_in_vain(slot, message)
+            self._refuse_after_own_end(slot, message)
             self._join(slot, waiting, message)
         try:
             with trio.move_on_after(math.inf if timeout is None else timeout):
@@ -232,21 +231,21 @@ class Service:
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
     ) -> Any:
-        """Ask the child and wait for the answer; ``timeout`` covers waiting for the child to come
-        back, too.
+        """Call the child and wait for the answer; ``timeout`` also covers waiting for its restart.
 
-        A request that the child had when it ended is not asked again, since it may have been
-        carried out: the call raises ``TargetDownError``. Say ``retry=True`` for one that may be
-        asked twice; it goes to the successor then.
+        A request that the child held when it ended is not repeated, since the child may have
+        carried it out: the call raises ``TargetDownError``. With ``retry=True``, for an idempotent
+        request, the successor gets it again.
 
         Raises:
             ServiceGoneError: the child does not come back.
-            ServiceBusyError: too many wait already.
+            ServiceBusyError: the waiting queue is full (``max_waiters``).
             CallTimeoutError: no answer in time.
             TargetDownError: the child ended while it had the request.
-            DeadlockError: the answer would have to come from somebody who waits for this very call.
-            MailboxFullError: the child is full and refuses.
-            Exception: whatever the child gave to ``Reject`` or ``reply_error``.
+            DeadlockError: the answer would have to come from a process that waits for this very
+                call.
+            MailboxFullError: the mailbox is full and its overflow rule is to refuse.
+            Exception: the error that the child gave to ``Reject`` or ``reply_error``.
         """
         check_timeout(timeout)
         deadline = math.inf if timeout is None or not retry else trio.current_time() + timeout
@@ -262,8 +261,8 @@ class Service:
                     self._process, self._sender, pid, request, left, priority
                 )
             except TargetDownError as error:
-                # Only the end of the child itself: an answer may well be an error of the same kind
-                # about somebody else.
+                # Retry only after the end of the child itself: its answer may be a TargetDownError
+                # about another process.
                 if not retry or error.request is not request or not isinstance(error.target, PID):
                     raise
             if timeout is not None:
@@ -275,13 +274,13 @@ class Service:
         slot = self._present(request)
         process, task = self._process, current_task()
         self._refuse_ring(slot, request)
-        self._refuse_in_vain(slot, request)
+        self._refuse_after_own_end(slot, request)
         if process is not None:
             process.sent += 1
             if process.home is not task:
                 process = None
-        # While the child is coming back it is its supervisor who is waited for; and that one waits
-        # for whom it is starting, whose init may wait for this very process.
+        # While the child restarts, the caller waits for its supervisor. The supervisor waits for
+        # the child that it is starting, whose init may wait for this very process.
         ring = ring_of(process, slot.supervisor)
         if ring:
             raise DeadlockError(self.name, request, ring)
@@ -313,10 +312,11 @@ class Service:
     def call_from_thread(
         self, request: Any, *, timeout: float | None = 5.0, priority: Priority = Priority.NORMAL
     ) -> Any:
-        """Ask the child and block this thread until it answers. Raises what :meth:`call` raises.
+        """Call the child and block this thread until it answers. Raises the same errors as
+        :meth:`call`.
 
         Raises:
-            NotAllowedError: this is the thread of the event loop, which would wait for itself.
+            NotAllowedError: this is the event-loop thread, which would wait for itself.
         """
         check_timeout(timeout)
         bridge = self._router.bridge
@@ -336,7 +336,7 @@ class Service:
         try:
             slot = self._present(asking.caller.request)
             if slot.pid is None:
-                self._refuse_in_vain(slot, asking.caller.request)
+                self._refuse_after_own_end(slot, asking.caller.request)
             self._enter(slot, asking)
         except ServiceError as error:
             asking.caller.settle(None, error)
@@ -348,11 +348,11 @@ class Service:
     # -- waiting -----------------------------------------------------------------------------------
 
     def _present(self, message: object) -> ChildSlot:
-        """The slot to wait at. A child that was removed may have been added anew under the same
-        name.
+        """Return the slot to wait at. A removed child may have been added again under the same
+        name, with a new slot.
 
         Raises:
-            ServiceGoneError: nobody will sit there.
+            ServiceGoneError: no process will take the slot.
         """
         slot = self._slot
         if slot.gone is not None:
@@ -374,18 +374,20 @@ class Service:
         slot.line[claim] = None
 
     def _refuse_ring(self, slot: ChildSlot, message: object) -> None:
-        """Who starts the child cannot wait for it: in its own callbacks, and in the ``init`` of its
-        other children.
+        """Raise if the supervisor itself would wait for the child that it starts: in its own
+        callbacks, and in the ``init`` of its other children.
         """
         supervisor = slot.supervisor
         if supervisor is not None and supervisor.works_in(current_task()):
             raise DeadlockError(self.name, message, [supervisor.id, self.name, supervisor.id])
 
-    def _refuse_in_vain(self, slot: ChildSlot, message: object) -> None:
-        """Who is being stopped does not wait for what is started after its end."""
+    def _refuse_after_own_end(self, slot: ChildSlot, message: object) -> None:
+        """Raise if this process is being stopped before the child restarts: it could only wait
+        forever.
+        """
         if self._process is not None and slot.is_closed_to(self._process):
             raise ServiceGoneError(
-                self.name, message, Shutdown("it comes back after the one who asks has ended")
+                self.name, message, Shutdown("it restarts only after the caller has ended")
             )
 
 
@@ -399,10 +401,11 @@ class _Sending:
         self.message = message
         self.priority = priority
         self.told: trio.Event | None = None
-        """Set for a sender that waits itself; otherwise what cannot be sent becomes a dead letter.
+        """Set for a waiting sender. None for ``send``: its undeliverable message becomes a dead
+        letter.
         """
         self.receiver: Receiver | None = None
-        """Where it waits for room."""
+        """The process whose mailbox has no room yet."""
         self.sent: bool | None = None
         self.error: BaseException | None = None
 
@@ -416,8 +419,8 @@ class _Sending:
         assert receiver is not None
         box = receiver.mailbox
         if self.told is not None and box.overflow is Overflow.WAIT and not box.has_room(lane):
-            # In the order of the line, which would be lost if each sender were woken and tried
-            # again.
+            # Queue the message itself: waking each sender to try again would lose the order of the
+            # queue.
             self.receiver = receiver
             box.wait_for_room(lane, (MESSAGE, sender, pid, self.message), self)
             router.note(sender, pid, self.message)
@@ -431,14 +434,14 @@ class _Sending:
 
     def refuse(self, reason: Reason, /) -> None:
         if self.told is None:
-            self._bury(Why.NO_PROCESS)
+            self._add_dead_letter(Why.NO_PROCESS)
         else:
             self.error = ServiceGoneError(self.service.name, self.message, reason)
             self.told.set()
 
     def settle(self, admitted: bool, /) -> None:
-        """There is room, and the message is in; or the process is ending, and there may be a
-        successor to wait for.
+        """End the wait for room: the message is in, or the process is ending and the sender waits
+        for a successor.
         """
         assert self.told is not None
         if admitted:
@@ -453,12 +456,12 @@ class _Sending:
         self.told.set()
 
     def give_up(self) -> None:
-        """Wait for room no longer."""
+        """Stop waiting for room."""
         if self.receiver is not None and self.sent is None:
             self.receiver.mailbox.stop_waiting(LANES[self.priority], self)
 
     def result(self, timeout: float) -> bool:
-        """What became of it. Time ran out if nothing did."""
+        """Return or raise the outcome; without an outcome, the time ran out."""
         if self.error is not None:
             raise self.error
         if self.sent is not None:
@@ -466,10 +469,10 @@ class _Sending:
         if self.receiver is None:
             raise ServiceTimeoutError(self.service.name, self.message, timeout)
         self.receiver.mailbox.dropped += 1
-        self._bury(Why.FULL)
+        self._add_dead_letter(Why.FULL)
         raise MailboxFullError(self.receiver.id, self.message, self.receiver.mailbox.limit)
 
-    def _bury(self, why: Why) -> None:
+    def _add_dead_letter(self, why: Why) -> None:
         service = self.service
         service._router.dead_letters.add(service._sender, service.name, self.message, why)
 

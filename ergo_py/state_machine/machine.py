@@ -1,4 +1,4 @@
-"""StateMachine: an actor whose answer to a message depends on the state it is in."""
+"""`StateMachine`: an actor whose reaction to a message depends on its current state."""
 
 import inspect
 from collections import deque
@@ -41,8 +41,8 @@ __all__ = ["StateMachine"]
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What a timer brings. One that was cancelled after it fired is known by not being the
-    machine's any more.
+    """The payload of a timer. If the machine no longer holds it, the timer was cancelled after it
+    fired.
     """
 
     timeout: Timeout
@@ -56,16 +56,50 @@ StateGiven = str | StateMethod | type[MachineState[Any]]
 
 
 class StateMachine(Actor):
-    """An actor that is in one state at a time. What it is sent and asked goes to the state it is
-    in.
+    """An actor with a current state: messages and calls go to that state.
 
-    States are methods marked with ``@state``, or classes in ``states``. The machine starts in the
-    first one, unless ``first_state`` says another. ``init`` is taken; what would be done there can
-    be done in ``first_state``.
+    States are methods marked with ``@state``, or classes listed in ``states``. The lifecycle, in
+    order:
+
+    1. ``first_state`` runs before ``spawn`` returns and names the initial state; by default the
+       first state defined.
+    2. The current state handles each message, timeout and call. For a call, ``sender`` is its
+       ``Caller`` and the return value is the answer.
+    3. ``become`` changes the state after the handler has returned: ``exit`` of the old state runs,
+       then ``enter`` of the new state; then postponed messages are handled again.
+    4. ``pre_stop`` and ``terminate`` end the process, as in every actor.
+
+    A turnstile that locks again after a push, or after 30 seconds::
+
+        from ergo_py import Node, StateMachine, StateTimeout, run, state
+
+        class Turnstile(StateMachine):
+            @state
+            def locked(self, message, sender):
+                if message == "coin":
+                    self.become("unlocked")
+                    return "welcome"
+                return "insert a coin"
+
+            @state(timeout=30.0)
+            def unlocked(self, message, sender):
+                if message == "push" or isinstance(message, StateTimeout):
+                    self.become("locked")
+                return "go"
+
+        async def main(node: Node):
+            turnstile = await node.spawn(Turnstile)
+            for request in ("push", "coin", "push"):
+                print(await node.call(turnstile, request))
+
+        run(main)  # prints "insert a coin", "welcome", "go"
+
+    A machine defines no ``init``, ``handle_message`` or ``handle_call``: do the preparation in
+    ``first_state``.
     """
 
     states: ClassVar[tuple[type[MachineState[Any]], ...]] = ()
-    """States that are classes."""
+    """States that are classes, in addition to the methods with ``@state``."""
     _table: ClassVar[Mapping[str, StateMethod | type[MachineState[Any]]]] = {}
     _at: MachineState[Any] | None = None
     _since = 0.0
@@ -81,12 +115,12 @@ class StateMachine(Actor):
                 raise BehaviourError(
                     f"{cls.__qualname__}.{name}",
                     cls.__dict__[name],
-                    "`first_state` for what is to be done at the start, and a method with @state "
-                    "for each state",
+                    "`first_state` for the work at the start, and a method with @state for each "
+                    "state",
                 )
         cls._table = read_states(cls, cls.states, partial(hasattr, StateMachine))
-        # A plain machine is a plain actor: it may be answered on the spot, and run where plain
-        # callbacks run.
+        # Without async states, install plain callbacks: such a machine can answer calls inline and
+        # can use thread dispatchers.
         waits = any(map(is_async, cls._table.values()))
         machine = cast(Any, cls)
         machine.handle_message = StateMachine.handle_message if waits else _handle_message_at_once
@@ -97,26 +131,29 @@ class StateMachine(Actor):
             else _init_at_once
         )
 
-    # -- for users ---------------------------------------------------------------------------------
+    # -- public methods ----------------------------------------------------------------------------
 
     def first_state(self) -> StateGiven | Awaitable[StateGiven]:
-        """Say where to start. Called once, before ``spawn`` returns; may be ``async``, and prepare
-        what ``init`` would.
+        """Return the initial state. Called once, before ``spawn`` returns; may be ``async``. Do
+        here the preparation that another actor does in ``init``.
         """
         return next(iter(self._table))
 
     @property
     def state_name(self) -> str:
-        """The state the machine is in."""
+        """The name of the current state."""
         if self._at is None:
-            raise NotAllowedError("the machine is in no state before first_state has said which")
+            raise NotAllowedError(
+                "the machine has no state until first_state has returned; use state_name after that"
+            )
         return self._at.name
 
     def become(self, state: StateGiven) -> None:
-        """Go to a state when the one that handles this message returns; the last one said counts.
+        """Change the state after the current handler returns. If called several times, the last
+        call counts.
 
-        ``exit`` of the old state runs, then ``enter`` of the new one; then the postponed messages
-        are handed out again. To become the present state is to leave and enter it.
+        ``exit`` of the old state runs, then ``enter`` of the new state; then the postponed messages
+        are delivered again. To become the current state means to leave it and enter it again.
 
         Raises:
             BadInputError: the machine has no such state.
@@ -126,52 +163,58 @@ class StateMachine(Actor):
         self._next = self._name_of("become(state)", state)
 
     def postpone(self) -> None:
-        """Put the message or call in hand aside, until the machine has changed its state; it comes
-        before newer ones then.
+        """Set the current message or call aside until the state changes; then it is delivered
+        again, before newer messages.
 
-        A machine with a ``mailbox_size`` puts aside at most so many; what is too much is refused as
-        by a full mailbox.
+        A machine with a ``mailbox_size`` postpones at most that many; it refuses the rest like a
+        full mailbox.
         """
         self._check_handling("postpone")
         self._puts_aside = True
 
     def state_timeout(self, seconds: float | None) -> None:
-        """Have a ``StateTimeout`` come in so many seconds, if the machine is still in this state;
-        None for never.
+        """Deliver a ``StateTimeout`` after so many seconds, unless the machine leaves this state
+        first; None for never.
         """
         self._start("state_timeout", _STATE, seconds, StateTimeout(self.state_name))
 
     def event_timeout(self, seconds: float | None) -> None:
-        """Have an ``EventTimeout`` come if nothing else comes for so many seconds; None for never."""
+        """Deliver an ``EventTimeout`` after so many seconds without another message; None for
+        never.
+        """
         self._start("event_timeout", _EVENT, seconds, EventTimeout(self.state_name))
 
     def start_timeout(self, name: str, seconds: float, message: object = None) -> None:
-        """Have a ``NamedTimeout`` come in so many seconds, in whatever state. One of that name that
-        runs begins anew.
+        """Deliver a ``NamedTimeout`` after so many seconds, in any state. If a timeout of that name
+        runs, it starts again.
         """
         self._start("start_timeout", (check_name(name),), seconds, NamedTimeout(name, message))
 
     def cancel_timeout(self, name: str) -> bool:
-        """Take a named timeout back; nothing of it comes any more. False if there is none."""
+        """Cancel a named timeout, so that its message never arrives. False if no such
+        timeout runs.
+        """
         return self._cancel((check_name(name),))
 
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """What a person should see. A machine with more to say returns ``{**self.describe(), …}``."""
+        """Diagnostics for a human reader. To add to them, return ``{**self.describe(), …}``."""
         return self.describe()
 
     def describe(self) -> dict[str, str]:
-        """The state, for how long, what was postponed and which timeouts run."""
+        """The current state and its age, the number of postponed messages, and the running
+        timeouts.
+        """
         now = self._process.kernel.clock.now()
-        told = {
+        pairs = {
             "state": self.state_name,
             "for": f"{now - self._since:.3f} s",
             "postponed": str(self._postponed()),
         }
         for key, (due, _) in list(self._timers.items()):
-            told[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {due.at - now:.3f} s"
-        return told
+            pairs[f"timeout {key if isinstance(key, str) else key[0]}"] = f"in {due.at - now:.3f} s"
+        return pairs
 
-    # -- the work ----------------------------------------------------------------------------------
+    # -- message handling --------------------------------------------------------------------------
 
     async def init(self) -> None:
         """Enter the first state."""
@@ -184,27 +227,27 @@ class StateMachine(Actor):
             )
         first = self.first_state()
         given = await first if inspect.isawaitable(first) else first
-        await self._enter(self._name_of("what first_state returned", given), None)
+        await self._enter(self._name_of("the return value of first_state", given), None)
         self._is_moving = False
 
     async def handle_message(self, message: Any, sender: Any) -> None:
-        """Have the present state handle a message, or a timeout that is due."""
+        """Pass a message, or a timeout that is due, to the current state."""
         if type(message) is _Due:
             key = _key_of(message.timeout)
             if self._timers.get(key, (None, None))[0] is not message:
-                return  # cancelled after it had fired
+                return  # cancelled after it fired
             del self._timers[key]
             message = message.timeout
             self._process.handling = (MESSAGE, sender, None, message)
         await self._handle(message, sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
-        """Have the present state answer a call."""
+        """Pass a call to the current state."""
         return await self._handle(request, caller)
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
-        """Take a timer of the machine's own. It comes as a signal, since a full mailbox must not
-        keep a machine in a state.
+        """Handle a timer of the machine. It arrives as a signal: a full mailbox must not keep a
+        machine in a state.
         """
         await callback(self._process, "handle_message", payload, sender)
 
@@ -218,9 +261,9 @@ class StateMachine(Actor):
             if isinstance(answer, CoroutineType):
                 answer = await answer
         except Reject as refusal:
-            rejection = refusal  # an answer like any other
+            rejection = refusal  # a refused call is handled: it may still change the state
         except BaseException:
-            # Supervision may have it go on, in the state it was in.
+            # A supervisor may RESUME the process; then the machine stays in its state.
             self._next, self._puts_aside = None, False
             raise
         if self._puts_aside:
@@ -246,8 +289,7 @@ class StateMachine(Actor):
             self._cancel(_STATE)
             await self._enter(following, left.name)
         finally:
-            # Also if a hook failed and supervision has the machine go on: it is in one state or the
-            # other.
+            # Also after a failed hook: a supervisor may RESUME the process, in either state.
             self._is_moving = False
             if self._at is not left:
                 self._hand_out()
@@ -273,7 +315,8 @@ class StateMachine(Actor):
         envelope = process.handling
         assert envelope is not None
         if envelope[0] > EVENT:
-            # The end of something watched: told once, so what is told again is an ordinary message.
+            # A Down or Exit notification: the process receives it once, so redeliver it as an
+            # ordinary message.
             envelope = (MESSAGE, sender, None, message)
         limit = process.mailbox.limit
         if limit and self._postponed() >= limit:
@@ -283,7 +326,7 @@ class StateMachine(Actor):
         if process.postponed is None:
             process.postponed = deque()
         process.postponed.append(envelope)
-        process.handled -= 1  # it comes again
+        process.handled -= 1  # it is counted when it is handled again
 
     def _hand_out(self) -> None:
         process = self._process
@@ -297,7 +340,7 @@ class StateMachine(Actor):
             if isinstance(ref, Caller):
                 ref.undefer()
         process.main.extendleft(reversed(postponed))
-        # One that answers a call on the spot is asleep, and would not look.
+        # A machine that answered a call inline is asleep: wake it to handle the postponed messages.
         process.wake()
 
     # -- timeouts ----------------------------------------------------------------------------------
@@ -332,13 +375,12 @@ class StateMachine(Actor):
         self._process.allow(Operation.CONFIGURE)
         if self._is_moving:
             raise NotAllowedError(
-                f"{verb} belongs where a state handles a message, not into first_state or a hook "
-                "of a state; "
-                "to go on from a state at once, give it a timeout of 0 and become another on "
+                f"{verb} belongs into the handler of a state, not into first_state or a hook of a "
+                "state; to leave a state at once, give it a timeout of 0 and become another on "
                 "StateTimeout"
             )
 
-    def _name_of(self, what: str, given: object) -> str:
+    def _name_of(self, label: str, given: object) -> str:
         name = (
             given
             if isinstance(given, str)
@@ -346,7 +388,7 @@ class StateMachine(Actor):
         )
         if not isinstance(name, str) or name not in self._table:
             raise BadInputError(
-                what, given, f"a state of {type(self).__qualname__}: {', '.join(self._table)}"
+                label, given, f"a state of {type(self).__qualname__}: {', '.join(self._table)}"
             )
         return name
 
@@ -374,7 +416,7 @@ def _handle_call_at_once(self: StateMachine, request: Any, caller: Caller) -> ob
 
 
 def _at_once(machine: StateMachine, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run to its end what has no reason to wait, since no state of the machine is ``async``."""
+    """Run a coroutine that never waits, because no state of the machine is ``async``."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""The states of a state machine: how they are written down, and the timeouts that come to them."""
+"""`MachineState`, `state` and the timeouts: the definition of a state machine's states."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -27,14 +27,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StateTimeout:
-    """The machine has been in this state for as long as the state allows."""
+    """The machine has been in this state for its full ``timeout``."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeout:
-    """Nothing came in for as long as ``event_timeout`` said."""
+    """No message arrived for the time given to ``event_timeout``."""
 
     state: str
     """The state in which the machine began to wait."""
@@ -42,7 +42,7 @@ class EventTimeout:
 
 @dataclass(frozen=True, slots=True)
 class NamedTimeout:
-    """A timeout that ``start_timeout`` began, whatever has happened since."""
+    """A timeout started by ``start_timeout``; it arrives in any state."""
 
     name: str
     message: object = None
@@ -52,41 +52,41 @@ Timeout = StateTimeout | EventTimeout | NamedTimeout
 
 
 class MachineState(Generic[M]):
-    """One state of a machine, as a class: an instance lives from entering the state to leaving it.
+    """A state of a machine, as a class: an instance lives from entering the state to leaving it.
 
     List the classes in ``states`` of the machine. Hooks and ``handle`` may be ``def`` or ``async
     def``.
     """
 
     machine: M
-    """The machine this is a state of."""
+    """The machine that is in this state."""
     timeout: float | None = None
-    """Seconds after which a ``StateTimeout`` comes, unless the machine has left the state; None for
+    """Seconds until a ``StateTimeout`` arrives, unless the machine has left the state; None for
     never.
     """
 
     @property
     def name(self) -> str:
-        """What the state is called: the name of the class."""
+        """The name of the state: the name of the class."""
         return type(self).__name__
 
     def enter(self, previous: str | None) -> Awaitable[None] | None:
-        """Called when the machine has come from ``previous``; None when it starts here."""
+        """Called when the machine enters this state; ``previous`` is None for the initial state."""
         return None
 
     def handle(self, message: Any, sender: Any) -> object:
-        """Called for each message, timeout and call. For a call ``sender`` is its ``Caller``, and
-        what it returns the answer.
+        """Called for each message, timeout and call. For a call, ``sender`` is its ``Caller`` and
+        the return value is the answer.
         """
         raise NotImplementedError
 
     def exit(self, following: str) -> Awaitable[None] | None:
-        """Called before the machine goes to ``following``."""
+        """Called before the machine moves to ``following``."""
         return None
 
 
 class StateMethod:
-    """A state that is a method of its machine; made by :func:`state`. Its name is the method's."""
+    """A state that is a method of its machine, made by :func:`state`. Its name is the method's."""
 
     def __init__(self, function: Callable[..., Any], timeout: float | None) -> None:
         self.name = function.__name__
@@ -96,15 +96,15 @@ class StateMethod:
         self.on_exit: Callable[..., Any] | None = None
 
     def enter(self, hook: F) -> F:
-        """Decorate the method to be called, with the previous state or None, when the machine has
-        come to this state.
+        """Decorate the method to call, with the previous state or None, when the machine enters
+        this state.
         """
         self.on_enter = hook
         return hook
 
     def exit(self, hook: F) -> F:
-        """Decorate the method to be called, with the following state, before the machine leaves
-        this state.
+        """Decorate the method to call, with the following state, before the machine leaves this
+        state.
         """
         self.on_exit = hook
         return hook
@@ -117,10 +117,10 @@ def state(*, timeout: float | None = None) -> Callable[[Callable[..., Any]], Sta
 def state(
     function: Callable[..., Any] | None = None, /, *, timeout: float | None = None
 ) -> StateMethod | Callable[[Callable[..., Any]], StateMethod]:
-    """Decorate a method of a machine: it is called for each message while the machine is in the
-    state of that name.
+    """Decorate a method of a machine: it handles each message while the machine is in the state of
+    that name.
 
-    ``timeout`` is after how many seconds in this state a ``StateTimeout`` comes.
+    ``timeout``: seconds in this state until a ``StateTimeout`` arrives.
     """
     if timeout is not None:
         check_number("state(timeout=…)", timeout, least=0.0)
@@ -130,7 +130,7 @@ def state(
 
 
 class AtMethod(MachineState[Any]):
-    """Being in a state that is a method."""
+    """The current state of a machine, if that state is a method."""
 
     def __init__(self, method: StateMethod) -> None:
         self.timeout = method.timeout
@@ -159,47 +159,50 @@ class AtMethod(MachineState[Any]):
 def read_states(
     cls: type[Any], classes: tuple[object, ...], taken: Callable[[str], bool]
 ) -> dict[str, StateMethod | type[MachineState[Any]]]:
-    """The states of a machine by name, in the order in which they are written down.
+    """The states of a machine by name, in the order of their definition.
 
     Raises:
-        BehaviourError: one of them cannot be a state, or has a name that is ``taken``.
+        BehaviourError: an entry cannot be a state, or its name is ``taken``.
     """
     table: dict[str, StateMethod | type[MachineState[Any]]] = {}
     for base in reversed(cls.__mro__):
-        table |= {name: one for name, one in vars(base).items() if isinstance(one, StateMethod)}
-    for one in classes:
-        if not (isinstance(one, type) and issubclass(one, MachineState)):
+        table |= {name: each for name, each in vars(base).items() if isinstance(each, StateMethod)}
+    for state_type in classes:
+        if not (isinstance(state_type, type) and issubclass(state_type, MachineState)):
             raise BehaviourError(
-                f"{cls.__qualname__}.states", one, "a tuple of subclasses of MachineState"
+                f"{cls.__qualname__}.states", state_type, "a tuple of subclasses of MachineState"
             )
-        if one.__name__ in table and table[one.__name__] is not one:
+        name = state_type.__name__
+        if name in table and table[name] is not state_type:
             raise BehaviourError(
                 f"{cls.__qualname__}.states",
-                one.__name__,
-                "names that differ: two states have this one",
+                name,
+                "a different name for each state: two states have this name",
             )
-        if one.handle is MachineState.handle:
+        if state_type.handle is MachineState.handle:
             raise BehaviourError(
-                f"{one.__qualname__}", one, "a state with `def handle(self, message, sender)`"
+                state_type.__qualname__,
+                state_type,
+                "a state with `def handle(self, message, sender)`",
             )
-        if one.timeout is not None:
-            check_number(f"{one.__qualname__}.timeout", one.timeout, least=0.0)
-        table[one.__name__] = one
+        if state_type.timeout is not None:
+            check_number(f"{state_type.__qualname__}.timeout", state_type.timeout, least=0.0)
+        table[name] = state_type
     for name in table:
         if taken(name):
             raise BehaviourError(
                 f"{cls.__qualname__}.{name}",
                 name,
-                "another name for this state: every machine has something of that name",
+                "another name for this state: StateMachine has an attribute of that name",
             )
     return table
 
 
-def is_async(one: StateMethod | type[MachineState[Any]]) -> bool:
-    """Say whether anything of a state may wait."""
+def is_async(given: StateMethod | type[MachineState[Any]]) -> bool:
+    """Return whether a handler or hook of the state is ``async def``."""
     called = (
-        (one.handle, one.on_enter, one.on_exit)
-        if isinstance(one, StateMethod)
-        else (one.handle, one.enter, one.exit)
+        (given.handle, given.on_enter, given.on_exit)
+        if isinstance(given, StateMethod)
+        else (given.handle, given.enter, given.exit)
     )
     return any(map(inspect.iscoroutinefunction, called))

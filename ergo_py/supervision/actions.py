@@ -1,4 +1,4 @@
-"""What a supervisor can be asked for, and what its strategy tells it to do."""
+"""Operations: requests to a supervisor. Actions: the decisions of its strategy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,12 +25,12 @@ __all__ = [
     "Wake",
 ]
 
-# -- what is asked for -----------------------------------------------------------------------------
+# -- operations ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StartChild:
-    """Start a child that does not run; with SIMPLE_ONE_FOR_ONE, make one from the template, with
+    """Start a child that is down; with SIMPLE_ONE_FOR_ONE, make a child from the template, with
     further arguments.
     """
 
@@ -61,8 +61,8 @@ class AddChild:
 
 @dataclass(frozen=True, slots=True)
 class RemoveChild:
-    """Stop a child if it runs, and forget it. With ``drain`` it first handles what is in its
-    mailbox.
+    """Stop a child if it runs, and forget it. With ``drain`` the child first handles the messages
+    in its mailbox.
     """
 
     child: Any
@@ -87,14 +87,14 @@ Operation = (
     StartChild | StopChild | RestartChild | AddChild | RemoveChild | EnableChild | DisableChild
 )
 
-# -- what is to be done ----------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------
 
-# Made for each event and performed at once: frozen ones would cost twice as much.
+# Created for each event and performed at once. Not frozen: frozen dataclasses cost twice as much.
 
 
 @dataclass(slots=True)
 class Start:
-    """Start a child. ``after`` is why its predecessor ended, if it had one."""
+    """Start a child. ``after`` is the reason its predecessor ended, if it had a predecessor."""
 
     child: str
     after: Reason | None = None
@@ -102,7 +102,7 @@ class Start:
 
 @dataclass(slots=True)
 class Stop:
-    """Ask a child to end. ``returns`` says whether it is to be started again."""
+    """Ask a child to end. ``returns`` tells whether it restarts afterwards."""
 
     child: str
     returns: bool = False
@@ -111,7 +111,7 @@ class Stop:
 
 @dataclass(slots=True)
 class Gone:
-    """Let everybody know that a child does not come back by itself."""
+    """Tell waiting senders and callers that a child does not come back by itself."""
 
     child: str
     reason: Reason
@@ -127,7 +127,7 @@ class Removed:
 
 @dataclass(slots=True)
 class Answer:
-    """Tell whoever asked for an operation that it is done, or why it failed."""
+    """Tell the caller of an operation that it is done, or why it failed."""
 
     asker: Any
     pid: Any = None
@@ -136,7 +136,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Wake:
-    """Come back at this time."""
+    """Call ``woken`` at this time."""
 
     at: float
 

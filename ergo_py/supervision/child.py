@@ -1,4 +1,4 @@
-"""A child, as its supervisor knows it."""
+"""`Child`: a supervisor's record of a child, and `Window`, the restart counter."""
 
 from collections import deque
 from typing import Any, Final
@@ -18,7 +18,7 @@ STOPPING: Final = Phase.STOPPING
 
 
 class Child:
-    """What a supervisor knows of one child, and what it means to do with it."""
+    """A supervisor's record of a child: its state, and the intended next step."""
 
     __slots__ = (
         "args",
@@ -56,33 +56,35 @@ class Child:
         self.reason: Reason | None = None
         """Why its last process ended."""
         self.wanted = True
-        """It is to run, now or later."""
+        """The child is to run, now or later."""
         self.cycles = False
-        """It is to be stopped with its siblings, which come back together."""
+        """The child is to be stopped with its siblings, and they restart together."""
         self.due = 0.0
         self.tries = 0
         """Restarts in a row."""
         self.restarts = 0
         self.has_run = False
-        """It has been started, with success, at least once."""
+        """The child has started successfully at least once."""
         self.started_at: float
         self.window: Window | None = (
             None if spec.budget is None else Window(spec.budget.restarts, spec.budget.period)
         )
         self.asker: Any = None
-        """Who waits for an operation on it."""
+        """The caller that waits for an operation on the child."""
         self.before: Phase | None = None
-        """What it was when somebody asked for its start, if it goes back to that when the start
-        fails.
+        """The phase to return to if a start on request fails; None if a failed start counts as a
+        failure.
         """
         self.leaves_as: Phase | None = None
-        """What it becomes when it has been stopped; None if it is to be removed."""
+        """The phase after the child has stopped; None if the supervisor removes it."""
         self.ticket: int
-        """Which of its entries among those that wait for a start is the valid one."""
+        """Number of the child's valid entry in the start queue; entries with other tickets are
+        outdated.
+        """
 
     @property
     def is_waiting(self) -> bool:
-        """It will be started, when it is its turn and its time."""
+        """The child will start, when its turn and its time come."""
         return self.wanted and self.phase in (PENDING, BACKING_OFF)
 
     def __repr__(self) -> str:
@@ -90,8 +92,8 @@ class Child:
 
 
 class Window:
-    """Counts restarts inside a sliding period: of one child, or of all that have no budget of their
-    own.
+    """Counts restarts inside a sliding period: of a single child, or of all children without a
+    budget.
     """
 
     __slots__ = ("most", "period", "times")
@@ -102,7 +104,7 @@ class Window:
         self.times: deque[float] = deque()
 
     def admits(self, now: float) -> bool:
-        """Count one more; False if that is one too many."""
+        """Count a restart; False if it exceeds the limit."""
         times = self.times
         times.append(now)
         while now - times[0] > self.period:

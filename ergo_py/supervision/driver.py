@@ -1,6 +1,4 @@
-"""Supervision performed: children are started, stopped and started again, as their supervisor's
-strategy decides.
-"""
+"""`Supervising`: performs the actions that a supervisor's strategy decides."""
 
 import random
 from collections.abc import Iterator
@@ -37,16 +35,16 @@ __all__ = ["Supervising"]
 
 
 _MANY: Final = 256
-"""After so many children there is a look at the clock."""
+"""Number of children between two looks at the clock."""
 _RETRY: Final = object()
-"""What a supervisor sends itself to go on with a start."""
+"""Message from a supervisor to itself: retry the postponed start."""
 
 
 class Supervising(Actor):
-    """What a supervisor does by itself: it tells its strategy what has happened, and does what that
-    decides.
+    """The machinery of a supervisor: it reports events to its strategy and performs the actions
+    that the strategy returns.
 
-    Each kind of action is one method, so that a pool can add to it what it needs.
+    Each kind of action has its own method, so that a pool can extend it.
     """
 
     _plan: Supervision
@@ -55,17 +53,19 @@ class Supervising(Actor):
     _postponed: Start | None = None
     _failure: Exception | None = None
 
-    # -- what happens ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def _take_plan(self, spec: SupervisorSpec) -> list[Action]:
-        """Take the plan. Returns what is to be done first: to start the children."""
+        """Take the spec. Return the first actions: the starts of the children."""
         self._plan = Supervision(spec, random.random)
         self._running = {}
         self._take_slots(spec)
         return self._plan.begin(trio.current_time())
 
     async def _control(self, sender: PID, caller: Caller | None, payload: Any) -> None:
-        """Take what the kernel sends: the end of a child, the timer of a back-off, an operation."""
+        """Handle a control message from the kernel: the end of a child, the timer of a back-off, or
+        an operation.
+        """
         now = self._process.kernel.clock.now()
         if isinstance(payload, tuple):
             slot, reason = payload
@@ -81,7 +81,7 @@ class Supervising(Actor):
             except Exception as error:
                 caller.settle(None, error)
                 return
-            # If this process ends first, its end answers.
+            # If this process ends first, its termination answers the caller.
             caller.defer(self._process)
         await self._perform(actions)
 
@@ -107,8 +107,8 @@ class Supervising(Actor):
         return self._plan.ask(operation, asker, trio.current_time())
 
     async def _operate(self, operation: Operation) -> Any:
-        """Do an operation from inside a callback of the supervisor itself, which cannot wait for
-        its own mailbox.
+        """Perform an operation from a callback of the supervisor itself, which cannot wait for its
+        own mailbox.
         """
         process = self._process
         process.allow(Verb.SPAWN)
@@ -117,8 +117,7 @@ class Supervising(Actor):
             return await process.kernel.calls.control(process.id, process, operation, None)
         asker = _Inside()
         actions = self._ask(operation, asker)
-        # Found while its PID is still known, and once: a search among all children for each
-        # operation would add up.
+        # Look the child up before the stop, while its PID is still known.
         child = None if isinstance(operation, AddChild) else self._plan.get(operation.child)
         await self._perform(actions)
         while not asker.done and not self._plan.ended:
@@ -138,22 +137,23 @@ class Supervising(Actor):
     def _check_planned(self) -> None:
         if self._process.slots is None:
             raise NotAllowedError(
-                "there are no children yet while `children` says whom to supervise"
+                "there are no children yet while `children` runs; call this after `children` "
+                "has returned"
             )
 
-    # -- what is done about it ---------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------
 
     async def _perform(self, actions: list[Action]) -> None:
-        # Starts are spelled out: each level of a tree takes the stack of its init, and the
-        # recursion limit bounds its depth.
+        # The start is inlined here: each level of a supervision tree adds the stack frames of its
+        # init, and the recursion limit bounds the depth of the tree.
         failures, process = 0, self._process
         kernel, router = process.kernel, process.router
-        # What comes of an action is appended to the list that is being gone through.
+        # Performing an action may append follow-up actions to this list.
         for action in actions:
             if type(action) is Start:
                 if failures:
-                    # One whose init fails at once, again and again, must not keep the supervisor
-                    # from everything else.
+                    # A child whose init fails immediately, again and again, must not keep the
+                    # supervisor from its other work.
                     self._postpone(action)
                     continue
                 child, slot = self._plan.children[action.child], None
@@ -171,7 +171,7 @@ class Supervising(Actor):
                         slot,
                     )
                 except Exception as problem:
-                    # A failed spawn may not have given anybody else a turn.
+                    # A failed spawn may not have yielded to the scheduler.
                     await checkpoint()
                     failures += 1
                     actions += self._not_started(child, slot, problem)
@@ -207,7 +207,7 @@ class Supervising(Actor):
         return [] if action is None else [action]
 
     def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
-        """A start succeeded. Returns what is to be done next."""
+        """Record a successful start and return the next actions."""
         process = self._process
         self._running[child.name] = started
         if after is not None:
@@ -224,7 +224,7 @@ class Supervising(Actor):
         return self._plan.started(child.name, started.id, process.kernel.clock.now())
 
     def _not_started(self, child: Child, slot: ChildSlot | None, error: Exception) -> list[Action]:
-        """A start failed. Returns what is to be done next."""
+        """Record a failed start and return the next actions."""
         process = self._process
         if process.kernel.log.wants("warning"):
             process.log.warning("child cannot start", child=child.name, error=shown(error))
@@ -241,7 +241,7 @@ class Supervising(Actor):
         return self._process.task is not self._process.home and not child.has_run
 
     def _decide(self, slot: ChildSlot | None, error: BaseException) -> Decision | None:
-        """What the child's ``decide`` says of a failed start. There is nothing to RESUME, so that
+        """Ask the child's ``decide`` about a failed start. No process exists to RESUME, so RESUME
         means RESTART.
         """
         if slot is None or slot.decide is None or not isinstance(error, Exception):
@@ -258,20 +258,21 @@ class Supervising(Actor):
         process, ending = self._process, self._running[child.name]
         self._slot(child).plan = returns
         if drain:
-            # Behind what is in its mailbox, so that it comes to all of it.
+            # Queue the stop behind the messages in the mailbox, so that the child handles all of
+            # them first.
             process.router.signal(
                 ending, Lane.MAIN, (STOP, process.id, None, Shutdown("removed when idle"))
             )
         else:
-            # In a task of its own: the supervisor goes on answering while the child takes its time.
+            # Stop it in a separate task: the supervisor keeps answering while the child shuts down.
             process.kernel.start(ending.shut, Shutdown(), name=f"stop {child.name}")
 
     def _announce_cycle(self) -> Iterator[None]:
-        """Note that several children are stopped together, and tell those of them that wait for a
-        sibling that they wait in vain.
+        """Mark the children that are stopped together, and refuse those of them that wait for a
+        sibling: it restarts only after they have ended.
 
-        Once for all of them, when the first is stopped: a look at all children for each one of them
-        would add up.
+        Runs once for the whole group, when its first child is stopped: a scan of all children for
+        each stop would take quadratic time.
         """
         slots = self._process.slots or {}
         for number, child in enumerate(self._plan.children.values(), 1):
@@ -281,7 +282,7 @@ class Supervising(Actor):
                 yield
         for number, slot in enumerate(slots.values(), 1):
             if slot.pid is None:
-                slot.turn_away(Shutdown("it comes back after the one who waits for it has ended"))
+                slot.turn_away(Shutdown("it restarts only after the waiting process has ended"))
             if not number % _MANY:
                 yield
 
@@ -305,7 +306,7 @@ class Supervising(Actor):
         if self._timer is not None:
             self._timer.cancel()
         clock = process.kernel.clock
-        # To nobody by name: it comes back as a signal, which no full mailbox refuses.
+        # Without a receiver name: it arrives as a signal, which a full mailbox does not refuse.
         self._timer = timer = Timer(clock.timers, process, None, None, None, 0.0)
         clock.arm_timer(timer, max(0.0, at - trio.current_time()))
 
@@ -316,21 +317,21 @@ class Supervising(Actor):
             self._process.log.error("supervisor gives up", reason=str(reason))
         self._process.end(STOP, reason)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- termination -------------------------------------------------------------------------------
 
     def _has_order(self) -> bool:
         return self._plan.spec.strategy is not Strategy.SIMPLE_ONE_FOR_ONE
 
     async def _wind_down(self, reason: Reason) -> None:
-        """Called by the kernel before the children are stopped: they are to go in the reverse of
-        the order of the spec.
+        """Called by the kernel before it stops the children: order them so that they stop in
+        reverse of the spec.
         """
         owned = self._process.owned
         if not owned:
             return
         router = self._process.router
         if not self._has_order():
-            # There may be many: all at once.
+            # There may be many: stop all at once.
             async with trio.open_nursery() as nursery:
                 for child in list(owned.values()):
                     nursery.start_soon(child.shut, reason)
@@ -343,10 +344,10 @@ class Supervising(Actor):
             if router.pause_is_due():
                 await router.turn()
 
-    # -- the places of the children ----------------------------------------------------------------
+    # -- slots of the children ---------------------------------------------------------------------
 
     def _take_slots(self, spec: SupervisorSpec) -> None:
-        """Have a place for each child: new ones, or those that a predecessor of this supervisor
+        """Give each child a slot: a new slot, or the slot that a predecessor of this supervisor
         left.
         """
         process = self._process
@@ -360,7 +361,7 @@ class Supervising(Actor):
             drop_slot(
                 process.kernel,
                 slots.pop(name),
-                Shutdown("its supervisor has no such child any more"),
+                Shutdown("its supervisor no longer has such a child"),
             )
         for child in self._plan.children.values():
             self._slot(child)
@@ -397,12 +398,12 @@ class Supervising(Actor):
 def _options_of(child: Child) -> Options:
     options = child.spec.options
     if options.name is not None and options.name != child.name:
-        return replace(options, name=None)  # made from a template: all would have the same name
+        return replace(options, name=None)  # from a template: all would have the same name
     return options
 
 
 class _Inside:
-    """Who asks from inside the supervisor: gets the answer without a call."""
+    """The asker of an operation inside the supervisor: gets the answer without a call."""
 
     def __init__(self) -> None:
         self.done = False

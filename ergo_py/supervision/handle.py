@@ -1,4 +1,4 @@
-"""A supervisor as seen from outside: what code that is not its own callbacks can do with it."""
+"""`SupervisorHandle`: the operations of a supervisor, for code outside its callbacks."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = ["SupervisorHandle"]
 
 
 class SupervisorHandle:
-    """A supervisor as seen from outside: its operations, for code that is not its own callbacks."""
+    """The operations of a supervisor, for code outside its callbacks."""
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self._kernel = kernel

@@ -1,5 +1,5 @@
-"""One address, many workers: what is sent to a pool goes straight into the mailbox of one of its
-workers.
+"""`Pool`: a supervisor whose address distributes messages and calls directly into the mailboxes of
+its workers.
 """
 
 from collections.abc import Callable, Hashable
@@ -40,10 +40,10 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True, slots=True, init=False)
 class PoolSpec:
-    """The workers of a pool, and how work is shared out among them."""
+    """The workers of a pool, and the routing of work among them."""
 
     worker: ChildSpec
-    """What each worker is made from."""
+    """The template of each worker."""
     size: int
     routing: Routing
     key: Callable[[Any], Hashable] | None = field(repr=False)
@@ -72,27 +72,27 @@ class PoolSpec:
         """Describe a pool.
 
         Args:
-            behaviour: the class of the workers, called anew with ``args`` for each.
-            args: what the class is called with.
-            size: how many workers to begin with.
+            behaviour: the class of the workers, called with ``args`` for each start.
+            args: the arguments of the class.
+            size: the initial number of workers.
             routing: ROUND_ROBIN, LEAST_LOADED or BY_KEY.
-            key: for BY_KEY, says which key a message or request has.
-            overflow: what happens to a message when no worker has room. Calls are refused then,
-                whatever it is.
-            restart: as for a child of a supervisor, like the other ones that follow.
-            shutdown: seconds a worker is given to stop.
-            backoff: how long to wait before a worker is started again.
+            key: for BY_KEY, maps a message or request to its key.
+            overflow: the overflow rule for a message when no worker has room. A call is always
+                refused then.
+            restart: as for a child of a supervisor, like the following arguments.
+            shutdown: seconds a worker has to stop.
+            backoff: the delay before a worker restarts.
             budget: a worker's own limit on restarts.
-            decide: says what an exception means.
-            mailbox: what happens to what an ended worker had not come to; in a pool, its successor
-                gets it by default.
-            intensity: more than so many restarts within ``period`` seconds end the pool.
+            decide: maps an exception to a decision.
+            mailbox: the fate of messages still queued when a worker ends; in a pool, its successor
+                gets them by default.
+            intensity: more than this many restarts within ``period`` seconds end the pool.
             period: see ``intensity``.
-            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each of
-                them.
+            options: further keywords of ``spawn`` for the workers; ``mailbox_size`` bounds each
+                worker.
 
         Raises:
-            BadInputError: a value cannot be right.
+            BadInputError: a value is invalid.
         """
         check_number("PoolSpec(size)", size, least=1, whole=True)
         if not isinstance(routing, Routing):
@@ -118,22 +118,22 @@ class PoolSpec:
             decide=decide,
             mailbox=mailbox,
             register=False,
-            # Where senders wait, they wait at a worker, and nobody overtakes them there.
+            # With WAIT, senders wait in the mailbox of a worker, which keeps their order.
             overflow=Overflow.WAIT if overflow is Overflow.WAIT else Overflow.RAISE,
             **options,
         )
         SupervisorSpec([worker], intensity=intensity, period=period)
         values = (worker, size, routing, key, overflow, intensity, period)
-        for one, value in zip(fields(self), values, strict=True):
-            object.__setattr__(self, one.name, value)
+        for field_, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field_.name, value)
 
 
 class Pool(Supervisor):
     """A supervisor whose own address stands for its workers.
 
-    A message of normal priority and a call go straight to a worker; one of a higher priority goes
-    to the pool itself, and so can be used to talk to a subclass. A worker that is coming back keeps
-    what waits for it.
+    Messages of normal priority and calls go directly to a worker. A message of a higher priority
+    goes to the pool itself: use it to talk to a subclass. Messages for a worker that restarts wait
+    for its successor.
     """
 
     _spec: PoolSpec | None = None
@@ -143,9 +143,7 @@ class Pool(Supervisor):
         self._spec = spec
 
     def workers(self) -> PoolSpec:
-        """Say what the workers are and how work is shared out. Called once, before anything is
-        started.
-        """
+        """Return the spec of workers and routing. Called once, before any worker starts."""
         if self._spec is None:
             raise BadInputError(
                 f"{type(self).__qualname__}.workers",
@@ -155,9 +153,7 @@ class Pool(Supervisor):
         return self._spec
 
     def children(self) -> SupervisorSpec:
-        """The workers, as children of a supervisor; what says whom to supervise in a pool is
-        ``workers``.
-        """
+        """The workers, as children of a supervisor. In a pool, override ``workers`` instead."""
         spec = self._spec = self.workers()
         if not isinstance(spec, PoolSpec):
             raise BadInputError(
@@ -179,18 +175,19 @@ class Pool(Supervisor):
         """Start further workers.
 
         Raises:
-            SpawnError: one could not be started; those before it were.
+            SpawnError: a worker could not be started; the workers before it were.
         """
         check_number("add_workers(count)", count, least=1, whole=True)
         return [await self._operate(AddChild(self._next_worker())) for _ in range(count)]
 
     async def remove_workers(self, count: int = 1) -> list[PID]:
-        """Take the oldest workers out; they get nothing new, and end when they have done what they
-        have.
+        """Remove the oldest workers gracefully: they get no new work, and end after finishing their
+        queued work.
 
         Raises:
             BadInputError: no worker would be left.
-            ChildBusyError: another operation on one is under way, and it stays; the others go.
+            ChildBusyError: another operation on a worker is under way, and that worker stays; the
+                others go.
         """
         names = self._oldest(count)
         self._share.leaving.update(names)
@@ -213,7 +210,7 @@ class Pool(Supervisor):
         self._numbers += 1
         return self._spec.worker.named(f"worker-{self._numbers}")
 
-    # -- sharing out -------------------------------------------------------------------------------
+    # -- routing -----------------------------------------------------------------------------------
 
     _share: Share
 
@@ -232,7 +229,7 @@ class Pool(Supervisor):
         )
         box, process.mailbox = process.mailbox, self._share
         process.main = self._share.main
-        # Every send is to ask the mailbox, and no call is to be answered here.
+        # Route every send through the mailbox, and answer no call inline.
         process.open = process.inline = False
         for lane, envelope in box.leave():
             self._share.push(lane, envelope)
@@ -258,7 +255,7 @@ class Pool(Supervisor):
             return super()._ask(operation, asker)
         except SupervisionError:
             if isinstance(operation, RemoveChild) and operation.drain:
-                # It stays, so it gets work again.
+                # The worker stays, so it gets work again.
                 self._share.leaving.discard(operation.child)
                 self._share_out()
             raise
@@ -287,7 +284,7 @@ class Pool(Supervisor):
 
 
 class PoolHandle(SupervisorHandle):
-    """A pool as seen from outside."""
+    """The operations of a pool, for code outside its callbacks."""
 
     def __repr__(self) -> str:
         return f"<PoolHandle {self._target}>"
@@ -307,11 +304,12 @@ class PoolHandle(SupervisorHandle):
         ]
 
     async def remove_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
-        """As :meth:`Pool.remove_workers`. Returns when they have ended; without waiting for that
-        they get nothing new.
+        """As :meth:`Pool.remove_workers`. Returns when the workers have ended; they get no new work
+        from the moment of the call.
 
         Raises:
-            CallTimeoutError: they have not ended within ``timeout`` seconds; they will.
+            CallTimeoutError: the workers have not ended within ``timeout`` seconds; they still
+                will.
         """
         pool = self._pool()
         names = pool._oldest(count)
@@ -334,7 +332,9 @@ class PoolHandle(SupervisorHandle):
         return [ended[name] for name in names]
 
     async def resize(self, size: int, *, timeout: float | None = None) -> int:
-        """Have so many workers. Returns by how many there are more, or, below zero, fewer."""
+        """Set the number of workers. Return the difference: positive for workers added, negative
+        for workers removed.
+        """
         check_number("resize(size)", size, least=1, whole=True)
         pool = self._pool()
         change = size - len(pool._plan.children.keys() - pool._share.leaving)

@@ -1,6 +1,4 @@
-"""Who gets what: the mailbox of a pool, which passes on what it is given to the mailbox of a
-worker.
-"""
+"""`Share`: the mailbox of a pool, which routes each message into the mailbox of a worker."""
 
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
@@ -21,8 +19,8 @@ from .._core.vocabulary.text import shown
 __all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "Share"]
 
 _BUCKETS: Final = 65_536
-"""Keys are put into so many buckets, and a bucket belongs to a worker: so the table stays small,
-whatever the keys.
+"""Number of hash buckets of BY_KEY. A worker owns buckets, not keys, so the table stays small for
+any number of keys.
 """
 
 
@@ -32,9 +30,9 @@ class Routing(Enum):
     ROUND_ROBIN = "round robin"
     """Each in turn."""
     LEAST_LOADED = "least loaded"
-    """The one with the least to do."""
+    """The worker with the least work."""
     BY_KEY = "by key"
-    """The one that the message's key belongs to: the same one for the same key, as long as it is
+    """The worker that owns the message's key: the same worker for the same key, as long as it is
     there.
     """
 
@@ -45,8 +43,8 @@ BY_KEY: Final = Routing.BY_KEY
 
 
 class Share(Mailbox):
-    """The mailbox of a pool: what users send goes on to a worker, and only what concerns the pool
-    itself stays.
+    """The mailbox of a pool: messages and calls of users go to a worker; control messages of the
+    pool itself stay.
     """
 
     __slots__ = (
@@ -77,29 +75,27 @@ class Share(Mailbox):
         self._routing = routing
         self._key = key
         self._size = size
-        """How many messages each worker takes; 0 for any number."""
+        """Mailbox limit of each worker; 0 for unlimited."""
         self.leaving: set[str] = set()
-        """Workers that get nothing new."""
+        """Workers that get no new work."""
         self.ring: list[Process] = []
-        """Those that run and get work, in order."""
+        """Workers that run and get work, in order."""
         self._next = 0
         self._owners: dict[int, str] = {}
         self._held: dict[str, int] = {}
-        """How many buckets each worker has."""
+        """Number of buckets of each worker."""
 
     def arrange(self) -> None:
-        """Note that workers have come or gone."""
+        """Update the ring after a worker has started, stopped or left."""
         current = self.ring[self._next] if self._next < len(self.ring) else None
         self.ring = [worker for name, worker in self._running.items() if name not in self.leaving]
         self._next = self.ring.index(current) if current in self.ring else 0
         self.limit = self._size * max(1, len(self.ring))
 
-    # -- what the router asks ----------------------------------------------------------------------
+    # -- calls of the router -----------------------------------------------------------------------
 
     def has_room(self, lane: Lane) -> bool:
-        """Say whether somebody can take a message; where the key decides who, whether everybody
-        can.
-        """
+        """Return whether a worker has room; with BY_KEY, whether every worker has room."""
         if lane is not Lane.MAIN:
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
@@ -108,7 +104,7 @@ class Share(Mailbox):
         return all(rooms) if self._routing is BY_KEY else any(rooms)
 
     def promise(self, lane: Lane) -> bool:
-        """Keep a place for a message from a thread."""
+        """Reserve a place for a message from a thread."""
         if lane is not Lane.MAIN:
             return super().promise(lane)
         promised = (self.inbound or {}).get(lane, 0)
@@ -120,7 +116,7 @@ class Share(Mailbox):
         return True
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        """Hand a message or call to a worker, or do what the pool's overflow rule says."""
+        """Hand a message or call to a worker, or apply the pool's overflow rule."""
         if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
             return super().admit(lane, envelope)
         if self._hand_over(envelope, must_fit=True):
@@ -145,7 +141,9 @@ class Share(Mailbox):
         return Verdict.REFUSED, None
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
-        """Put what is not to be refused: signals stay, messages that were promised a place go on."""
+        """Add an envelope that must not be refused: signals stay, messages with a reserved place go
+        to a worker.
+        """
         if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
             super().push(lane, envelope)
         elif not self._hand_over(envelope, must_fit=False):
@@ -154,8 +152,8 @@ class Share(Mailbox):
     def wait_for_room(
         self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
     ) -> None:
-        """Have a sender wait at the worker that will get its message. A call never waits: it is
-        refused at once.
+        """Queue a sender at the worker that will get its message. A call never waits: it is refused
+        at once.
         """
         if lane is not Lane.MAIN:
             super().wait_for_room(lane, envelope, waiter, depth)
@@ -181,7 +179,7 @@ class Share(Mailbox):
         for worker in self._running.values():
             worker.mailbox.stop_waiting(lane, waiter)
 
-    # -- who gets it -------------------------------------------------------------------------------
+    # -- choice of the worker ----------------------------------------------------------------------
 
     def _hand_over(self, envelope: Envelope, *, must_fit: bool) -> bool:
         try:
@@ -189,8 +187,8 @@ class Share(Mailbox):
             if worker is None:
                 return self._keep_for_successor(envelope)
         except Exception as error:
-            # The key function's, which runs in the turn of whoever sends: it is not the sender's
-            # mistake.
+            # The user's key function raised. It runs inside the sender's `send`, but the sender is
+            # not at fault, so the error does not go there.
             self._refuse(envelope, error)
             return True
         caller = envelope[2]
@@ -225,7 +223,7 @@ class Share(Mailbox):
             place = (start + step) % len(ring)
             worker = ring[place]
             if _takes(worker, must_fit):
-                # One that asks its own pool should not wait for itself.
+                # A worker that calls its own pool should not wait for itself.
                 if worker.id == sender and len(ring) > 1:
                     own = worker
                     continue
@@ -245,14 +243,18 @@ class Share(Mailbox):
         name = self._owners.get(bucket)
         slot = self._slot(name)
         if name is None or name in self.leaving or slot is None or slot.gone is not None:
-            names = [one.slot.name for one in self.ring if one.accepting and one.slot is not None]
-            names = names or [one.name for one in self._returning()]
+            names = [
+                worker.slot.name
+                for worker in self.ring
+                if worker.accepting and worker.slot is not None
+            ]
+            names = names or [returning.name for returning in self._returning()]
             if not names:
                 return None
-            # To the one that has the fewest, so that a worker that was added gets its share of what
-            # is new.
+            # Give the bucket to the worker with the fewest buckets, so that an added worker gets
+            # its share of new keys.
             held, former = self._held, name
-            name = self._owners[bucket] = min(names, key=lambda one: held.get(one, 0))
+            name = self._owners[bucket] = min(names, key=lambda worker: held.get(worker, 0))
             held[name] = held.get(name, 0) + 1
             if former is not None:
                 held[former] -= 1
@@ -262,19 +264,19 @@ class Share(Mailbox):
         return worker if worker is not None and worker.accepting else None
 
     def _keep_for_successor(self, envelope: Envelope) -> bool:
-        """Let a message wait for a worker that is coming back: the one it belongs to, or, if nobody
-        is there, any.
+        """Queue a message for a restarting worker: for the owner of its key; without BY_KEY, and
+        only if no worker runs, for any.
         """
         if self._routing is BY_KEY:
             key = self._key
             assert key is not None
             slot = self._slot(self._owners.get(hash(key(envelope[3])) % _BUCKETS))
             if slot is not None and slot.pid is not None:
-                return False  # it is there, and full
+                return False  # the worker runs, but its mailbox is full
         elif any(worker.accepting for worker in self.ring):
             return False
         else:
-            slot = min(self._returning(), key=lambda one: len(one.line), default=None)
+            slot = min(self._returning(), key=lambda slot: len(slot.line), default=None)
         if slot is None or slot.gone is not None or len(slot.line) >= slot.max_waiters:
             return False
         slot.line[_Passing(self._pool, envelope)] = None
@@ -293,7 +295,7 @@ class Share(Mailbox):
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
         _, sender, ref, payload = envelope
-        self._pool.log.error("the key of a message could not be found out", error=shown(error))
+        self._pool.log.error("the key function of the pool failed", error=shown(error))
         self.dropped += 1
         if isinstance(ref, Caller):
             ref.settle(None, error)
@@ -310,7 +312,7 @@ def _load(worker: Process) -> int:
 
 
 class _Passing:
-    """What waits for a worker that is coming back."""
+    """An envelope that waits for the restart of a worker."""
 
     __slots__ = ("_envelope", "_pool")
 
@@ -320,8 +322,8 @@ class _Passing:
 
     @property
     def waiter(self) -> None:
-        """Nobody that the pool knows of: a caller waits by itself, and is answered when the worker
-        is.
+        """None: a caller waits by itself and gets its answer from the worker, so the pool tracks no
+        waiter.
         """
         return
 

@@ -1,5 +1,5 @@
-"""What to supervise and how: dataclasses that check themselves, so that a mistake is found before
-anything starts.
+"""`ChildSpec`, `SupervisorSpec` and their parts: dataclasses that validate themselves, so that a
+mistake surfaces before any process starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,16 +51,16 @@ Ts = TypeVarTuple("Ts")
 
 
 class Strategy(Enum):
-    """Who is started anew when one child ends."""
+    """Which children restart when a child ends."""
 
     ONE_FOR_ONE = "one for one"
-    """That child alone."""
+    """Only that child."""
     ALL_FOR_ONE = "all for one"
     """All children: the others are stopped, last first, and then all are started in order."""
     REST_FOR_ONE = "rest for one"
-    """That child and those after it."""
+    """That child and the children after it."""
     SIMPLE_ONE_FOR_ONE = "simple one for one"
-    """That child alone; the children are made at run time, from one template."""
+    """Only that child; ``start_child`` makes the children at run time, from a single template."""
 
 
 ONE_FOR_ONE: Final = Strategy.ONE_FOR_ONE
@@ -70,21 +70,21 @@ SIMPLE_ONE_FOR_ONE: Final = Strategy.SIMPLE_ONE_FOR_ONE
 
 
 class RestartPolicy(Enum):
-    """Whether a child that ended by itself comes back."""
+    """Whether a child that ended by itself restarts."""
 
     PERMANENT = "permanent"
     """Always."""
     TRANSIENT = "transient"
-    """If it failed: that is, with every reason but ``Normal`` and ``Shutdown``."""
+    """After a failure: after every reason except ``Normal`` and ``Shutdown``."""
     TEMPORARY = "temporary"
-    """Never, also not with its siblings."""
+    """Never, not even with its siblings."""
 
     ALWAYS = "permanent"  # noqa: PIE796 - another name of the same
     ON_FAILURE = "transient"  # noqa: PIE796
     NEVER = "temporary"  # noqa: PIE796
 
     def wants(self, reason: Reason) -> bool:
-        """Say whether a child with this policy comes back after it ended like this."""
+        """Return whether a child with this policy restarts after this reason."""
         return self is PERMANENT or (self is TRANSIENT and is_failure(reason))
 
 
@@ -105,27 +105,27 @@ KEEP: Final = Fate.KEEP
 DROP: Final = Fate.DROP
 
 BRUTAL: Final = 0.0
-"""A ``shutdown`` time: killed at once, without being asked."""
+"""A ``shutdown`` time: kill the child at once, without asking it to stop."""
 INFINITE: Final = inf
-"""A ``shutdown`` time: asked, and waited for as long as it takes."""
+"""A ``shutdown`` time: ask the child to stop, and wait without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a restart: ``first`` seconds, then ``factor`` times as long each
-    time, up to ``ceiling``.
+    """The delay before a restart: ``first`` seconds, then ``factor`` times the previous delay, up
+    to ``ceiling``.
     """
 
     first: float
     ceiling: float
     factor: float = 2.0
     jitter: float = 0.0
-    """Up to this share of the delay, between 0 and 1, is taken off at random, so that many do not
-    come back at once.
+    """Subtract a random share of the delay, at most this fraction (0 to 1), so that many children
+    do not restart at once.
     """
     healthy: float | None = None
-    """After having run for so many seconds a child begins with ``first`` again; None for as long as
-    ``ceiling``.
+    """After a run of this many seconds the next delay is ``first`` again; None for ``ceiling``
+    seconds.
     """
 
     def __post_init__(self) -> None:
@@ -137,7 +137,9 @@ class Backoff:
             check_number("Backoff(healthy)", self.healthy, least=0.0)
 
     def delay(self, tries: int, chance: float) -> float:
-        """Seconds to wait after so many restarts in a row; ``chance`` is a number from 0 to 1."""
+        """Seconds to wait after ``tries`` restarts in a row; ``chance`` is a random number from 0
+        to 1.
+        """
         try:
             delay = min(self.ceiling, self.first * self.factor**tries)
         except OverflowError:
@@ -145,14 +147,14 @@ class Backoff:
         return delay * (1.0 - self.jitter * chance)
 
     def is_healthy(self, seconds: float) -> bool:
-        """Say whether a child that has run so long may begin with the first delay again."""
+        """Return whether a child that ran for so many seconds starts again with the first delay."""
         return seconds >= (self.ceiling if self.healthy is None else self.healthy)
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A child's own limit: after more than ``restarts`` in ``period`` seconds it is disabled, and
-    its supervisor goes on.
+    """A child's own restart limit: more than ``restarts`` within ``period`` seconds disable the
+    child, and its supervisor continues.
     """
 
     restarts: int
@@ -164,7 +166,7 @@ class Budget:
 
 
 class WorkerKeywords(TypedDict, total=False):
-    """What a pool hands to the ``spawn`` of its workers."""
+    """The keywords that a pool passes to the ``spawn`` of its workers."""
 
     mailbox_size: int | None
     priority: Priority
@@ -176,14 +178,14 @@ class WorkerKeywords(TypedDict, total=False):
 
 
 class ChildKeywords(WorkerKeywords, total=False):
-    """What a :class:`ChildSpec` hands to ``spawn``."""
+    """The keywords that a :class:`ChildSpec` passes to ``spawn``."""
 
     overflow: Overflow | Divert
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class ChildSpec:
-    """One child: what to start, under which name, and what to do when it ends."""
+    """A child: the behaviour to start, its name, and the reaction to its end."""
 
     name: str
     behaviour: Callable[..., Behaviour]
@@ -219,27 +221,27 @@ class ChildSpec:
         """Describe a child.
 
         Args:
-            name: what the supervisor calls it; with ``register`` also the name of its process on
-                the node.
-            behaviour: its class, called anew with ``args`` for each start.
-            args: what the class is called with.
-            restart: whether it comes back: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or TEMPORARY
-                (NEVER).
-            shutdown: seconds it is given to stop before it is killed; BRUTAL, or INFINITE. 5 for
+            name: the child's name in its supervisor; with ``register`` also the name of its process
+                on the node.
+            behaviour: its class, called with ``args`` for each start.
+            args: the arguments of the class.
+            restart: whether the child restarts: PERMANENT (ALWAYS), TRANSIENT (ON_FAILURE) or
+                TEMPORARY (NEVER).
+            shutdown: seconds the child has to stop before it is killed; BRUTAL, or INFINITE. 5 for
                 actors, INFINITE for supervisors.
-            backoff: how long to wait before a restart; None to restart at once.
+            backoff: the delay before a restart; None to restart at once.
             budget: its own limit on restarts, instead of the supervisor's.
-            significant: its end for good ends the supervisor.
-            decide: says for an exception whether to RESUME, RESTART, STOP or ESCALATE; None to
-                RESTART always.
-            mailbox: what happens to messages it did not come to: DEAD_LETTER, KEEP, DROP or
-                ``Redirect(name)``.
-            max_waiters: how many may wait at once, through a service, for it to come back.
-            register: whether its process is registered under ``name``.
+            significant: its final end ends the supervisor.
+            decide: maps an exception to RESUME, RESTART, STOP or ESCALATE; None to RESTART always.
+            mailbox: the fate of messages still queued when the process ends: DEAD_LETTER, KEEP,
+                DROP or ``Redirect(name)``.
+            max_waiters: how many senders and callers may wait at once, through a service, for the
+                restart.
+            register: whether the process is registered under ``name``.
             options: further keywords of ``spawn``, such as ``mailbox_size``.
 
         Raises:
-            BadInputError: a value cannot be right.
+            BadInputError: a value is invalid.
             BehaviourError: ``behaviour`` is no class of behaviours.
         """
         check_name(name)
@@ -260,8 +262,7 @@ class ChildSpec:
                 f"ChildSpec({name!r}, …, {min(unknown)}=…)",
                 keywords[min(unknown)],
                 f"one of {', '.join(sorted(_KEYWORDS | _OWN))}; arguments of the behaviour itself "
-                "are positional, "
-                "or use functools.partial(Behaviour, key=value)",
+                "are positional, or use functools.partial(Behaviour, key=value)",
             )
         values = {
             "name": name,
@@ -287,8 +288,8 @@ class ChildSpec:
     def template(
         cls, name: str, behaviour: Callable[..., Behaviour], *args: Any, **keywords: Any
     ) -> "ChildSpec":
-        """Describe what SIMPLE_ONE_FOR_ONE makes its children from: the further arguments are those
-        of ``start_child``.
+        """Describe the template that SIMPLE_ONE_FOR_ONE makes children from; ``start_child``
+        appends its arguments to ``args``.
 
         Takes the keywords of :class:`ChildSpec`.
         """
@@ -333,14 +334,13 @@ class ChildSpec:
                 "significant",
                 not (self.significant and self.restart is PERMANENT),
                 "False for a PERMANENT child: it never ends for good, so its end cannot end the "
-                "supervisor; "
-                "make it TRANSIENT or TEMPORARY",
+                "supervisor; make it TRANSIENT or TEMPORARY",
             ),
         ]
-        for what, fits, hint in allowed:
+        for field_name, fits, hint in allowed:
             if not fits:
                 raise BadInputError(
-                    f"ChildSpec({self.name!r}, {what}=…)", getattr(self, what), hint
+                    f"ChildSpec({self.name!r}, {field_name}=…)", getattr(self, field_name), hint
                 )
         check_number(
             f"ChildSpec({self.name!r}, max_waiters=…)", self.max_waiters, least=0, whole=True
@@ -349,13 +349,13 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSpec:
-    """The children of a supervisor, and what they have in common."""
+    """The children of a supervisor, and their common settings."""
 
     children: Sequence[ChildSpec] = ()
-    """In the order in which they are started; for SIMPLE_ONE_FOR_ONE the one template."""
+    """In start order; for SIMPLE_ONE_FOR_ONE the single template."""
     strategy: Strategy = ONE_FOR_ONE
     intensity: int = 3
-    """More than so many restarts within ``period`` seconds end the supervisor."""
+    """More than this many restarts within ``period`` seconds end the supervisor."""
     period: float = 5.0
     auto_shutdown: bool = True
     """Whether the supervisor ends when its last child has ended for good. With SIMPLE_ONE_FOR_ONE
@@ -368,7 +368,7 @@ class SupervisorSpec:
         object.__setattr__(self, "children", tuple(self.children))
         if not isinstance(self.strategy, Strategy):
             raise BadInputError(
-                "SupervisorSpec(strategy)", self.strategy, ", ".join(one.name for one in Strategy)
+                "SupervisorSpec(strategy)", self.strategy, ", ".join(each.name for each in Strategy)
             )
         check_number("SupervisorSpec(intensity)", self.intensity, least=0, whole=True)
         check_number("SupervisorSpec(period)", self.period, least=1e-6)
@@ -388,7 +388,7 @@ class SupervisorSpec:
                 raise BadInputError(
                     "SupervisorSpec(children)",
                     child.name,
-                    "names that differ: two children have this one",
+                    "a different name for each child: two children have this name",
                 )
             seen.add(child.name)
         if self.strategy is SIMPLE_ONE_FOR_ONE:
@@ -410,7 +410,7 @@ class SupervisorSpec:
 
 
 _KEYWORDS: Final = ChildKeywords.__optional_keys__
-_OWN: Final = frozenset(one.name for one in fields(ChildSpec)) - {
+_OWN: Final = frozenset(each.name for each in fields(ChildSpec)) - {
     "name",
     "behaviour",
     "args",

@@ -1,7 +1,7 @@
-"""Whose turn it is among the children of a supervisor: who is stopped, and who is started next. No
-clock and no await.
+"""`Turns`: decides which child of a supervisor stops next and which starts next. No clock, no
+await.
 
-One start is under way at a time; and in a group that restarts together, one stop.
+A single start is under way at a time; in a group that restarts together, also a single stop.
 """
 
 from collections import deque
@@ -16,36 +16,36 @@ __all__ = ["Turns"]
 
 
 class Turns:
-    """The children that wait to be started or to be stopped together, in the order in which that is
-    done.
-    """
+    """The children that wait to start or to be stopped together, in order."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.starting: Child | None = None
-        """The one whose start is under way; who learns what came of it says so here."""
+        """The child whose start is under way. The strategy sets None here when the start has
+        succeeded or failed.
+        """
         self.is_new = True
-        """Nothing but the first start of each child has happened."""
+        """True until each child has had its first start."""
         self.is_group = strategy in (Strategy.ALL_FOR_ONE, Strategy.REST_FOR_ONE)
-        """Children restart in order, and not each for itself."""
+        """Children restart as a group, in order, and not independently."""
         self._starts_together = strategy is Strategy.ALL_FOR_ONE
-        """Nobody starts before everybody may."""
+        """No child of the group starts before the back-off of every child is over."""
         self._tickets = count()
         self._asked: deque[Child] = deque()
-        # Heaps whose outdated entries are skipped when they come up: (due, position) if each child
-        # restarts for itself, (position) if they restart in order.
+        # Heaps with lazy deletion: `_next_start` skips outdated entries. Ordered by (due, position)
+        # if children restart independently, by (position) if they restart as a group.
         self._queue: list[tuple[float, int, int, Child]] = []
         self._stops: list[tuple[int, int, Child]] = []
         self._cycling = 0
         """Children of a group that are to be stopped or are being stopped."""
         self._stopping: Child | None = None
         self._hold = 0.0
-        """When the group may start, if nobody starts before everybody may."""
+        """With ``_starts_together``: the earliest time at which the group may start."""
         self._wake: float | None = None
 
-    # -- standing in line --------------------------------------------------------------------------
+    # -- the queue ---------------------------------------------------------------------------------
 
     def wait(self, child: Child, due: float) -> None:
-        """Have a child started when it is its turn, and not before ``due``."""
+        """Queue a child for its start, not before ``due``."""
         child.due = due
         child.ticket = next(self._tickets)
         if self.is_group:
@@ -55,11 +55,11 @@ class Turns:
             heappush(self._queue, (due, child.position, child.ticket, child))
 
     def go_first(self, child: Child) -> None:
-        """Have a child that somebody waits for started before all others and at once."""
+        """Start a child before all others and at once, because a caller waits for it."""
         self._asked.append(child)
 
     def cycle(self, children: list[Child]) -> None:
-        """Have children stopped that come back together: nobody starts until all of them are down."""
+        """Stop children that restart together: no child starts until all of them are down."""
         for child in children:
             child.cycles = True
         self._cycling += len(children)
@@ -70,7 +70,7 @@ class Turns:
         heapify(self._stops)
 
     def leave_cycle(self, child: Child) -> None:
-        """A child is down, so that its siblings need not wait for that."""
+        """Note that a child is down, so that its siblings no longer wait for its stop."""
         if child.cycles:
             child.cycles = False
             self._cycling -= 1
@@ -78,13 +78,13 @@ class Turns:
             self._stopping = None
 
     def woken(self) -> None:
-        """The time of a :class:`Wake` has come."""
+        """Note that the time of a :class:`Wake` has come."""
         self._wake = None
 
-    # -- who is next -------------------------------------------------------------------------------
+    # -- the next child ----------------------------------------------------------------------------
 
     def take(self, now: float, actions: list[Action]) -> None:
-        """Begin what can be begun now, and say until when to wait for the rest."""
+        """Begin the next stop and the next start if they are due; otherwise request a `Wake`."""
         if self._stops:
             self._next_stop(actions)
         if self.starting is None:
@@ -107,7 +107,7 @@ class Turns:
 
     def _next_start(self, now: float, actions: list[Action]) -> Child | None:
         if self._asked:
-            # It still waits: nothing else can be asked of a child that somebody waits for.
+            # The child is still waiting: a child with a caller refuses all other operations.
             return self._asked.popleft()
         queue = self._queue
         while queue and not (queue[0][3].is_waiting and queue[0][3].ticket == queue[0][2]):
@@ -127,8 +127,9 @@ class Turns:
         return child
 
     def _group_due(self, now: float) -> float:
-        """When the last of those that wait may start."""
+        """When the last of the waiting children may start."""
         if self._hold > now:
-            # All that wait are in the queue: those that somebody asked for have been taken before.
+            # Every waiting child is in the queue: `_next_start` takes requested starts before it
+            # comes here.
             self._hold = max(child.due for *_, child in self._queue if child.is_waiting)
         return self._hold

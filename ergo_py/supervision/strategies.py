@@ -1,9 +1,9 @@
-"""Supervision decided: given what happened, what is to be done. No clock and no await: time is
-passed in.
+"""`Supervision`: the decisions of a supervisor. No clock and no await: the caller passes the time
+in.
 
-An event goes in (a child ended, a start succeeded or failed, time has passed, an operation was
-asked for), actions come out. The supervisor performs them, and reports what came of them as the
-next event. Who comes back, and who with it, is decided here; whose turn it is then, in ``turns``.
+Each event (a child ended, a start succeeded or failed, time has passed, an operation was requested)
+returns actions. The supervisor performs them, and reports each outcome as the next event. This
+module decides which children restart; ``start_order`` decides whose turn comes next.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ _COMPLETED: Final = Phase.COMPLETED
 _TEMPORARY: Final = RestartPolicy.TEMPORARY
 _DOWN: Final = frozenset({Phase.COMPLETED, Phase.FAILED})
 _UP: Final = (RUNNING, STARTING)
-"""A set would have to compute the hash of a phase each time."""
+"""A tuple, because a set would compute the hash of a phase at each lookup."""
 
 
 class Supervision:
@@ -65,8 +65,7 @@ class Supervision:
         self.spec = spec
         self.children: dict[str, Child] = {}
         self.history: deque[tuple[float, str, Reason, float]] = deque(maxlen=_HISTORY)
-        """The last restarts: when, on the clock that is passed in; who; after which end; and how
-        long after it.
+        """The last restarts: time (on the clock that the caller passes in), child, reason, delay.
         """
         self.ended = False
         self._chance = chance
@@ -77,7 +76,7 @@ class Supervision:
         self._turns = Turns(spec.strategy)
         self._actions: list[Action] = []
         self._up: list[Child] = []
-        """Children that had not ended for good when somebody last looked at all of them."""
+        """Children that had not ended for good at the last full scan."""
         if not self._is_simple:
             for child in spec.children:
                 self._make(child.name, child)
@@ -85,8 +84,8 @@ class Supervision:
     # -- events ------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[Action]:
-        """Start the children, in order, each when the one before it is ready. If one cannot, the
-        supervisor ends.
+        """Start the children in order, each when the previous child is ready. If a child cannot
+        start, the supervisor ends.
         """
         for child in self.children.values():
             self._turns.wait(child, now)
@@ -112,8 +111,8 @@ class Supervision:
     def start_failed(
         self, name: str, error: BaseException, reason: Reason, decision: Decision | None, now: float
     ) -> list[Action]:
-        """A start failed: as if the child had ended at once, unless somebody asked for a start that
-        changes nothing then.
+        """A start failed: treat it as an immediate end of the child, unless the start was requested
+        and its failure is to change nothing.
         """
         child = self._turns.starting
         if self.ended or child is None or child.name != name:
@@ -138,9 +137,7 @@ class Supervision:
     def exited(
         self, name: str, pid: Any, reason: Reason, decision: Decision | None, now: float
     ) -> list[Action]:
-        """A child's process has ended. One that is not the child's present process is none of its
-        business.
-        """
+        """A child's process has ended. Ignore a process that is not the child's current process."""
         child = self.children.get(name)
         if self.ended or child is None or child.pid is None or child.pid != pid:
             return []
@@ -154,8 +151,8 @@ class Supervision:
             self._turns.leave_cycle(child)
             self._stopped(child, reason, now)
         elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
-            # It was going to be stopped with its siblings and has ended before: it comes back with
-            # them if it may.
+            # The child was to be stopped with its siblings and ended first: it restarts with them
+            # if its policy allows.
             self._turns.leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
                 child.phase = PENDING
@@ -172,13 +169,13 @@ class Supervision:
         return self._settle(now)
 
     def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
-        """Do an operation on one child, whatever its siblings are doing. ``asker`` is told by an
-        :class:`Answer`.
+        """Perform an operation on a child, regardless of its siblings' state. An :class:`Answer`
+        tells ``asker`` the outcome.
 
         Raises:
-            SupervisionError: it is refused, and nothing is changed.
-            NotAllowedError: this strategy does not know the operation.
-            BadInputError: arguments where there can be none.
+            SupervisionError: the operation is refused, and nothing is changed.
+            NotAllowedError: the strategy does not support the operation.
+            BadInputError: arguments were given, but only a template takes them.
         """
         match operation:
             case AddChild(spec):
@@ -209,10 +206,10 @@ class Supervision:
         return self._settle(now)
 
     def find(self, child: Any) -> Child:
-        """A child by its name or its PID.
+        """Return a child by its name or its PID.
 
         Raises:
-            ChildUnknownError: there is none.
+            ChildUnknownError: there is no such child.
         """
         found = self.get(child)
         if found is None:
@@ -220,7 +217,7 @@ class Supervision:
         return found
 
     def get(self, child: Any) -> Child | None:
-        """A child by its name or its PID, if there is one."""
+        """Return a child by its name or its PID; None if there is no such child."""
         if not isinstance(child, Hashable):
             return None
         return self.children.get(child) if isinstance(child, str) else self._by_pid.get(child)
@@ -237,8 +234,7 @@ class Supervision:
         if self._is_simple:
             raise NotAllowedError(
                 f"{verb} is not for SIMPLE_ONE_FOR_ONE, whose children are all made from one "
-                "template; "
-                "use start_child, stop_child and remove_child"
+                "template; use start_child, stop_child and remove_child"
             )
 
     def _add(self, spec: ChildSpec, asker: Any) -> None:
@@ -356,13 +352,13 @@ class Supervision:
             self._end(Shutdown(f"no child is left; the last was {child.name!r}: {reason}"))
 
     def _all_are_down(self) -> bool:
-        # All are looked at only when none is left of those that were up then: otherwise many that
-        # end one after the other would take time that grows with the square of their number.
+        # Scan all children only when none of the last scan's list is still up: a scan at each end
+        # would take quadratic time when many children end in a row.
         up = self._up
         while up and (up[-1].phase in _DOWN or self.children.get(up[-1].name) is not up[-1]):
             up.pop()
         if not up:
-            up.extend(one for one in self.children.values() if one.phase not in _DOWN)
+            up.extend(child for child in self.children.values() if child.phase not in _DOWN)
         return not up
 
     def _restart(self, child: Child, reason: Reason, now: float) -> None:
@@ -382,26 +378,30 @@ class Supervision:
         self.history.append((now, child.name, reason, delay))
         self._turns.wait(child, now + delay)
         if self._turns.is_group:
-            cycling = [one for one in self._siblings(child) if one.phase in _UP and not one.cycles]
-            for one in cycling:
-                one.wanted = one.spec.restart is not _TEMPORARY
-                one.leaves_as = _COMPLETED
+            cycling = [
+                sibling
+                for sibling in self._siblings(child)
+                if sibling.phase in _UP and not sibling.cycles
+            ]
+            for sibling in cycling:
+                sibling.wanted = sibling.spec.restart is not _TEMPORARY
+                sibling.leaves_as = _COMPLETED
             self._turns.cycle(cycling)
 
     def _siblings(self, child: Child) -> Iterable[Child]:
-        """Those of a group that are started anew with a child, if they are up; itself may be among
-        them, which is not.
+        """Siblings that restart with ``child``. May contain ``child`` itself, which is already
+        down.
         """
         if self.spec.strategy is Strategy.ALL_FOR_ONE:
             return self.children.values()
-        return [one for one in self.children.values() if one.position > child.position]
+        return [each for each in self.children.values() if each.position > child.position]
 
     def _end(self, reason: Reason) -> None:
-        # Once, since nothing is listened to afterwards.
+        # At most once: after it, every event returns no actions.
         self.ended = True
         self._actions.append(End(reason))
 
-    # -- what all of them do -----------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------
 
     def _make(self, name: str, spec: ChildSpec, args: tuple[Any, ...] = ()) -> Child:
         child = self.children[name] = Child(name, spec, next(self._positions), args)
@@ -417,7 +417,7 @@ class Supervision:
             self._actions.append(Answer(asker, pid))
 
     def _settle(self, now: float) -> list[Action]:
-        """Say what is to be done, and what can be begun now."""
+        """Add the stops and starts that can begin now, and return all actions."""
         if not self.ended:
             self._turns.take(now, self._actions)
         actions, self._actions = self._actions, []

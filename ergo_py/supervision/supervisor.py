@@ -1,4 +1,6 @@
-"""A supervisor as people know it: what it is told, what can be asked of it, and what it shows."""
+"""`Supervisor`: the actor that starts, restarts and stops its children; its operations and its
+diagnostics.
+"""
 
 import inspect
 import time
@@ -32,21 +34,60 @@ __all__ = ["ChildCount", "Supervisor", "describe", "read_spec"]
 
 @dataclass(frozen=True, slots=True)
 class ChildCount:
-    """How many children a supervisor has, and how they are."""
+    """The number of children of a supervisor, by state."""
 
     total: int
     running: int
     supervisors: int
     phases: Mapping[Phase, int]
-    """Only those that occur."""
+    """Only the phases that occur."""
 
 
 class Supervisor(Supervising):
-    """An actor that looks after others: say in ``children`` whom, and how.
+    """An actor that supervises children: it starts them, restarts those that fail, and stops them.
 
-    They are started in order before ``spawn`` returns, and stopped in reverse order when the
-    supervisor ends. It may have callbacks of its own like any actor; only ``init`` is taken, and
-    what would be done there can be done in ``children``.
+    The lifecycle, in order:
+
+    1. ``children`` returns the specs; it may be ``async``.
+    2. The children start in the order of the list, each when the previous child is ready, before
+       ``spawn`` returns. If a child cannot start, ``spawn`` raises and nothing remains.
+    3. When a child ends, its ``restart`` policy decides whether it comes back, and the strategy
+       decides which siblings restart with it. More than ``intensity`` restarts within ``period``
+       seconds end the supervisor itself, so that the next supervisor up the tree decides.
+    4. When the supervisor ends, its children stop in reverse order.
+
+    A supervisor with a single child, whose service survives the crash::
+
+        from ergo_py import Actor, ChildSpec, Node, Supervisor, SupervisorSpec, run
+
+        class Counter(Actor):
+            def init(self):
+                self.total = 0
+
+            def handle_message(self, message, sender):
+                self.total += message  # a str ends the process with a TypeError
+
+            def handle_call(self, request, caller):
+                return self.total
+
+        class Root(Supervisor):
+            def children(self):
+                return SupervisorSpec([ChildSpec("counter", Counter)], intensity=3, period=5.0)
+
+        async def main(node: Node):
+            await node.spawn(Root)
+            counter = node.service("counter")
+            counter.send(2)
+            print(await counter.call("total"))
+            counter.send("two")
+            print(await counter.call("total", retry=True))
+
+        run(main)  # prints 2, then 0: the restarted counter has a fresh state
+
+    ``node.supervise([ChildSpec("counter", Counter)])`` does the same without a class.
+
+    A supervisor may define the other callbacks of an actor, but not ``init``: do the preparation in
+    ``children``.
     """
 
     is_supervisor = True
@@ -62,14 +103,13 @@ class Supervisor(Supervising):
                 f"{cls.__qualname__}.init",
                 cls.__dict__["init"],
                 "no init in a supervisor, which starts its children there; do it in `children`, "
-                "plain or async, "
-                "before it returns the spec",
+                "plain or async, before it returns the spec",
             )
 
     def children(
         self,
     ) -> SupervisorSpec | Sequence[ChildSpec] | Awaitable[SupervisorSpec | Sequence[ChildSpec]]:
-        """Say whom to supervise and how. Called once, before anything is started; may be ``async``."""
+        """Return the specs of the children. Called once, before any starts; may be ``async``."""
         if self._given is None:
             raise BadInputError(
                 f"{type(self).__qualname__}.children",
@@ -79,12 +119,12 @@ class Supervisor(Supervising):
         return self._given
 
     async def init(self) -> None:
-        """Start the children. Each has time limits of its own, and all together may take longer
-        than one.
+        """Start the children. Each child has its own time limits; together they may exceed the
+        limit of a single process, so the supervisor has none by default.
         """
         process = self._process
         options = process.options
-        # For one that has a slot its spec has decided.
+        # In a supervised supervisor the ChildSpec has set both limits.
         if process.slot is None:
             if process._scope is not None and "init_timeout" not in options.said:
                 process._scope.deadline = inf
@@ -100,24 +140,24 @@ class Supervisor(Supervising):
     # -- operations --------------------------------------------------------------------------------
 
     async def start_child(self, child: str, *args: Any) -> PID:
-        """Start a child that does not run. With SIMPLE_ONE_FOR_ONE, name the template, and give the
+        """Start a child that is down. With SIMPLE_ONE_FOR_ONE, name the template and give the
         further arguments.
 
         Raises:
-            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: it is refused,
-                and nothing is changed.
-            SpawnError: it could not be started; it is as it was before.
+            ChildUnknownError, ChildRunningError, ChildDisabledError, ChildBusyError: the operation
+            is refused, and nothing is changed.
+            SpawnError: the child could not be started; its state is as before.
         """
         pid: PID = await self._operate(StartChild(child, args))
         return pid
 
     async def stop_child(self, child: str | PID) -> PID:
-        """Stop a child, within its shutdown time; it stays down until it is started. Returns the
-        process that was stopped.
+        """Stop a child within its shutdown time; it stays down until it is started. Return the PID
+        of the stopped process.
 
         Raises:
-            ChildUnknownError, ChildNotRunningError, ChildBusyError: it is refused, and nothing is
-                changed.
+            ChildUnknownError, ChildNotRunningError, ChildBusyError: the operation is refused, and
+            nothing is changed.
         """
         pid: PID = await self._operate(StopChild(child))
         return pid
@@ -126,9 +166,9 @@ class Supervisor(Supervising):
         """Stop a child if it runs, and start it, without back-off and without its siblings.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is
-                changed.
-            SpawnError: it could not be started; it is tried again as after a failure.
+            ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
+            nothing is changed.
+            SpawnError: the child could not be started; the supervisor retries as after a failure.
         """
         pid: PID = await self._operate(RestartChild(child))
         return pid
@@ -137,40 +177,40 @@ class Supervisor(Supervising):
         """Start a further child, after all others.
 
         Raises:
-            ChildExistsError, NameTakenError: it is refused, and nothing is changed.
-            SpawnError: it could not be started, and was not added.
+            ChildExistsError, NameTakenError: the operation is refused, and nothing is changed.
+            SpawnError: the child could not be started, and was not added.
             NotAllowedError: the strategy is SIMPLE_ONE_FOR_ONE.
         """
         pid: PID = await self._operate(AddChild(spec))
         return pid
 
     async def remove_child(self, child: str | PID) -> PID | None:
-        """Stop a child if it runs, and forget it. Returns its last process.
+        """Stop a child if it runs, and forget it. Return the PID of its last process.
 
         Raises:
-            ChildUnknownError, ChildBusyError: it is refused, and nothing is changed.
+            ChildUnknownError, ChildBusyError: the operation is refused, and nothing is changed.
         """
         pid: PID | None = await self._operate(RemoveChild(child))
         return pid
 
     async def enable_child(self, child: str) -> PID:
-        """Start a child that was disabled, with a fresh budget.
+        """Start a disabled child, with a fresh budget.
 
         Raises:
-            ChildUnknownError, ChildEnabledError, ChildBusyError: it is refused, and nothing is
-                changed.
-            SpawnError: it could not be started, and stays disabled.
+            ChildUnknownError, ChildEnabledError, ChildBusyError: the operation is refused, and
+            nothing is changed.
+            SpawnError: the child could not be started, and stays disabled.
         """
         pid: PID = await self._operate(EnableChild(child))
         return pid
 
     async def disable_child(self, child: str | PID) -> PID | None:
-        """Stop a child if it runs, and refuse to start it until it is enabled. Returns its last
-        process.
+        """Stop a child if it runs, and refuse to start it until it is enabled. Return the PID of
+        its last process.
 
         Raises:
-            ChildUnknownError, ChildDisabledError, ChildBusyError: it is refused, and nothing is
-                changed.
+            ChildUnknownError, ChildDisabledError, ChildBusyError: the operation is refused, and
+            nothing is changed.
         """
         pid: PID | None = await self._operate(DisableChild(child))
         return pid
@@ -180,7 +220,7 @@ class Supervisor(Supervising):
         return list(self.supervision().children)
 
     def count_children(self) -> ChildCount:
-        """How many children there are, and how they are."""
+        """Count the children by state."""
         self._check_planned()
         children = self._plan.children.values()
         phases = Counter(child.phase for child in children)
@@ -192,11 +232,11 @@ class Supervisor(Supervising):
         )
 
     def service(self, name: str) -> Service:
-        """The address of a child of this supervisor; or, if it has none of that name, of one that
-        is registered on the node.
+        """Return the address of a child of this supervisor; or, without a child of that name, of a
+        child registered on the node.
 
         Raises:
-            ChildUnknownError: there is none.
+            ChildUnknownError: neither has a child of that name.
         """
         slot = (self._process.slots or {}).get(name)
         return (
@@ -208,7 +248,7 @@ class Supervisor(Supervising):
     # -- looking inside ----------------------------------------------------------------------------
 
     def supervision(self) -> SupervisorInfo:
-        """The children and the last restarts, as they are at this moment."""
+        """The children and the last restarts at this moment."""
         self._check_planned()
         spec, now = self._plan.spec, trio.current_time()
         wall = time.time() - now
@@ -224,12 +264,12 @@ class Supervisor(Supervising):
         )
 
     def phase_of(self, name: str) -> Phase | None:
-        """Where a child is in its life; None if there is no such child."""
+        """The lifecycle phase of a child; None if there is no such child."""
         child = self._plan.children.get(name)
         return None if child is None else child.phase
 
     def restarts_of(self, name: str) -> int:
-        """How often a child was started again."""
+        """The number of restarts of a child."""
         child = self._plan.children.get(name)
         return 0 if child is None else child.restarts
 
@@ -251,7 +291,9 @@ class Supervisor(Supervising):
         )
 
     def handle_inspect(self, *items: str) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """What a person should see: the strategy, each child with its phase, and the last restarts."""
+        """Diagnostics for a human reader: the strategy, each child with its phase, and the last
+        restarts.
+        """
         return self._describe()
 
     def _describe(self) -> dict[str, str]:
@@ -259,7 +301,7 @@ class Supervisor(Supervising):
         pairs = {
             "strategy": info.strategy,
             "limit": f"{info.intensity} restarts in {info.period:g} s",
-            **{f"child {one.name}": describe(one) for one in info.children},
+            **{f"child {child.name}": describe(child) for child in info.children},
         }
         for number, record in enumerate(reversed(info.restarts), 1):
             at = time.strftime("%H:%M:%S", time.localtime(record.at))
@@ -270,10 +312,10 @@ class Supervisor(Supervising):
 
 
 def read_spec(given: object) -> SupervisorSpec:
-    """Read what ``children`` returned, or what was given in its place.
+    """Read the return value of ``children``, or the spec given to the constructor.
 
     Raises:
-        BadInputError: it is no spec.
+        BadInputError: the value is no spec.
     """
     if isinstance(given, SupervisorSpec):
         return given
@@ -285,7 +327,7 @@ def read_spec(given: object) -> SupervisorSpec:
 
 
 def describe(child: ChildInfo) -> str:
-    """One line about a child."""
+    """Describe a child in a line."""
     parts = [
         child.phase.value
         if child.starts_in is None
@@ -293,13 +335,13 @@ def describe(child: ChildInfo) -> str:
     ]
     if child.pid is not None:
         parts.append(str(child.pid))
-    for number, what in (
+    for number, noun in (
         (child.restarts, "restarts"),
         (child.resumed, "resumed"),
         (child.waiting, "waiting for it"),
     ):
         if number:
-            parts.append(f"{number} {what}")
+            parts.append(f"{number} {noun}")
     if child.reason is not None:
         parts.append(f"last ended: {child.reason}")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The tree of a node's processes, as data and as text: who belongs to whom, and how each is doing."""
+"""`TreeNode`: the supervision tree of a node, as data and as text."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,26 +16,26 @@ __all__ = ["TreeNode", "take_tree"]
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One process, meta-process or child that is not running, with what belongs to it. ``str()``
-    gives the tree as text.
+    """A process, meta-process or child that is down, with its children. ``str()`` gives the tree as
+    text.
     """
 
     id: PID | Alias | None
-    """None for a child that is not running, and for the node itself."""
+    """None for a child that is down, and for the node itself."""
     name: str | None
-    """The name its supervisor knows it by, or else its registered name."""
+    """The name in its supervisor, or else its registered name."""
     behaviour: str
     state: str | None
-    """The state of the process; None if there is none."""
+    """The state of the process; None without a process."""
     phase: Phase | None
-    """Where it is in its life as a supervised child or as an application; None if it is neither."""
+    """The lifecycle phase of a supervised child or an application; None for others."""
     restarts: int
     mailbox: int
-    """How many messages wait for it."""
+    """The number of queued messages."""
     strategy: str | None
-    """If it is a supervisor: what it does when a child ends."""
+    """The restart strategy, if it is a supervisor."""
     starts_in: float | None
-    """Seconds until it is started, if it is backing off."""
+    """Seconds until its start, if it is backing off."""
     children: "tuple[TreeNode, ...]" = ()
 
     def __str__(self) -> str:
@@ -45,14 +45,14 @@ class TreeNode:
         """The tree as text.
 
         Args:
-            depth: how many levels below this one are shown; all if not given.
-            alike: how many children without a name are shown of each behaviour, below each parent;
-                all if not given.
+            depth: how many levels below this node to show; all if not given.
+            alike: how many unnamed children of each behaviour to show below each parent; all if not
+                given.
         """
         return "\n".join([self._line(), *self._below("", depth, alike)])
 
     def find(self, name: str) -> "TreeNode | None":
-        """The first one of that name in this part of the tree."""
+        """Return the first node of that name in this part of the tree."""
         if self.name == name:
             return self
         return next(
@@ -77,7 +77,7 @@ class TreeNode:
             yield f"{indent}{'├─ ' if left else '└─ '}… and {count} more {behaviour}"
 
     def _folded(self, alike: int | None) -> "tuple[list[TreeNode], Counter[str]]":
-        """The children that are shown, and how many of each behaviour are not."""
+        """The children to show, and the number of hidden children of each behaviour."""
         if alike is None:
             return list(self.children), Counter()
         shown, seen, folded = [], Counter[str](), Counter[str]()
@@ -105,22 +105,24 @@ class TreeNode:
             facts.append(f"{self.restarts} restart{'s' if self.restarts > 1 else ''}")
         if self.mailbox:
             facts.append(f"mailbox {self.mailbox}")
-        told = [fact for fact in facts if fact]
-        return " ".join(words) + (f" ({', '.join(told)})" if told else "")
+        shown_facts = [fact for fact in facts if fact]
+        return " ".join(words) + (f" ({', '.join(shown_facts)})" if shown_facts else "")
 
 
 def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> TreeNode:
-    """The tree as it is now, with the applications that do not run at its end.
+    """The current tree, followed by the applications that do not run.
 
-    It is taken in one turn: otherwise a child that ends and comes back meanwhile would be in it
+    Taken in a single scheduler turn: otherwise a child that restarts meanwhile would be in it
     twice, or not at all.
     """
-    by_pid = {one.pid: one for one in applications}
-    children = [_of_root(one, by_pid.get(one.id)) for one in list(kernel.roots.values())]
+    by_pid = {application.pid: application for application in applications}
+    children = [
+        _of_root(process, by_pid.get(process.id)) for process in list(kernel.roots.values())
+    ]
     children += [
-        TreeNode(None, one.name, "Application", None, one.phase, 0, 0, None, None)
-        for one in applications
-        if one.pid is None
+        TreeNode(None, application.name, "Application", None, application.phase, 0, 0, None, None)
+        for application in applications
+        if application.pid is None
     ]
     return TreeNode(None, kernel.pid.node, "", None, None, 0, 0, None, None, tuple(children))
 
@@ -134,7 +136,7 @@ def _of_root(process: Process, application: ApplicationInfo | None) -> TreeNode:
     )
 
 
-# Flat, and with positions for names: nothing else runs until the whole tree is there.
+# Flat, and with positional arguments: no other task runs until the whole tree is built, so be fast.
 def _of_process(process: Any, name: str | None, phase: Phase | None, restarts: int) -> TreeNode:
     is_supervisor = process.slots is not None and isinstance(process.behaviour, Supervisor)
     return TreeNode(
@@ -172,8 +174,10 @@ def _of_children(process: Process) -> tuple[TreeNode, ...]:
 def _of_owned(owned: Mapping[Any, Any]) -> tuple[TreeNode, ...]:
     return tuple(
         [
-            _of_process(one, one.name, None, 0) if isinstance(one, Process) else _of_meta(one)
-            for one in owned.values()
+            _of_process(child, child.name, None, 0)
+            if isinstance(child, Process)
+            else _of_meta(child)
+            for child in owned.values()
         ]
     )
 

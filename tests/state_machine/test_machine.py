@@ -317,7 +317,7 @@ def test_a_class_that_cannot_be_a_machine_is_refused_when_it_is_made() -> None:
         make(states=(Empty,))
     with pytest.raises(BehaviourError, match="a tuple of subclasses of MachineState"):
         make(states=("locked",))
-    with pytest.raises(BehaviourError, match="names that differ"):
+    with pytest.raises(BehaviourError, match="a different name for each state"):
         make(Unlocked=state(function), states=(Unlocked,))
     with pytest.raises(BadInputError, match=r"Late\.timeout"):
         make(states=(Late,))
