@@ -14,6 +14,10 @@ import pytest
 import trio
 
 from ergo_py import Actor, Caller, Node, NodeInfo, Reason, open_node
+from ergo_py._core.kernel import Kernel
+from ergo_py._core.messaging.router import Router
+from ergo_py._core.metas.meta import Meta
+from ergo_py._core.processes.process import Process
 from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
@@ -25,9 +29,13 @@ __all__ = [
     "Stubborn",
     "Witness",
     "block_until_reported",
+    "kernel_of",
+    "meta_of",
     "needs_proc",
     "open_descriptors",
+    "process_of",
     "refused",
+    "router_of",
     "running_node",
     "short_directory",
 ]
@@ -191,3 +199,32 @@ def open_descriptors() -> set[tuple[int, str]]:
     # A thread that has just begun tells the system its name through a file, and closes that at
     # once.
     return {one for one in _descriptors() if not one[1].endswith("/comm")}
+
+
+# -- private parts ---------------------------------------------------------------------------------
+# A test that has to look behind the public verbs does it through these functions, so that a private
+# attribute that moves or gets another name is changed here and in no test.
+
+
+def kernel_of(node: Any) -> Kernel:
+    """The kernel of a node."""
+    kernel: Kernel = node._kernel
+    return kernel
+
+
+def router_of(node: Any) -> Router:
+    """The router of a node or a service."""
+    router: Router = node._router
+    return router
+
+
+def process_of(node: Any, target: Any) -> Process:
+    """The process at this address."""
+    process: Process = node._find(target)
+    return process
+
+
+def meta_of(behaviour: Any) -> Meta:
+    """The kernel's side of a meta-process, from its behaviour."""
+    meta: Meta = behaviour._meta
+    return meta

@@ -17,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from benchmarks.leaks import SPARE_OBJECTS, main, objects, soaking, tables
 from ergo_py import NO_REPLY, Actor, Alias, Caller, CallTimeoutError, Node, TargetDownError
 from ergo_py._core.tables.registry import Registry
-from tests.support import Puppet, Recorder, running_node
+from tests.support import Puppet, Recorder, process_of, running_node
 
 ROUNDS = 250
 
@@ -146,7 +146,7 @@ async def test_calls_that_were_given_up_leave_nothing_with_a_callee_that_lives_o
 ) -> None:
     async with running_node(limit=10**6) as node:
         pid = await node.spawn(Deferring)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         for _ in range(200):
             with pytest.raises(CallTimeoutError):
                 await node.call(pid, "in vain", timeout=1)

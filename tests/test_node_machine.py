@@ -77,7 +77,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes.threaded_process import DispatchedProcess
 from ergo_py._core.runtime.dispatcher_threads import Job
-from tests.support import THOROUGH
+from tests.support import THOROUGH, kernel_of, router_of
 
 NODE = "machine@localhost"
 NAMES = ("a", "b", "c")
@@ -791,7 +791,7 @@ class World:
 
     def _watch_timers(self) -> None:
         # When exactly a timer fires is nobody's promise; what follows is.
-        clock = self.node._kernel.clock
+        clock = kernel_of(self.node).clock
         fire = clock._fire
 
         def watched(timer: Timer) -> None:
@@ -806,14 +806,14 @@ class World:
 
     def sync(self) -> None:
         """Look who has begun to stop. Only the kernel knows when; whether it may, the model says."""
-        bridge = self.node._router.bridge
+        bridge = router_of(self.node).bridge
         if not bridge.on_loop():
             # All that this thread has sent so far arrives before this is done.
             bridge.run(self.sync)
             return
         self.model.now = trio.current_time()
         for process in self.model.alive.values():
-            real = self.node._router.processes.get(process.pid)
+            real = router_of(self.node).processes.get(process.pid)
             if real is not None and real.state is State.STOPPING and not process.is_stopping:
                 self.check(
                     self.model.is_doomed(process), f"{process.pid} is stopping for no reason"
@@ -828,7 +828,7 @@ class World:
         """
         try:
             actual = verb(*args, **options)
-            self.node._router.bridge.run(bool)
+            router_of(self.node).bridge.run(bool)
         except Exception as error:
             self.check(type(error) is predicted, f"{verb}{args}: {error!r} instead of {predicted}")
             return None
@@ -1621,7 +1621,7 @@ def other_colour(action: Any) -> Any:
 
 
 def assert_nothing_is_left(node: Node, at_the_end: int) -> None:
-    kernel, router = node._kernel, node._router
+    kernel, router = kernel_of(node), router_of(node)
     assert router.processes == {}
     assert router.registry.names == {}
     assert router.registry.aliases == {}

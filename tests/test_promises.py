@@ -64,7 +64,7 @@ from ergo_py import (
 )
 from tests.dispatched import AsyncDoer, Doer, everywhere, heard, waiting
 from tests.meta.owner import eventually
-from tests.support import Failed, Recorder, running_node
+from tests.support import Failed, Recorder, kernel_of, process_of, running_node
 from tests.test_docs_semantics import EXPECTED
 
 ELSEWHERE: Final = {
@@ -273,9 +273,7 @@ async def test_a_bound_holds_for_what_callbacks_send_and_signals_do_not_mind_it(
         await node.wait_ended(other)
         for receiver in receivers:
             await node.resume(receiver)
-        await eventually(
-            lambda: not any(len(node._router.processes[one].mailbox) for one in receivers)
-        )
+        await eventually(lambda: not any(len(process_of(node, one).mailbox) for one in receivers))
 
         assert refused == 1
         assert diverted == [Diverted(receivers[3], "tag", 2, sender)]
@@ -299,7 +297,7 @@ async def test_a_callback_waits_for_room_where_the_receiver_lets_it(where: Dispa
 
         for number in range(3):
             node.send(sender, lambda me, number=number: me.send_wait(receiver, number))
-        await eventually(lambda: bool(node._router.processes[receiver].mailbox.waiters))
+        await eventually(lambda: bool(process_of(node, receiver).mailbox.waiters))
         await node.resume(receiver)
         await heard(node, sender)
 
@@ -471,7 +469,7 @@ async def test_children_end_before_their_parent_terminates_and_links_and_monitor
         child = await node.call(parent, lambda me: me.spawn(Doer, log, dispatcher=_own(where, 1)))
         belongs_to = node.process_info(child).parent
         log.clear()
-        linked_process = node._router.processes[linked]
+        linked_process = process_of(node, linked)
 
         node.send_exit(parent, "over")
         await linked_process.wait_gone()
@@ -480,7 +478,7 @@ async def test_children_end_before_their_parent_terminates_and_links_and_monitor
         assert [what for what, _ in log] == [Shutdown(), Custom("over")]
         assert linked_process.reason == Custom("over")
         assert await heard(node, watcher) == [Down(parent, Custom("over"))]
-        assert len(node._kernel.relations) == 0
+        assert len(kernel_of(node).relations) == 0
 
 
 @promise("P3")
@@ -550,7 +548,7 @@ async def test_stop_ends_it_after_the_callback_whose_answer_is_sent(where: Dispa
 
     async with running_node() as node:
         pid = await node.spawn(Doer, log, dispatcher=where)
-        ended = node._router.processes[pid]
+        ended = process_of(node, pid)
 
         answer = await node.call(pid, stop)
         await ended.wait_gone()
@@ -598,7 +596,7 @@ async def test_an_exit_is_taken_between_messages_and_may_be_trapped(where: Dispa
             await node.spawn(Doer, dispatcher=where),
             await node.spawn(Doer, dispatcher=where),
         )
-        other_process = node._router.processes[other]
+        other_process = process_of(node, other)
         await node.call(pid, trap)
 
         await node.call(
@@ -615,7 +613,7 @@ async def test_an_exit_of_the_parent_is_not_trapped(where: Dispatcher) -> None:
     async with running_node() as node:
         parent = await node.spawn(waiting(where), dispatcher=where)
         child = await node.call(parent, lambda me: me.spawn(Doer, dispatcher=_own(where, 1)))
-        process = node._router.processes[child]
+        process = process_of(node, child)
         await node.call(child, lambda me: setattr(me, "trap_exit", True))
 
         await node.call(parent, lambda me: me.send_exit(child, "enough"))
@@ -632,7 +630,7 @@ async def test_a_kill_comes_before_what_waits_and_terminate_still_runs(where: Di
             await node.spawn(Doer, dispatcher=where),
             await node.spawn(Doer, log, dispatcher=where),
         )
-        process = node._router.processes[victim]
+        process = process_of(node, victim)
         await node.suspend(victim)
         for number in range(3):
             node.send(victim, lambda _, number=number: log.append((number, 0)))
@@ -949,7 +947,7 @@ async def test_what_is_gone_is_told_at_once_and_ends_one_that_does_not_trap(
 ) -> None:
     async with running_node() as node:
         gone, pid = await node.spawn(Recorder), await node.spawn(Doer, dispatcher=where)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.kill(gone)
         await node.wait_ended(gone)
 
@@ -1266,7 +1264,7 @@ async def test_a_state_machine_changes_waits_and_postpones(where: Dispatcher) ->
             answers.append(await node.call(machine, "early"))
 
         nursery.start_soon(ask)
-        await eventually(lambda: bool(node._router.processes[machine].postponed))
+        await eventually(lambda: bool(process_of(node, machine).postponed))
         node.send(machine, "go")
         await eventually(lambda: len(log) == 3 and bool(answers))
 

@@ -42,7 +42,7 @@ from ergo_py import (
     Why,
 )
 from tests.supervised import Child, Log, crash
-from tests.support import Failed, Puppet, running_node
+from tests.support import Failed, Puppet, router_of, running_node
 
 BACK_IN_A_SECOND = Backoff(1.0, 1.0)
 
@@ -975,7 +975,7 @@ async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, [])])
         service = node.service("echo")
-        service._router = Watching(node._kernel.router)  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+        service._router = Watching(router_of(node))  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
 
         service.send("this", priority=Priority.HIGH)
 

@@ -29,7 +29,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.mailbox import LOG_LIMIT
 from ergo_py._core.tables.relations import Kind, Relation
-from tests.support import Failed, Puppet, running_node
+from tests.support import Failed, Puppet, kernel_of, process_of, router_of, running_node
 
 
 class Logger(Actor):
@@ -197,8 +197,8 @@ async def test_a_logger_that_crashes_does_not_hear_of_it_and_hears_nothing_more(
         await wait_all_tasks_blocked()
 
     assert heard == ["one"]
-    assert not node._kernel.log.watched
-    assert not node._kernel._loggers
+    assert not kernel_of(node).log.watched
+    assert not kernel_of(node)._loggers
 
 
 async def test_records_beyond_the_bound_of_the_lane_are_dropped_and_counted() -> None:
@@ -247,7 +247,7 @@ async def test_what_threads_say_reaches_a_logger_in_the_order_of_each() -> None:
     async with running_node() as node:
         await spawn_logger(node, heard)
         speaker = await node.spawn(Puppet)
-        log = node._router.processes[speaker].log
+        log = process_of(node, speaker).log
 
         def speak(thread: str) -> None:
             for number in range(100):
@@ -278,7 +278,7 @@ async def test_a_logger_that_was_removed_hears_nothing_more() -> None:
         removed = [node.remove_logger(pid), node.remove_logger(pid)]
         node.log.error("after")
         await wait_all_tasks_blocked()
-        watched = node._kernel.log.watched
+        watched = kernel_of(node).log.watched
 
     assert removed == [True, False]
     assert heard == ["before"]
@@ -309,7 +309,7 @@ async def test_only_a_living_process_can_be_a_logger_and_only_with_a_level() -> 
             node.add_logger(pid, "loud")
         with pytest.raises(ProcessUnknownError):
             node.remove_logger("nobody")
-        watched = node._kernel.log.watched
+        watched = kernel_of(node).log.watched
 
     assert not watched
 
@@ -319,7 +319,7 @@ async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
 
     async with running_node() as node:
         await spawn_logger(node, heard)
-        node._router.bridge.post(divmod, 1, 0)
+        router_of(node).bridge.post(divmod, 1, 0)
         await wait_all_tasks_blocked()
 
     assert heard == ["work handed over by a thread failed"]
@@ -334,7 +334,7 @@ async def test_a_watcher_that_is_gone_is_told_nothing() -> None:
         node.kill(gone)
         await node.wait_ended(gone)
 
-        node._kernel.tell(Relation(gone, target, Kind.MONITOR), Normal())
+        kernel_of(node).tell(Relation(gone, target, Kind.MONITOR), Normal())
 
         assert node.processes() == [target]
 
@@ -344,9 +344,9 @@ async def test_what_a_thread_sent_too_much_is_no_failure_of_the_bridge() -> None
     async with running_node() as node:
         await spawn_logger(node, heard)
         full = await node.spawn(Puppet, mailbox_size=1)
-        node._router.bridge.post(node.send, full, "first")
-        node._router.bridge.post(node.send, full, "one too many")
-        node._router.bridge.post(int, "no number")
+        router_of(node).bridge.post(node.send, full, "first")
+        router_of(node).bridge.post(node.send, full, "one too many")
+        router_of(node).bridge.post(int, "no number")
         await wait_all_tasks_blocked()
 
         assert node.info().dead_letters[Why.FULL] == 1
@@ -357,11 +357,11 @@ async def test_the_first_supervisor_that_gives_up_is_the_one_that_is_named() -> 
     with pytest.raises(EscalationError) as caught:
         async with running_node() as node:
             processes = [
-                node._router.processes[await node.spawn(Puppet, name=name)]
+                process_of(node, await node.spawn(Puppet, name=name))
                 for name in ("first", "second")
             ]
             for process in processes:
-                node._kernel.stop_because(process, Killed())
+                kernel_of(node).stop_because(process, Killed())
             await trio.sleep_forever()
 
     assert "first" in str(caught.value)
@@ -370,8 +370,8 @@ async def test_the_first_supervisor_that_gives_up_is_the_one_that_is_named() -> 
 async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on() -> None:
     with pytest.raises(SystemExit, match="first"):
         async with running_node() as node:
-            node._kernel.panic(SystemExit("first"))
-            node._kernel.panic(SystemExit("second"))
+            kernel_of(node).panic(SystemExit("first"))
+            kernel_of(node).panic(SystemExit("second"))
             await trio.sleep_forever()
 
 
@@ -400,7 +400,7 @@ async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(
 def test_a_task_of_the_node_that_is_closed_after_the_run_is_no_failure() -> None:
     async def main() -> Any:
         async with running_node() as node:
-            running = node._kernel._run(trio.sleep_forever, ())
+            running = kernel_of(node)._run(trio.sleep_forever, ())
             running.send(None)
             return running
 

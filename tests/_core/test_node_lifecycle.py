@@ -54,7 +54,9 @@ from tests.support import (
     Shielded,
     Stubborn,
     Witness,
+    kernel_of,
     open_descriptors,
+    router_of,
     running_node,
 )
 
@@ -571,7 +573,7 @@ async def test_a_node_comes_down_although_its_processes_talk_without_end(
         left, right = await node.spawn(Talker), await node.spawn(Puppet)
         await node.call(right, lambda me: me.send(left, "ping"))
         one, two = await node.spawn(Talker), await node.spawn(Talker)
-        node._router.send(one, two, "ping", node._timers.priority)
+        router_of(node).send(one, two, "ping", node._timers.priority)
         await trio.lowlevel.checkpoint()
 
     assert node.processes() == []
@@ -1073,7 +1075,7 @@ async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
             pid = await node.spawn(behaviour)
             node.send(pid, lambda me: trio.Event().wait())
             await wait_all_tasks_blocked()
-            node._kernel.nursery.start_soon(fail)
+            kernel_of(node).nursery.start_soon(fail)
             await trio.sleep_forever()
 
     [node] = opened

@@ -33,7 +33,7 @@ from ergo_py import (
     SupervisorSpec,
 )
 from tests.supervised import Child, Fragile, Log
-from tests.support import Failed, Recorder, running_node
+from tests.support import Failed, Recorder, kernel_of, running_node
 
 PENDING, RUNNING, COMPLETED, FAILED = Phase.PENDING, Phase.RUNNING, Phase.COMPLETED, Phase.FAILED
 
@@ -174,7 +174,7 @@ async def test_a_start_that_fails_in_the_middle_leaves_nothing_running(
             await node.start_applications("last")
 
         assert node.processes() == []
-        assert node._kernel.services == {}
+        assert kernel_of(node).services == {}
         assert phases(node) == {"db": PENDING, "web": FAILED, "last": PENDING}
         assert (caught.value.application, caught.value.undone) == ("web", ("db",))
         assert isinstance(caught.value.__cause__, InitError if fails == "a child" else Failed)

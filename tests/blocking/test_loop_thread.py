@@ -37,6 +37,7 @@ from ergo_py import (
 )
 from ergo_py.blocking import loop_thread as loop_thread_module
 from ergo_py.blocking.loop_thread import OwnedNode, handle, open_node
+from tests.support import kernel_of
 
 
 class Clerk(Actor):
@@ -302,7 +303,7 @@ def test_ctrl_c_while_a_node_comes_up_leaves_no_node(
 
 
 async def _start(node: Node, function: Callable[[Node], Awaitable[None]]) -> None:
-    node._kernel.nursery.start_soon(function, node)
+    kernel_of(node).nursery.start_soon(function, node)
 
 
 async def test_a_trio_program_hands_out_blocking_verbs_for_its_threads() -> None:

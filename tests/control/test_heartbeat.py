@@ -6,7 +6,7 @@ import time
 from ergo_py._core.runtime.bridge import stack_of
 from ergo_py.control.heartbeat import Heartbeat
 from tests.control.rig import in_thread
-from tests.support import running_node
+from tests.support import router_of, running_node
 
 
 async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
@@ -16,7 +16,7 @@ async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
         def look() -> object:
             heart.ask()
             # Whatever was handed over before has been done when this returns.
-            node._router.bridge.run(lambda: None)
+            router_of(node).bridge.run(lambda: None)
             time.sleep(0.02)
             return heart.who_blocks(0.01)
 

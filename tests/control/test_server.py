@@ -26,7 +26,7 @@ from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
 from ergo_py.shell.client import find_nodes
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
-from tests.support import Recorder, running_node
+from tests.support import Recorder, kernel_of, process_of, router_of, running_node
 
 
 def control_threads() -> list[str]:
@@ -416,7 +416,7 @@ async def test_questions_may_be_asked_before_the_answers_and_are_answered_in_ord
 async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
     async with served() as (node, server):
         pid = await node.spawn(Recorder, name="recorder")
-        behaviour = node._find(pid).behaviour
+        behaviour = process_of(node, pid).behaviour
 
         def forget() -> None:
             with Wire(server.path) as wire:
@@ -437,10 +437,10 @@ async def test_a_trace_that_nobody_reads_is_given_up_with_its_client() -> None:
 
         with trio.fail_after(60):
             await in_thread(forget)
-            while node._kernel.watches:  # noqa: ASYNC110 - nobody tells when
+            while kernel_of(node).watches:  # noqa: ASYNC110 - nobody tells when
                 await trio.sleep(0.01)
 
-        assert node._find(pid).behaviour is behaviour
+        assert process_of(node, pid).behaviour is behaviour
         await assert_serves(server)
 
 
@@ -647,7 +647,7 @@ async def test_a_stopping_node_says_so() -> None:
     async with served() as (node, server):
         with Wire(server.path) as wire:
             await in_thread(wire.hear)
-            node._router.bridge.close()
+            router_of(node).bridge.close()
 
             said = await in_thread(wire.ask, "info")
 

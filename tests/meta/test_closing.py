@@ -18,6 +18,7 @@ from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisc
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
+from tests.support import process_of, router_of
 
 MANY = 150_000
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -52,7 +53,7 @@ def read_all(peer: socket.socket) -> int:
 
 
 def is_ending(node: Node, alias: Any) -> bool:
-    receiver = node._kernel.router.resolve(alias)
+    receiver = router_of(node).resolve(alias)
     return receiver is None or receiver.reason is not None
 
 
@@ -81,12 +82,12 @@ async def test_a_peer_that_does_not_get_everything_sees_a_reset(
 
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader)
-        node._kernel.router.processes[owner].behaviour.react = react
+        process_of(node, owner).behaviour.react = react
         with peer:
             node.send(connection, TCPSend(bytes(20_000_000)))
 
             ENDS[how](node, owner, connection)
-            await until(lambda: node._kernel.router.resolve(connection) is None)
+            await until(lambda: router_of(node).resolve(connection) is None)
 
             with pytest.raises(ConnectionResetError):
                 await trio.to_thread.run_sync(read_all, peer)
@@ -97,7 +98,7 @@ async def test_what_was_not_even_begun_counts_as_well(reader: ReaderKind) -> Non
         _, connection, peer, mail = await connect(node, reader)
         with peer:
             # As if its time were over before the handler has begun with what was sent.
-            meta: Any = node._kernel.router.resolve(connection)
+            meta: Any = router_of(node).resolve(connection)
             meta.behaviour.cause = Cause.TIMEOUT
             meta.mailbox.main.append((0, connection, None, TCPSend(b"never sent")))
             meta.finish(Shutdown())
@@ -172,7 +173,7 @@ async def half_closed(
 
 
 def find(node: Node, alias: Alias) -> Any:
-    return node._kernel.router.resolve(alias)
+    return router_of(node).resolve(alias)
 
 
 async def read_after_end(node: Node, it: HalfClosed, how: str) -> int:
@@ -263,7 +264,7 @@ async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
                 peer.sendall(b"nobody reads this")
                 me.stop()
 
-        node._kernel.router.processes[owner].behaviour.react = react
+        process_of(node, owner).behaviour.react = react
         with peer:
             node.send(owner, "end")
             await node.wait_ended(owner)

@@ -38,7 +38,7 @@ from ergo_py import (
     state,
 )
 from ergo_py.supervision.specs import KEEP, RESUME
-from tests.support import Failed, Recorder, running_node
+from tests.support import Failed, Recorder, process_of, running_node
 
 Log = list[Any]
 
@@ -189,7 +189,7 @@ async def test_a_plain_machine_is_answered_on_the_spot_as_a_plain_actor_is(
         door = await node.spawn(Door, [])
         await wait_all_tasks_blocked()
 
-        assert node._router.processes[door].inline
+        assert process_of(node, door).inline
 
 
 async def test_states_that_are_classes_live_from_entering_to_leaving(

@@ -39,7 +39,7 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.router import Router
 from tests.supervised import Log
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, process_of, running_node
 
 
 @dataclass(frozen=True)
@@ -541,7 +541,7 @@ async def test_a_pool_that_gives_up_answers_what_waits_for_its_workers(
             node, PoolSpec(Unlucky, [], size=1, backoff=Backoff(1.0, 1.0), intensity=1)
         )
         pid = pool.pid
-        process = node._kernel.router.processes[pid]
+        process = process_of(node, pid)
         node.send("pool", Failed("x"))
         await wait_all_tasks_blocked()
         node.send("pool", "a letter")

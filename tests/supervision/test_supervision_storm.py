@@ -37,7 +37,7 @@ from ergo_py import (
     SupervisorHandle,
     SupervisorSpec,
 )
-from tests.support import THOROUGH, Failed, running_node
+from tests.support import THOROUGH, Failed, process_of, running_node
 
 GROUPS, SIZE = 10, 100
 FORCE = 3 if THOROUGH else 1
@@ -257,7 +257,7 @@ async def test_a_thousand_children_from_a_template_in_a_storm(
         left = tree.children()
         assert {one.phase for one in left} == {Phase.RUNNING}
         assert len(book.alive) == len(left) == len(node.processes()) - 1
-        process = node._kernel.router.processes[tree.pid]
+        process = process_of(node, tree.pid)
         assert process.slots is not None
         assert len(process.slots) == len(left)
     assert book.alive == set()

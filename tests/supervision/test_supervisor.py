@@ -64,7 +64,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
-from tests.support import Failed, Recorder, Stubborn, running_node
+from tests.support import Failed, Recorder, Stubborn, kernel_of, process_of, running_node
 
 # -- starting and stopping -------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ async def test_a_restart_of_a_group_looks_at_each_place_a_few_times_however_many
     async with running_node() as node:
         specs = [ChildSpec(f"{number}", Child, log, f"{number}") for number in range(size)]
         tree = await node.supervise(specs, strategy=strategy)
-        process = node._router.processes[tree.pid]
+        process = process_of(node, tree.pid)
         assert process.slots is not None
         slots = process.slots = CountingSlots(process.slots)
 
@@ -402,7 +402,7 @@ async def test_a_child_from_a_template_that_is_done_leaves_nothing_behind() -> N
 
         assert tree.children() == []
         assert node.process_info(tree.pid).state.value == "sleep"
-        process = node._kernel.router.processes[tree.pid]
+        process = process_of(node, tree.pid)
         assert process.slots == {}
 
 
@@ -764,7 +764,7 @@ async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(
         top = await node.spawn(
             Operated, [ChildSpec(name, Child, log, name) for name in names], name="top"
         )
-        plan: Any = node._router.processes[top].behaviour
+        plan: Any = process_of(node, top).behaviour
         children = plan._plan.children = Counted(plan._plan.children)
         do = operator(node, side)
 
@@ -985,7 +985,7 @@ async def test_the_end_for_good_of_a_significant_child_ends_the_supervisor(
             ChildSpec("b", Child, log),
         ]
         tree = await node.supervise(specs)
-        process = node._kernel.router.processes[tree.pid]
+        process = process_of(node, tree.pid)
 
         node.send("main", reason)
         await wait_all_tasks_blocked()
@@ -1232,7 +1232,7 @@ async def test_nothing_is_left_of_supervisors_that_come_and_go() -> None:
 
         info = node.info()
 
-        assert node._kernel.services == {}
+        assert kernel_of(node).services == {}
         assert (info.processes, info.names, info.timers, info.relations) == (0, 0, 0, 0)
 
 

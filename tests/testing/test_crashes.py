@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from ergo_py import Actor, BadInputError, Crashed, MetaProcess
 from ergo_py.testing import expect_crash
 from ergo_py.testing.crashes import CrashLog, watch_crashes
-from tests.support import Puppet, running_node
+from tests.support import Puppet, kernel_of, running_node
 
 
 class Fragile(Actor):
@@ -98,7 +98,7 @@ async def test_the_crash_of_a_meta_process_is_one(autojump_clock: MockClock) -> 
 async def test_who_listened_before_goes_on_listening(autojump_clock: MockClock) -> None:
     heard: list[object] = []
     async with running_node() as node:
-        node._kernel.on_crash = heard.append
+        kernel_of(node).on_crash = heard.append
         pid = await node.spawn(Fragile)
 
         async with expect_crash(node, ValueError):

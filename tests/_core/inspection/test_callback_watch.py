@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node, NotAllowedError
 from ergo_py._core.inspection.callback_watch import REPORTED_VERBS
 from tests.dispatched import Gate
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 
 class Answering(Actor):
@@ -110,7 +110,7 @@ async def test_the_verbs_are_given_back_with_the_last_who_listens(
 ) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        behaviour = node._find(pid).behaviour
+        behaviour = process_of(node, pid).behaviour
         before = dict(vars(behaviour))
         async with node.trace(pid), node.trace(pid) as second:
             state = await node.get_state(pid)
@@ -121,7 +121,7 @@ async def test_the_verbs_are_given_back_with_the_last_who_listens(
         assert during == still == {*REPORTED_VERBS}
         assert state == {name: value for name, value in before.items() if name != "_process"}
         assert vars(behaviour) == before
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_statistics_and_remembered_types_leave_the_verbs_alone(
@@ -132,7 +132,9 @@ async def test_statistics_and_remembered_types_leave_the_verbs_alone(
         nursery.start_soon(lambda: node.statistics(pid, seconds=5))
         await wait_all_tasks_blocked()
 
-        verbs = REPORTED_VERBS.keys() & vars(node._find(pid).behaviour.__dict__["_real"]).keys()
+        verbs = (
+            REPORTED_VERBS.keys() & vars(process_of(node, pid).behaviour.__dict__["_real"]).keys()
+        )
 
         assert verbs == set()
 
@@ -148,7 +150,7 @@ async def test_what_a_thread_sends_is_told_of_on_the_loop_and_in_order() -> None
         async with running_node() as node:
             pid = await node.spawn(Threaded, dispatcher=PINNED)
             # The instance has verbs of its own, which hand what they do to the loop.
-            own = set(vars(node._find(pid).behaviour.behaviour_itself))
+            own = set(vars(process_of(node, pid).behaviour.behaviour_itself))
             async with node.trace(pid, limit=5, contents=True) as trace:
                 node.send(pid, 3)
                 entries = [(entry.callback, entry.message) async for entry in trace]
@@ -160,7 +162,7 @@ async def test_what_a_thread_sends_is_told_of_on_the_loop_and_in_order() -> None
                 ("send_after", "'later'"),
                 ("handle_message", "3"),
             ]
-            assert set(vars(node._find(pid).behaviour.behaviour_itself)) == own
+            assert set(vars(process_of(node, pid).behaviour.behaviour_itself)) == own
 
 
 async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockClock) -> None:
@@ -177,7 +179,7 @@ async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockCl
                 "send",
                 "terminate",
             ]
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
@@ -202,10 +204,10 @@ async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
         sink, pid = await node.spawn(Recorder), await node.spawn(Puppet)
         async with node.trace(pid, limit=2) as trace:
             counting = Counting()
-            node._kernel.watches[pid].observers.append(counting)
+            kernel_of(node).watches[pid].observers.append(counting)
             node.send(pid, lambda me: me.send(sink, 1))
             entries = [entry.callback async for entry in trace]
-            node._kernel.watches[pid].observers.remove(counting)
+            kernel_of(node).watches[pid].observers.remove(counting)
 
         assert entries == ["send", "handle_message"]
         assert counting.callbacks == ["handle_message"]
@@ -229,7 +231,7 @@ async def test_a_callback_that_was_left_behind_while_it_was_traced_stays_silent(
 
     async with running_node() as node:
         pid = await node.spawn(Stuck, dispatcher=PINNED, terminate_timeout=30)
-        process = node._find(pid)
+        process = process_of(node, pid)
         async with node.trace(pid):
             node.send_exit(pid, "over")
             await gate.wait_reached()
@@ -253,7 +255,7 @@ async def test_a_thread_that_has_sent_when_the_node_stops_tells_nobody() -> None
     async with running_node() as node:
         pid = await node.spawn(Sending)
         async with node.trace(pid):
-            send = node._find(pid).behaviour.send
+            send = process_of(node, pid).behaviour.send
 
     sent = await trio.to_thread.run_sync(send, pid, "just in time")
 

@@ -27,7 +27,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.inspection.state import show
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 
 class Slotted(Actor):
@@ -185,7 +185,7 @@ async def test_a_suspended_process_takes_no_message_and_loses_none(
         assert await node.call(pid, "all") == heard
         assert sorted(map(str, heard)) == ["1", "2", "3", "high"]
         assert not node.process_info(pid).suspended
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(
@@ -233,7 +233,7 @@ async def test_a_suspended_process_ends_when_it_is_told_to(
         reason = await node.wait_ended(pid)
 
         assert reason == (Shutdown() if how == "exit" else Killed())
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_what_a_suspended_process_traps_or_watches_waits_for_it(
@@ -290,7 +290,7 @@ async def test_a_supervisor_that_is_watched_is_a_supervisor(autojump_clock: Mock
             assert node.process_info("root").supervision is not None
             assert await node.get_state("root") != {}
         assert trace.missed == 0
-        assert "Supervisor" in type(node._find("root").behaviour).__name__
+        assert "Supervisor" in type(process_of(node, "root").behaviour).__name__
 
 
 async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(
@@ -311,7 +311,7 @@ async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(
         assert isinstance(caught.value.__cause__, Failed)
         assert [(entry.callback, entry.error) for entry in entries] == [("handle_call", "Failed")]
         assert node.crashes()[0].reason == Crashed(Failed("here"))
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: MockClock) -> None:
@@ -347,6 +347,6 @@ async def test_a_value_that_cannot_be_shown_is_named() -> None:
             raise Failed("not me")
 
     async with running_node() as node:
-        text = show(node._kernel, "message", Shy())
+        text = show(kernel_of(node), "message", Shy())
 
     assert "Shy whose repr raised Failed" in text

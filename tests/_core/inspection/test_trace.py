@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import Actor, BadInputError, MetaProcess, ProcessUnknownError
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_bac
 ) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        real = node._find(pid).behaviour
+        real = process_of(node, pid).behaviour
         trace = await node.trace(pid, seconds=5).__aenter__()
-        assert node._find(pid).behaviour is not real
+        assert process_of(node, pid).behaviour is not real
         node.send(pid, 1)
         began = trio.current_time()
 
@@ -128,8 +128,8 @@ async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_bac
 
         assert len(entries) == 1
         assert trio.current_time() - began == pytest.approx(5, abs=0.1)
-        assert node._find(pid).behaviour is real
-        assert node._kernel.watches == {}
+        assert process_of(node, pid).behaviour is real
+        assert kernel_of(node).watches == {}
         assert await node.call(pid, "all") == [1]
         await trace.__aexit__(None, None, None)
 
@@ -184,7 +184,7 @@ async def test_filters_and_limits_that_cannot_be_right_are_refused(
         with pytest.raises(ProcessUnknownError):
             async with node.trace("nobody"):
                 pass
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -> None:
@@ -203,7 +203,7 @@ async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -
         by_type = {row.message_type: row for row in told.callbacks}
         assert (by_type["int"].count, by_type["str"].count) == (2, 1)
         assert by_type["int"].callback == "handle_message"
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_statistics_of_a_process_that_ends_say_so(autojump_clock: MockClock) -> None:

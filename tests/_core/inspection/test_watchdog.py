@@ -28,7 +28,7 @@ from ergo_py._core.inspection.watchdog import (
 from ergo_py._core.log import _writer
 from ergo_py._core.runtime.bridge import Bridge
 from tests._core.test_log import Terminal, break_stderr
-from tests.support import Puppet, block_until_reported, running_node
+from tests.support import Puppet, block_until_reported, kernel_of, router_of, running_node
 
 THRESHOLD = 0.2
 """Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test
@@ -83,7 +83,7 @@ class Reports:
 @asynccontextmanager
 async def watched_node(reports: Reports, threshold: float = THRESHOLD) -> AsyncIterator[Node]:
     async with running_node() as node:
-        watchdog = Watchdog(node._router.bridge, threshold, reports)
+        watchdog = Watchdog(router_of(node).bridge, threshold, reports)
         try:
             yield node
         finally:
@@ -531,7 +531,7 @@ async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
             reports.block_until(lambda _: len(reports.all) >= message)
 
     async with running_node() as node:
-        watchdog = Watchdog(node._router.bridge, THRESHOLD, refuse_first)
+        watchdog = Watchdog(router_of(node).bridge, THRESHOLD, refuse_first)
         try:
             pid = await node.spawn(Blocks)
             for number in (1, 2):
@@ -716,7 +716,7 @@ async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callbac
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stderr", SlowError())
             patch.setattr(logging.getLogger(), "handlers", [])
-            node._kernel.log._write = _writer("console")
+            kernel_of(node).log._write = _writer("console")
             node.send(pid, 1)
             await node.wait_ended(pid)
 

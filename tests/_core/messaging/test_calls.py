@@ -41,7 +41,7 @@ from ergo_py import (
     TargetDownError,
     UnhandledCallError,
 )
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
 
 Doing = Callable[[Any, Caller], Any]
 
@@ -716,7 +716,7 @@ async def test_a_process_that_deferred_many_calls_keeps_none_that_is_answered(
         with trio.move_on_after(1):
             await node.call(server, keep, timeout=None)
 
-        assert not node._router.processes[server].deferred
+        assert not process_of(node, server).deferred
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -845,8 +845,8 @@ async def test_a_forwarded_call_leaves_nothing_with_the_one_who_forwarded_it(
             await node.call(server, forward_to(third, keep))
             await node.call(server, forward_to(third, echo(1)))
 
-        assert not node._router.processes[server].deferred
-        assert not node._router.processes[third].deferred
+        assert not process_of(node, server).deferred
+        assert not process_of(node, third).deferred
 
 
 # -- C5: deadlocks ---------------------------------------------------------------------------------
@@ -1451,7 +1451,7 @@ async def test_a_process_that_was_left_behind_and_calls_is_told_that_the_node_ha
         pid = await node.spawn(Puppet)
 
     with pytest.raises(NodeStoppedError):
-        await node._kernel.calls.call(None, node.pid, pid, "hello", 1.0, Priority.NORMAL)
+        await kernel_of(node).calls.call(None, node.pid, pid, "hello", 1.0, Priority.NORMAL)
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["on the spot", "in its own turn"])

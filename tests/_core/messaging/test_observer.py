@@ -33,7 +33,7 @@ from ergo_py._core.messaging.calls import Calls
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.vocabulary.ids import Target
 from tests.meta.owner import eventually
-from tests.support import Failed, Puppet, Recorder, Witness, running_node
+from tests.support import Failed, Puppet, Recorder, Witness, kernel_of, router_of, running_node
 
 
 class Hearing(Recorder):
@@ -346,8 +346,8 @@ async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(
 
 async def test_without_an_observer_nothing_is_in_the_way(autojump_clock: MockClock) -> None:
     async with running_node() as node:
-        assert type(node._router) is Router
-        assert type(node._kernel.calls) is Calls
+        assert type(router_of(node)) is Router
+        assert type(kernel_of(node).calls) is Calls
 
 
 def test_what_is_no_function_is_refused() -> None:

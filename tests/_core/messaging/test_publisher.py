@@ -43,7 +43,7 @@ from ergo_py._core.messaging.publisher import (
     PROCESS_STARTED,
     RESTARTED,
 )
-from tests.support import Puppet, block_until_reported, running_node
+from tests.support import Puppet, block_until_reported, kernel_of, router_of, running_node
 
 
 class Producer(Actor):
@@ -346,8 +346,8 @@ async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> Non
             await wait_all_tasks_blocked()
 
             assert await contents(node, observer) == []
-            assert node._kernel.publisher.heard == set()
-            assert node._router.dead_letters.announce is None
+            assert kernel_of(node).publisher.heard == set()
+            assert router_of(node).dead_letters.announce is None
             assert set(node.events()) == set(NODE_EVENTS)
 
 
@@ -355,7 +355,7 @@ async def test_a_producer_that_is_gone_is_told_nothing() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.call(pid, lambda me: me.register_event("news", notify=True))
-        publishing = node._kernel.publisher
+        publishing = kernel_of(node).publisher
         event = publishing.events.get(publishing.name("news"))
         node.kill(pid)
         await node.wait_ended(pid)
@@ -379,7 +379,7 @@ async def test_a_process_publishes_from_a_thread_too() -> None:
         pid = await node.spawn(Puppet)
         await node.call(pid, lambda me: me.register_event("news"))
         await node.spawn(Listener)
-        publishing = node._kernel.publisher
+        publishing = kernel_of(node).publisher
 
         taken = await trio.to_thread.run_sync(
             publishing.publish, pid, publishing.name("news"), "from a thread", None
@@ -485,6 +485,6 @@ async def test_dead_letters_are_not_in_the_log_at_the_usual_level(
 ) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
         assert not node.send("conter", 1.5)
-        assert node._router.dead_letters.announce is None
+        assert router_of(node).dead_letters.announce is None
 
     assert capsys.readouterr().err == ""

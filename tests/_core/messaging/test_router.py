@@ -45,7 +45,7 @@ from ergo_py._core.messaging.waiters import TaskCaller
 from ergo_py._core.processes.process import Process
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import CALL, EXIT, MESSAGE, Envelope, Lane
-from tests.support import THOROUGH, Puppet, Recorder, running_node
+from tests.support import THOROUGH, Puppet, Recorder, process_of, router_of, running_node
 
 FLOOD = 1_000_000 if THOROUGH else 50_000
 LANES = pytest.mark.parametrize("priority", list(Priority), ids=["main", "system", "urgent"])
@@ -338,7 +338,7 @@ async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[s
         thread = threading.Thread(target=lambda: [node.send(pid, number) for number in range(100)])
         thread.start()
         thread.join()
-        waiting = node._router.bridge.pending
+        waiting = router_of(node).bridge.pending
         await node.call(pid, "all?")
 
         assert waiting == 1
@@ -348,7 +348,7 @@ async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[s
 async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_letter() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
 
@@ -358,7 +358,7 @@ async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_let
             process.stir()
 
         await trio.to_thread.run_sync(come_too_late)
-        node._router.bridge.catch_up()
+        router_of(node).bridge.catch_up()
 
         assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [
             (pid, "str")
@@ -373,18 +373,18 @@ async def test_a_thread_that_saw_a_bounded_process_just_before_its_end_leaves_a_
 ) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder, name=name, mailbox_size=size, overflow=Overflow.WAIT)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
 
         # As if the thread had looked for the receiver, and lost the processor for a moment.
         process.accepting = process.measured = True
-        node._router.processes[pid] = process
+        router_of(node).processes[pid] = process
         if name is not None:
-            node._router.registry.take_name(name, process)
+            router_of(node).registry.take_name(name, process)
         sent = await trio.to_thread.run_sync(node.send, name or pid, "late")
-        del node._router.processes[pid]
-        node._router.bridge.catch_up()
+        del router_of(node).processes[pid]
+        router_of(node).bridge.catch_up()
 
         assert sent is True
         assert [(letter.target, letter.message_type) for letter in node.dead_letters()] == [
@@ -399,7 +399,7 @@ async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it
 
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=3)
-        box = node._router.processes[pid].mailbox
+        box = process_of(node, pid).mailbox
 
         class Hurried(Mailbox):
             __slots__ = ()
@@ -412,8 +412,8 @@ async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it
 
         box.promise(Lane.MAIN)
         box.__class__ = Hurried
-        node._router.arrive_promised(
-            node._router.processes[pid], Lane.MAIN, (MESSAGE, node.pid, None, "first")
+        router_of(node).arrive_promised(
+            process_of(node, pid), Lane.MAIN, (MESSAGE, node.pid, None, "first")
         )
         await node.call(pid, "all?")
 
@@ -625,7 +625,7 @@ async def test_several_messages_at_once_are_delivered_like_one_after_the_other(
         pid = await node.spawn(Recorder, heard, name="ada", **options)
         to = {"name": "ada", "nobody": "nobody"}.get(target, pid)
 
-        node._router.send_many(node.pid, to, [1, 2, 3], priority)
+        router_of(node).send_many(node.pid, to, [1, 2, 3], priority)
         await wait_all_tasks_blocked()
 
         assert heard == ([] if target == "nobody" else [1, 2, 3])
@@ -1050,7 +1050,7 @@ async def test_send_wait_that_is_cancelled_leaves_nothing_behind(autojump_clock:
 
         with trio.move_on_after(1) as scope:
             await node.send_wait(pid, "given up")
-        box = node._router.processes[pid].mailbox
+        box = process_of(node, pid).mailbox
         left = box.waiters
         gate.set()
         await wait_all_tasks_blocked()
@@ -1197,7 +1197,7 @@ async def test_a_thread_that_waits_for_room_is_let_go_by_the_receivers_death() -
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(in_thread)
-            while node._router.processes[pid].mailbox.waiters is None:
+            while process_of(node, pid).mailbox.waiters is None:
                 await trio.lowlevel.checkpoint()
             node.kill(pid)
 
@@ -1405,7 +1405,7 @@ async def test_a_call_that_waits_for_room_ends_with_its_timeout_and_leaves_nothi
             await node.call(pid, "timed out", timeout=1)
         with trio.move_on_after(1):
             await node.call(pid, "cancelled", timeout=None)
-        left = node._router.processes[pid].mailbox.waiters
+        left = process_of(node, pid).mailbox.waiters
         gate.set()
         await wait_all_tasks_blocked()
 
@@ -1614,12 +1614,12 @@ async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becom
 ):
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         process.mailbox.promise(Lane.MAIN)
         node.kill(pid)
         await node.wait_ended(pid)
 
-        node._router.arrive_promised(process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
+        router_of(node).arrive_promised(process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
 
         assert node.info().dead_letters == {Why.STOPPING: 1}
 
@@ -1627,10 +1627,12 @@ async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becom
 async def test_a_thread_that_begins_to_wait_for_one_who_has_ended_is_sent_away() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1, overflow=Overflow.WAIT)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
-        waiter = _ThreadWaiter(node._router, process, Lane.MAIN, (MESSAGE, node.pid, pid, "late"))
+        waiter = _ThreadWaiter(
+            router_of(node), process, Lane.MAIN, (MESSAGE, node.pid, pid, "late")
+        )
 
         waiter.begin()
 
@@ -1644,7 +1646,7 @@ async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wa
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
         # It found the mailbox full, and the loop comes to it when it is so no longer.
         waiter = _ThreadWaiter(
-            node._router, node._find(pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in")
+            router_of(node), process_of(node, pid), Lane.MAIN, (MESSAGE, node.pid, pid, "in")
         )
 
         waiter.begin()
@@ -1660,7 +1662,7 @@ async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_d
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
-        process = node._find(pid)
+        process = process_of(node, pid)
 
         class Taken(Mailbox):
             """A thread takes the oldest when it was to be dropped."""
@@ -1682,7 +1684,7 @@ async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_d
 async def test_a_call_that_is_not_delivered_is_answered_and_a_signal_is_no_dead_letter() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        router = node._kernel.router
+        router = router_of(node)
         process = router.processes[pid]
         caller = TaskCaller(pid, 1, pid, "question", current_task())
 

@@ -7,7 +7,7 @@ from ergo_py import PID, Custom, Killed, TargetDownError
 from ergo_py._core.messaging.waiters import CallWaiter, TaskCaller, TaskWaiter
 from ergo_py._core.runtime.parking import park_as
 from ergo_py._core.vocabulary.reasons import NoProcess
-from tests.support import Recorder, running_node
+from tests.support import Recorder, process_of, running_node
 
 SENDER = PID("test@localhost", 1, 0)
 
@@ -113,7 +113,7 @@ async def test_a_task_that_gave_up_waiting_for_room_is_left_alone(nursery: trio.
 async def test_a_call_that_got_in_goes_on_waiting_for_its_answer() -> None:
     async with running_node() as node:
         call = make_call(1, trio.lowlevel.current_task())
-        call.callee = node._router.processes[await node.spawn(Recorder)]
+        call.callee = process_of(node, await node.spawn(Recorder))
 
         CallWaiter(call).settle(True)
 
@@ -122,7 +122,7 @@ async def test_a_call_that_got_in_goes_on_waiting_for_its_answer() -> None:
 
 async def test_a_call_that_never_got_in_ends_with_the_reason_of_its_callee() -> None:
     async with running_node() as node:
-        receiver = node._router.processes[await node.spawn(Recorder)]
+        receiver = process_of(node, await node.spawn(Recorder))
         errors = []
         for reason in (Killed(), Custom("why"), None):
             call = make_call(1, trio.lowlevel.current_task())

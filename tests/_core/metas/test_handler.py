@@ -45,7 +45,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import THOROUGH, Failed, Puppet, Recorder
+from tests.support import THOROUGH, Failed, Puppet, Recorder, meta_of, router_of
 
 PATIENCE = 20.0
 """Seconds after which something is lost. Only a failing test takes that long."""
@@ -203,13 +203,13 @@ async def test_a_burst_of_plain_callbacks_takes_one_hop() -> None:
 def count_hops(meta: Any) -> list[float]:
     """Have every hop to a worker thread noted."""
     hops: list[float] = []
-    watch: Callable[[], None] = meta._meta.kernel.thread_fairness.watch
+    watch: Callable[[], None] = meta_of(meta).kernel.thread_fairness.watch
 
     def counted() -> None:
         hops.append(time.perf_counter())
         watch()
 
-    meta._meta.kernel.thread_fairness.watch = counted
+    meta_of(meta).kernel.thread_fairness.watch = counted  # type: ignore[method-assign]
     return hops
 
 
@@ -383,7 +383,7 @@ async def test_a_request_that_nobody_handles_is_refused_and_a_message_is_counted
         with pytest.raises(UnhandledCallError):
             await owned.node.call(alias, "anybody?")
 
-        assert meta._meta.unhandled == 2
+        assert meta_of(meta).unhandled == 2
 
 
 async def test_what_a_worker_sent_before_it_failed_is_delivered_before_its_end_is_told() -> None:
@@ -414,7 +414,7 @@ async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None
 
     class Waits(InThreadServedOnLoop):
         async def handle_message(self, message: Any, sender: Any) -> None:
-            await wait_in_callback(self._meta, lambda: hold)
+            await wait_in_callback(meta_of(self), lambda: hold)
             self.heard.append((message, sender))
 
     async with owning() as owned:
@@ -427,7 +427,7 @@ async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None
         await wait_all_tasks_blocked()
         before = list(meta.heard)
         hold = False
-        meta._meta.wake()
+        meta_of(meta).wake()
         await owned.until(lambda: len(meta.heard) == 2)
 
         assert told == [{"heard": "0"}] * 3
@@ -437,7 +437,7 @@ async def test_a_callback_may_wait_and_inspects_are_answered_meanwhile() -> None
 async def test_a_callback_that_waits_is_freed_by_the_end() -> None:
     class Waits(InThreadServedOnLoop):
         async def handle_call(self, request: Any, caller: Caller) -> object:
-            await wait_in_callback(self._meta, lambda: True)
+            await wait_in_callback(meta_of(self), lambda: True)
             return "freed"
 
     async with owning() as owned, trio.open_nursery() as nursery:
@@ -709,7 +709,9 @@ async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]
         alias = await owned.spawn(meta)
         for number in range(3):
             owned.node.send(alias, number)
-        owned.node._router.signal(meta._meta, Lane.MAIN, (FENCE, owned.node.pid, Fence(), None))
+        router_of(owned.node).signal(
+            meta_of(meta), Lane.MAIN, (FENCE, owned.node.pid, Fence(), None)
+        )
         owned.node.send(alias, "behind it")
         await owned.until(lambda: len(meta.heard) == 4)
 
@@ -720,14 +722,14 @@ async def test_a_handler_that_finds_nothing_lets_those_in_who_wait_for_room() ->
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = InThread()
         alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.WAIT)
-        box = meta._meta.mailbox
+        box = meta_of(meta).mailbox
         box.limit = -1  # as if its places were promised to others
         nursery.start_soon(owned.ask_owner, lambda owner: owner.send_wait(alias, "let in"))
         await wait_all_tasks_blocked()
         waits = bool(box.waiters)
 
         box.limit = 1
-        meta._meta.wake()
+        meta_of(meta).wake()
         await owned.until(lambda: len(meta.heard) == 1)
 
         assert waits

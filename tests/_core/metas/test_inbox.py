@@ -10,7 +10,7 @@ from ergo_py._core.metas.inbox import TwoLanes
 from ergo_py._core.tables.mailbox import Verdict
 from ergo_py._core.vocabulary.envelopes import EVENT, INSPECT, MESSAGE, RESPONSE, Envelope, Lane
 from tests._core.metas.metas import InTask, owning
-from tests.support import Recorder
+from tests.support import Recorder, meta_of
 
 
 def message(payload: object) -> Envelope:
@@ -118,7 +118,7 @@ async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_i
         )
 
         assert meta.notes[:6] == (
-            ["start", "message", ("terminate", meta._meta.reason)]
+            ["start", "message", ("terminate", meta_of(meta).reason)]
             if ending
             else ["start", "message", "response", "message", "message", "message"]
         )

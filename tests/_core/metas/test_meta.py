@@ -78,7 +78,16 @@ from tests._core.metas.metas import (
     owning,
 )
 from tests._core.metas.test_termination import keep_log
-from tests.support import Failed, Puppet, Recorder, needs_proc, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    kernel_of,
+    meta_of,
+    needs_proc,
+    process_of,
+    running_node,
+)
 
 # -- every event at every point where threads and loop meet ----------------------------------------
 #
@@ -176,7 +185,9 @@ class Run:
             assert self.node.metas() == []
             assert self.node.info().relations == 0
             await self.until(
-                lambda: len(self.node._kernel.nursery.child_tasks) <= 3 + len(self.node.processes())
+                lambda: (
+                    len(kernel_of(self.node).nursery.child_tasks) <= 3 + len(self.node.processes())
+                )
             )
         self.check()
 
@@ -185,11 +196,11 @@ class Run:
         await self.node.spawn(Watching, self.notes, self.meta.id)
 
     def kernel_side(self) -> Meta | None:
-        return None if self.meta._meta.gone.is_set() else self.meta._meta
+        return None if meta_of(self.meta).gone.is_set() else meta_of(self.meta)
 
     async def until_quiet(self) -> None:
         """Until the loop has nothing to do, with threads given the time they need."""
-        while self.kernel_side() is not None and self.meta._meta.hop is not None:  # noqa: ASYNC110
+        while self.kernel_side() is not None and meta_of(self.meta).hop is not None:  # noqa: ASYNC110
             await trio.sleep(0.001)
         await wait_all_tasks_blocked()
 
@@ -260,12 +271,14 @@ class Run:
         ]
         down = [note[1] for note in self.notes if isinstance(note, tuple) and note[0] == "down"]
         began = "start" in self.notes
-        assert len(last) == (1 if self.meta._meta.initialised else 0), "terminate runs exactly once"
+        assert len(last) == (1 if meta_of(self.meta).initialised else 0), (
+            "terminate runs exactly once"
+        )
         assert not self.meta.reading
         assert self.meta.serving == 0
         if last:
-            assert began or not self.meta._meta.has_thread
-            assert last[0] == self.meta._meta.reason
+            assert began or not meta_of(self.meta).has_thread
+            assert last[0] == meta_of(self.meta).reason
             causes = [reason for event in self.done for reason in CAUSES.get(event, [])] + [
                 Normal(),
                 Shutdown(),
@@ -1231,7 +1244,7 @@ async def test_a_message_that_a_full_mailbox_drops_is_never_the_answer_to_a_requ
 
 async def test_nothing_is_started_once_the_node_has_stopped() -> None:
     async with owning() as owned:
-        process = owned.node._router.processes[owned.owner]
+        process = process_of(owned.node, owned.owner)
 
     with pytest.raises(NodeStoppedError, match="starts nothing"):
         await Meta.spawn(process, InTask(), MetaOptions())
@@ -1245,7 +1258,7 @@ async def test_a_reader_whose_child_cannot_be_started_any_more_goes_on_and_is_to
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
-        kernel: Any = owned.node._kernel
+        kernel: Any = kernel_of(owned.node)
         nursery, kernel.nursery = kernel.nursery, Closed()
 
         try:
@@ -1261,13 +1274,13 @@ async def test_the_callback_in_progress_at_the_end_is_terminate() -> None:
 
     class Last(InTask):
         async def terminate(self, reason: Reason) -> None:
-            told.append(self._meta.current_callback())
+            told.append(meta_of(self).current_callback())
             go.set()
 
     async with owning() as owned:
         meta = Last()
         alias = await owned.spawn(meta)
-        inner = meta._meta
+        inner = meta_of(meta)
 
         await owned.end(alias)
 
@@ -1315,7 +1328,7 @@ async def test_one_that_is_nearly_through_with_its_end_is_not_abandoned() -> Non
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = Last()
         alias = await owned.spawn(meta)
-        inner = meta._meta
+        inner = meta_of(meta)
         owned.node.send_exit(alias)
         await wait_all_tasks_blocked()
         nursery.start_soon(inner.abandon)
@@ -1338,7 +1351,7 @@ async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_a
     async with owning() as owned:
         meta = Refuses()
         alias = await owned.spawn(meta, stop_timeout=30.0)
-        inner = meta._meta
+        inner = meta_of(meta)
         owned.node.kill(alias)
         inner.note_abandoned()
 
@@ -1354,8 +1367,8 @@ async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_a
 
 async def test_one_that_is_ended_before_its_init_has_begun_has_nothing_to_cut_off() -> None:
     async with owning() as owned:
-        process = owned.node._router.processes[owned.owner]
-        meta = Meta(owned.node._kernel, InTask(), MetaOptions(), process, process)
+        process = process_of(owned.node, owned.owner)
+        meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process)
 
         meta.finish(Shutdown())
 
@@ -1371,7 +1384,7 @@ async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> 
         await owned.ended(alias)
 
         with pytest.raises(AssertionError, match="no transition from TERMINATED to SLEEP"):
-            meta._meta.enter(MetaState.SLEEP)
+            meta_of(meta).enter(MetaState.SLEEP)
 
 
 # -- what is known of it ---------------------------------------------------------------------------
@@ -1417,10 +1430,10 @@ async def test_a_part_of_it_that_was_left_behind_is_remembered() -> None:
         for meta in (well, cut_off, stuck):
             await owned.end(meta.id)
 
-        assert [meta._meta.abandoned for meta in (well, cut_off, stuck)] == [False, True, True]
-        assert (cut_off._meta.stragglers, stuck._meta.stragglers) == (set(), {"handler"})
+        assert [meta_of(meta).abandoned for meta in (well, cut_off, stuck)] == [False, True, True]
+        assert (meta_of(cut_off).stragglers, meta_of(stuck).stragglers) == (set(), {"handler"})
         held.set()
-        await owned.until(lambda: not stuck._meta.stragglers)
+        await owned.until(lambda: not meta_of(stuck).stragglers)
 
 
 async def test_one_in_its_init_says_so() -> None:
@@ -1519,7 +1532,7 @@ async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_
 
         assert waits
         assert child.notes[-1] == ("terminate", Shutdown())
-        assert meta._meta.reason == Shutdown()
+        assert meta_of(meta).reason == Shutdown()
         assert owned.node.metas() == []
     assert owned.node.exit_report is not None
     assert owned.node.exit_report.abandoned == ()
@@ -1628,7 +1641,7 @@ async def test_a_reader_that_fails_fails_neither_the_call_in_progress_nor_in_its
         nursery.start_soon(call)
         await wait_all_tasks_blocked()
         meta.give(partial(fail, "on purpose"))
-        await owned.until(lambda: meta._meta.reason is not None)
+        await owned.until(lambda: meta_of(meta).reason is not None)
         hold.set()
         await owned.ended(alias)
 
@@ -1700,12 +1713,12 @@ def spawn_in_detached_task(owned: Owned, parent: Any, meta: Any, errors: list[st
 
     async def spawn() -> None:
         try:
-            await Meta.spawn(parent._meta, meta, MetaOptions(stop_timeout=5.0), detached)
+            await Meta.spawn(meta_of(parent), meta, MetaOptions(stop_timeout=5.0), detached)
         except SpawnError as error:
             errors.append(str(error))
 
     detached = DetachedTask()
-    detached.start(owned.node._kernel, spawn, "spawn")
+    detached.start(kernel_of(owned.node), spawn, "spawn")
     return detached
 
 
@@ -1723,9 +1736,9 @@ async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
         await meta.inside.wait()
         kept, began = keep_log(meta), trio.current_time()
 
-        await meta._meta.shut(Custom("asked"))
+        await meta_of(meta).shut(Custom("asked"))
 
-        assert meta._meta.reason == Custom("asked")
+        assert meta_of(meta).reason == Custom("asked")
         assert trio.current_time() - began == pytest.approx(5.0 if is_left else 1.0)
         assert errors == (
             [] if is_left else [f"{kind.__name__} was stopped during its init: asked"]
@@ -1753,14 +1766,14 @@ async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_w
         await owned.spawn(parent)
         detached = spawn_in_detached_task(owned, parent, meta, [])
         await meta.inside.wait()
-        meta._meta.finish(Custom("asked"))
+        meta_of(meta).finish(Custom("asked"))
         await wait_all_tasks_blocked()
 
         with trio.CancelScope() as nobody_waits:
             nobody_waits.cancel()
-            await meta._meta.abandon()
+            await meta_of(meta).abandon()
 
-        assert meta._meta.gone.is_set()
+        assert meta_of(meta).gone.is_set()
         assert child.notes[-1] == ("terminate", Custom("asked"))
         assert owned.node.metas() == [parent.id]
         await detached.gone.wait()
@@ -1782,7 +1795,7 @@ async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(
     async with owning(limit=300.0) as owned:
         meta, opened = EndsLate(), Closed()
         alias = await owned.spawn(meta, stop_timeout=60.0)
-        inner, kept = meta._meta, keep_log(meta)
+        inner, kept = meta_of(meta), keep_log(meta)
         meta.opened(opened, unblock=lambda: None)
         owned.node.send_exit(alias, "asked")
         await meta.ending.wait()
@@ -1816,7 +1829,7 @@ async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_e
         owned.node.send(alias, "first")
         await wait_all_tasks_blocked()
 
-        meta._meta.retire()
+        meta_of(meta).retire()
         await wait_all_tasks_blocked()
 
         assert [message for message, _ in meta.heard] == ["first", "second"]
@@ -1828,7 +1841,7 @@ async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
     async with owning() as owned:
         meta = InTask()
         await owned.spawn(meta)
-        inner = meta._meta
+        inner = meta_of(meta)
 
         with pytest.raises(AssertionError, match="never open"):
             inner.stir()
@@ -1892,7 +1905,7 @@ async def test_the_last_thread_that_was_left_closes_what_was_opened(first: str) 
         gates = {"reader": meta.reader_may_go, "handler": meta.handler_may_go}
 
         gates.pop(first).set()
-        await owned.until(lambda: first not in meta._meta.stragglers)
+        await owned.until(lambda: first not in meta_of(meta).stragglers)
         # By now the loop has been told.
         await owned.node.call(owned.owner, "anything", timeout=20)
         between = opened.closed
@@ -1908,7 +1921,7 @@ async def test_a_worker_that_outlives_the_node_closes_what_was_opened() -> None:
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)
         meta.reader_may_go.set()
-        await owned.until(lambda: "reader" not in meta._meta.stragglers)
+        await owned.until(lambda: "reader" not in meta_of(meta).stragglers)
     before = opened.closed
 
     meta.handler_may_go.set()

@@ -39,7 +39,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Recorder
+from tests.support import Failed, Recorder, meta_of, router_of
 
 BACKLOG = 5
 
@@ -104,7 +104,7 @@ class Scene:
         # longer to tell.
         while quiet < 100:
             await wait_all_tasks_blocked(0.01)
-            waits = self.meta._meta.outbox._waits
+            waits = meta_of(self.meta).outbox._waits
             if self.sent == self.poured or (waits is not None and waits._lock.locked()):
                 break
             before, quiet = self.sent, quiet + 1 if before == self.sent else 0
@@ -180,7 +180,9 @@ async def test_what_the_loop_is_delivering_is_not_overtaken_by_the_reader() -> N
 
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
-        outbox = Interrupted(scene.node._router, scene.receiver, BACKLOG, Behind.WAIT, lambda: None)
+        outbox = Interrupted(
+            router_of(scene.node), scene.receiver, BACKLOG, Behind.WAIT, lambda: None
+        )
         scene.let.go(1000)
 
         outbox._queue.append((scene.receiver, 1, Priority.NORMAL))
@@ -485,7 +487,7 @@ async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(w
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
         outbox = Outbox(
-            scene.node._router, scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None)
+            router_of(scene.node), scene.receiver, BACKLOG, Behind.STOP, lambda: ends.append(None)
         )
         send = partial(getattr(outbox, way), scene.receiver, priority=Priority.NORMAL)
         results: list[bool] = []
@@ -630,7 +632,7 @@ async def test_the_handler_does_not_overtake_the_reader(colour: type[Any], recei
     async with owning() as owned:
         scene = await set_up(owned, colour(), RECEIVERS[receiver])
         accepted = DEPTH[receiver] + (
-            0 if receiver == "unbounded" and scene.meta._meta.has_thread else BACKLOG
+            0 if receiver == "unbounded" and meta_of(scene.meta).has_thread else BACKLOG
         )
         await owned.in_reader(
             scene.meta, lambda me: [me.send(scene.receiver, number) for number in range(accepted)]
@@ -680,7 +682,7 @@ async def test_a_reader_that_floods_while_it_is_to_stop_is_bounded_too() -> None
         meta = Ignores()
         await owned.spawn(meta, backlog=BACKLOG, stop_timeout=30)
         await owned.until(lambda: owned.node.meta_info(meta.id).reader_waits)
-        outbox = meta._meta.outbox
+        outbox = meta_of(meta).outbox
         owned.node.send_exit(meta.id)
         deepest = 0
         while owned.node.metas():
@@ -712,7 +714,7 @@ async def test_a_thread_that_sends_after_the_node_is_gone_is_told_so() -> None:
         await owned.spawn(meta, stop_timeout=0.01)
         # As if it had passed the look at whether it may still send.
         await owned.end(meta.id)
-        meta._meta.reader_left = meta._meta.silenced = False
+        meta_of(meta).reader_left = meta_of(meta).silenced = False
     held.set()
     ended.wait(20)
 
@@ -734,8 +736,8 @@ async def test_what_slips_through_when_a_reader_is_left_is_not_delivered() -> No
         await owned.end(meta.id)
 
         # As if the thread had looked whether it may send, and had been held up before it did.
-        meta._meta.outbox._queue.append((owned.owner, "slipped", Priority.NORMAL))
-        meta._meta.outbox.flush()
+        meta_of(meta).outbox._queue.append((owned.owner, "slipped", Priority.NORMAL))
+        meta_of(meta).outbox.flush()
         await wait_all_tasks_blocked()
 
         assert owned.heard == []
@@ -763,7 +765,7 @@ class Changing(deque[Any]):
 @asynccontextmanager
 async def outbox_alone(queue: deque[Any]) -> AsyncIterator[tuple[Outbox, Owned]]:
     async with owning() as owned:
-        outbox = Outbox(owned.node._router, owned.node.pid, 1, Behind.DROP_OLDEST, lambda: None)
+        outbox = Outbox(router_of(owned.node), owned.node.pid, 1, Behind.DROP_OLDEST, lambda: None)
         outbox._queue = queue
         yield outbox, owned
 
@@ -839,7 +841,7 @@ async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait()
             return 1 if self.looks == 2 else 0
 
     async with owning() as owned:
-        outbox = Emptied(owned.node._router, owned.node.pid, 1, Behind.WAIT, lambda: None)
+        outbox = Emptied(router_of(owned.node), owned.node.pid, 1, Behind.WAIT, lambda: None)
 
         await in_thread(outbox.wind_up)
 
@@ -880,7 +882,7 @@ async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_que
 ):
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
-        outbox = Outbox(scene.node._router, scene.node.pid, 1, Behind.WAIT, lambda: None)
+        outbox = Outbox(router_of(scene.node), scene.node.pid, 1, Behind.WAIT, lambda: None)
         tries: list[bool] = []
 
         def try_another() -> None:
@@ -919,7 +921,7 @@ async def test_a_reader_does_not_slip_past_what_the_loop_takes_back_from_a_door(
 
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
-        outbox = Outbox(scene.node._router, scene.node.pid, 1, Behind.WAIT, lambda: None)
+        outbox = Outbox(router_of(scene.node), scene.node.pid, 1, Behind.WAIT, lambda: None)
         outbox._queue = Watched()
         scene.node.send(scene.receiver, "in its hands")
         await wait_all_tasks_blocked()

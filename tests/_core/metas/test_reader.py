@@ -12,6 +12,7 @@ import trio
 from ergo_py import Crashed, MetaProcess, Normal
 from ergo_py._core.metas.reader import in_reader
 from tests._core.metas.metas import InTask, InThread, in_thread, owning
+from tests.support import meta_of
 
 
 async def test_a_reader_thread_knows_itself_and_nobody_else_is_taken_for_it() -> None:
@@ -20,10 +21,10 @@ async def test_a_reader_thread_knows_itself_and_nobody_else_is_taken_for_it() ->
         await owned.spawn(meta)
 
         seen = {
-            "reader": await owned.in_reader(meta, lambda me: in_reader(me._meta)),
-            "handler": await owned.in_handler(meta, lambda me: in_reader(me._meta)),
-            "other thread": await in_thread(lambda: in_reader(meta._meta)),
-            "loop": in_reader(meta._meta),
+            "reader": await owned.in_reader(meta, lambda me: in_reader(meta_of(me))),
+            "handler": await owned.in_handler(meta, lambda me: in_reader(meta_of(me))),
+            "other thread": await in_thread(lambda: in_reader(meta_of(meta))),
+            "loop": in_reader(meta_of(meta)),
         }
 
         assert seen == {"reader": True, "handler": False, "other thread": False, "loop": False}
@@ -96,7 +97,7 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
         seen: list[bool] = []
 
         async def look() -> None:
-            seen.append(in_reader(me._meta))
+            seen.append(in_reader(meta_of(me)))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(look)
@@ -109,15 +110,15 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
         meta = InTask()
         await owned.spawn(meta)
         trio.lowlevel.current_trio_token().run_sync_soon(
-            lambda: from_callback.append(in_reader(meta._meta))
+            lambda: from_callback.append(in_reader(meta_of(meta)))
         )
 
         below = await owned.in_reader(meta, look_below)
         seen = {
-            "reader": await owned.in_reader(meta, lambda me: in_reader(me._meta)),
-            "handler": await owned.in_handler(meta, lambda me: in_reader(me._meta)),
-            "thread": await in_thread(lambda: in_reader(meta._meta)),
-            "loop": in_reader(meta._meta),
+            "reader": await owned.in_reader(meta, lambda me: in_reader(meta_of(me))),
+            "handler": await owned.in_handler(meta, lambda me: in_reader(meta_of(me))),
+            "thread": await in_thread(lambda: in_reader(meta_of(meta))),
+            "loop": in_reader(meta_of(meta)),
         }
 
         assert below == [True, True]
@@ -188,7 +189,7 @@ async def test_what_the_loop_does_between_its_tasks_is_not_the_reader() -> None:
             """Called by the loop itself, when no task has its turn."""
 
             def before_io_wait(self, timeout: float) -> None:
-                told.append(in_reader(meta._meta))
+                told.append(in_reader(meta_of(meta)))
                 trio.lowlevel.remove_instrument(self)
 
         trio.lowlevel.add_instrument(Between())

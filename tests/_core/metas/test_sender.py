@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import Behind, NotAllowedError, TargetTypeError
 from tests._core.metas.metas import COLOURS, InTask, InThread, in_thread, owning
-from tests.support import Recorder
+from tests.support import Recorder, meta_of, process_of
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -23,9 +23,9 @@ async def test_each_side_is_counted_by_its_own_way(colour: type[Any]) -> None:
         ]
         await owned.until(lambda: sorted(owned.heard) == ["handler", "reader"])
 
-        outbox = meta._meta.outbox
+        outbox = meta_of(meta).outbox
         assert sent == [True, True]
-        assert (meta._meta.sent, outbox.sent + outbox.direct) == (1, 1)
+        assert (meta_of(meta).sent, outbox.sent + outbox.direct) == (1, 1)
         assert owned.node.meta_info(alias).messages_out == 2
 
 
@@ -47,7 +47,7 @@ async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -
 
         sent = meta.send(owned.owner, "as the table says")
         waited = await meta.send_wait(owned.owner, "and this")
-        meta._meta.silenced = True
+        meta_of(meta).silenced = True
         with pytest.raises(NotAllowedError, match="was left behind"):
             meta.send(owned.owner, "no")
         with pytest.raises(NotAllowedError, match="was left behind"):
@@ -64,7 +64,7 @@ async def test_send_wait_of_a_reader_follows_the_policy(policy: Behind) -> None:
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()
         alias = await owned.spawn(meta, when_behind=policy, backlog=2)
-        owned.node._find(receiver).mailbox.limit = -1  # as if it were full for ever
+        process_of(owned.node, receiver).mailbox.limit = -1  # as if it were full for ever
 
         async def send_all(me: Any) -> None:
             for number in range(10):
@@ -76,7 +76,7 @@ async def test_send_wait_of_a_reader_follows_the_policy(policy: Behind) -> None:
         else:
             await wait_all_tasks_blocked()
             assert owned.node.meta_info(alias).backlog_dropped == 7
-        owned.node._find(receiver).mailbox.limit = 0
+        process_of(owned.node, receiver).mailbox.limit = 0
 
 
 async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_address() -> None:
@@ -85,14 +85,14 @@ async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_ad
         meta = InTask()
         await owned.spawn(meta, backlog=1)
         waited = [
-            await meta._meta.wait_for_room(receiver),
-            await meta._meta.wait_for_room("nobody"),
+            await meta_of(meta).wait_for_room(receiver),
+            await meta_of(meta).wait_for_room("nobody"),
         ]
-        box = owned.node._find(receiver).mailbox
+        box = process_of(owned.node, receiver).mailbox
         box.limit = -1  # as if it were full for ever
 
         async def wait() -> None:
-            waited.append(await meta._meta.wait_for_room(receiver))
+            waited.append(await meta_of(meta).wait_for_room(receiver))
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
@@ -112,9 +112,9 @@ async def test_waiting_for_room_that_is_cancelled_leaves_nobody_in_line() -> Non
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()
         await owned.spawn(meta, backlog=1)
-        box = owned.node._find(receiver).mailbox
+        box = process_of(owned.node, receiver).mailbox
         box.limit = -1  # as if it were full for ever
-        nursery.start_soon(meta._meta.wait_for_room, receiver)
+        nursery.start_soon(meta_of(meta).wait_for_room, receiver)
         await wait_all_tasks_blocked()
         before = bool(box.waiters)
 

@@ -46,7 +46,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet, Witness, running_node
+from tests.support import Failed, Puppet, Witness, kernel_of, meta_of, running_node
 
 HELD = 30.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may
@@ -68,7 +68,7 @@ class Kept:
 
 
 def keep_log(meta: Any) -> Kept:
-    meta._meta._logger = kept = Kept()
+    meta_of(meta)._logger = kept = Kept()
     return kept
 
 
@@ -157,7 +157,7 @@ async def test_time_in_which_the_whole_program_stood_still_does_not_count(
             await wait_all_tasks_blocked()
         assert kept.of("left behind") == []
         meta.let_go.set()
-        while not meta._meta.gone.is_set():
+        while not meta_of(meta).gone.is_set():
             await trio.lowlevel.checkpoint()
 
         assert kept.of("left behind") == []
@@ -180,7 +180,7 @@ async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends
             turns += 1
             assert turns < 100
         meta.let_go.set()
-        while not meta._meta.gone.is_set():
+        while not meta_of(meta).gone.is_set():
             await trio.lowlevel.checkpoint()
 
         assert owned.node.info().threads_abandoned == 1
@@ -295,7 +295,9 @@ async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None
         assert meta.notes[-1] == ("terminate", Custom("asked"))
         assert len(kept.of("cut off")) == 1
         await wait_all_tasks_blocked()
-        assert all("Swallows" not in task.name for task in owned.node._kernel.nursery.child_tasks)
+        assert all(
+            "Swallows" not in task.name for task in kernel_of(owned.node).nursery.child_tasks
+        )
 
 
 # -- handlers that will not end --------------------------------------------------------------------
@@ -364,7 +366,9 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None
         assert meta.last == [Custom("asked")]
         assert kept.of("handler did not end")[0]["callback"] == "handle_message"
         await wait_all_tasks_blocked()
-        assert all("Unguarded" not in task.name for task in owned.node._kernel.nursery.child_tasks)
+        assert all(
+            "Unguarded" not in task.name for task in kernel_of(owned.node).nursery.child_tasks
+        )
 
 
 async def test_a_kill_does_not_give_an_async_handler_its_time(
@@ -510,7 +514,7 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
         async with owning() as owned:
             meta = Duplex()
             alias = await owned.spawn(meta, stop_timeout=HELD)
-            ending = meta._meta
+            ending = meta_of(meta)
             owned.node.send(alias, pour)
             await owned.until(ending.reader_gone.is_set)
             await wait_all_tasks_blocked()
@@ -560,7 +564,7 @@ async def test_a_kill_in_the_middle_of_a_polite_end_hurries_it() -> None:
         owned.node.send(alias, lambda _me: trio.sleep(HELD))  # noqa: ASYNC105 - awaited by the handler
         await wait_all_tasks_blocked()
         owned.node.send_exit(alias, "asked")
-        await owned.until(meta._meta.reader_gone.is_set)
+        await owned.until(meta_of(meta).reader_gone.is_set)
         # Now the handler is given its time.
         await wait_all_tasks_blocked()
 
@@ -671,9 +675,9 @@ async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_
 
     late, seen = threading.Event(), threading.Event()
     async with owning() as owned:
-        workers, meta = owned.node._kernel.workers, LastInThread()
+        workers, meta = kernel_of(owned.node).workers, LastInThread()
         alias = await owned.spawn(meta, stop_timeout=HELD)
-        kept, ending = keep_log(meta), meta._meta
+        kept, ending = keep_log(meta), meta_of(meta)
         workers.total_tokens = 1
         await workers.acquire_on_behalf_of(owned)
         owned.node.send_exit(alias, "done")
@@ -709,7 +713,7 @@ async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:
             await owned.end(alias)
         await wait_all_tasks_blocked()
 
-        assert all("Last" not in task.name for task in owned.node._kernel.nursery.child_tasks)
+        assert all("Last" not in task.name for task in kernel_of(owned.node).nursery.child_tasks)
 
 
 async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_stays_open_until_it_does() -> (
@@ -1026,7 +1030,7 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
         keep_log(meta)
         owned.node.send(alias, lambda _me: gate.wait(HELD) and None)
         await owned.until(lambda: meta.serving == 1)
-        inner: Any = meta._meta
+        inner: Any = meta_of(meta)
         inner.hop = JustInTime(inner)
 
         await owned.end(alias)
@@ -1047,7 +1051,7 @@ async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(
     monkeypatch.setattr(termination_module, "_GRACE", 0.05)
     ours, theirs = socket.socketpair()
     async with owning() as owned:
-        workers, meta = owned.node._kernel.workers, Served()
+        workers, meta = kernel_of(owned.node).workers, Served()
         alias = await owned.spawn(meta, stop_timeout=0.05)
         meta.opened(ours)
         workers.total_tokens = 1
@@ -1142,7 +1146,7 @@ async def test_an_owner_that_traps_exits_is_told_once(linked: bool) -> None:
 
         await node.call(owner, prepare)
         node.kill(meta.id)
-        await meta._meta.wait_gone()
+        await meta_of(meta).wait_gone()
 
         assert await node.call(owner, "what?") == [Exit(meta.id, Killed())]
 

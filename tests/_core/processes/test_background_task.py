@@ -27,7 +27,7 @@ from ergo_py import (
     TargetDownError,
 )
 from ergo_py._core.vocabulary.reasons import Normal
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, process_of, running_node
 
 
 class Ticker(Puppet):
@@ -201,7 +201,7 @@ async def test_a_task_can_be_cancelled_and_its_process_goes_on(autojump_clock: M
         await node.call(pid, lambda me: me.ticking.cancel())
         await wait_all_tasks_blocked()
         after = await node.call(pid, lambda me: (me.ticking.done, repr(me.ticking)))
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
 
         assert steps == ["tick", "task ended"]
         assert before[0] is False
@@ -369,7 +369,7 @@ async def test_only_the_process_itself_starts_tasks(autojump_clock: MockClock) -
     async with running_node() as node:
         pid = await node.spawn(Ticker, steps)
         await wait_all_tasks_blocked()
-        behaviour = node._router.processes[pid].behaviour
+        behaviour = process_of(node, pid).behaviour
 
         with pytest.raises(NotAllowedError, match="inside its own callbacks"):
             behaviour.start_task(trio.sleep, 1)

@@ -18,7 +18,7 @@ from ergo_py import (
     State,
 )
 from ergo_py._core.runtime.bridge import Bridge
-from tests.support import Failed, Puppet, Recorder, Witness, running_node
+from tests.support import Failed, Puppet, Recorder, Witness, process_of, running_node
 
 # -- P1: states ------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ async def test_inside_a_call_a_process_waits_for_the_response_and_then_goes_on_w
 
 async def test_a_process_refuses_a_change_of_state_that_the_table_does_not_know() -> None:
     async with running_node() as node:
-        process = node._kernel.router.processes[await node.spawn(Actor)]
+        process = process_of(node, await node.spawn(Actor))
         with pytest.raises(AssertionError, match="no transition from SLEEP to TERMINATED"):
             process.enter(State.TERMINATED)
         assert process.state is State.SLEEP
@@ -394,7 +394,7 @@ async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(
 ) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._find(pid)
+        process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
 
@@ -407,7 +407,7 @@ async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(
 async def test_killing_one_that_has_ended_changes_nothing(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send_exit(pid, "enough")
         await node.wait_ended(pid)
 

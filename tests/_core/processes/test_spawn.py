@@ -35,7 +35,7 @@ from ergo_py import (
 )
 from ergo_py._core.processes import spawn as spawn_module
 from ergo_py._core.processes import termination as termination_module
-from tests.support import Failed, Puppet, Recorder, Witness, running_node
+from tests.support import Failed, Puppet, Recorder, Witness, kernel_of, process_of, running_node
 
 
 def tables(node: Node) -> dict[str, object]:
@@ -47,8 +47,8 @@ def tables(node: Node) -> dict[str, object]:
         "aliases": info.aliases,
         "relations": info.relations,
         "timers": info.timers,
-        "loggers": len(node._kernel._loggers),
-        "roots": len(node._kernel.roots),
+        "loggers": len(kernel_of(node)._loggers),
+        "roots": len(kernel_of(node).roots),
     }
 
 
@@ -661,7 +661,7 @@ async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_ha
     async with running_node() as node:
         parent = await node.spawn(Puppet)
         await node.call(parent, lambda me: me.spawn(Puppet, link=True))
-        table = node._kernel.relations._by_watcher
+        table = kernel_of(node).relations._by_watcher
         table[parent] = NotWalked(table[parent])
 
         child = await node.call(parent, lambda me: me.spawn(Puppet, link=True))
@@ -883,7 +883,7 @@ async def test_a_process_that_is_killed_and_left_behind_in_its_init_lets_its_spa
             await wait_all_tasks_blocked()
             pid = node.whereis("stuck")
             assert pid is not None
-            process = node._router.processes[pid]
+            process = process_of(node, pid)
             process.kill()
             await process.abandon()
 
@@ -1057,7 +1057,7 @@ async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(
 async def test_a_process_that_has_ended_is_neither_undone_nor_released_again() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._kernel.router.processes[pid]
+        process = process_of(node, pid)
         node.send_exit(pid, "enough")
         await node.wait_ended(pid)
 
@@ -1070,9 +1070,9 @@ async def test_a_process_that_has_ended_is_neither_undone_nor_released_again() -
 async def test_a_process_that_is_left_behind_before_its_first_step_takes_none() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._kernel.router.processes[pid]
+        process = process_of(node, pid)
 
         await process.abandon()
 
         assert node.processes() == []
-        assert [one.pid for one in node._kernel.abandoned] == [pid]
+        assert [one.pid for one in kernel_of(node).abandoned] == [pid]

@@ -32,7 +32,19 @@ from ergo_py import (
 from ergo_py._core.processes import termination as termination_module
 from ergo_py._core.processes.termination import _force_ends, abandon
 from ergo_py._core.runtime import time_slices as time_slices_module
-from tests.support import Failed, Puppet, Recorder, Shielded, Stubborn, Witness, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    Shielded,
+    Stubborn,
+    Witness,
+    kernel_of,
+    meta_of,
+    process_of,
+    router_of,
+    running_node,
+)
 
 
 def fail(me: Any) -> None:
@@ -259,8 +271,8 @@ async def test_nothing_of_an_ended_process_remains_in_any_table(
             0,
             0,
         )
-        assert node._kernel._loggers == {}
-        assert list(node._kernel.roots) == [other]
+        assert kernel_of(node)._loggers == {}
+        assert list(kernel_of(node).roots) == [other]
 
 
 async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as_the_living(
@@ -279,7 +291,7 @@ async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as
             ENDS[list(ENDS)[round_ % len(ENDS)]][0](node, pid)
             await wait_all_tasks_blocked()
 
-        relations = node._kernel.relations
+        relations = kernel_of(node).relations
         info = node.info()
         assert (info.processes, info.names, info.aliases, info.relations, info.timers) == (
             1,
@@ -512,7 +524,7 @@ class Reception(MetaProcess):
 
     def _stop_accepting(self) -> list[Any]:
         self.is_open = False
-        return [self._meta.router.processes[pid] for pid in self.sessions]
+        return [meta_of(self).router.processes[pid] for pid in self.sessions]
 
 
 async def test_sessions_end_together_before_the_others_and_their_owner_gives_them_their_time(
@@ -607,7 +619,7 @@ async def test_a_terminate_that_does_not_let_itself_be_cut_off_is_left_behind(
         assert 2 < trio.current_time() <= 4
         assert heard == [Down(pid, reason)]
         assert node.whereis("deaf") is None
-        assert [one.pid for one in node._kernel.abandoned] == [pid]
+        assert [one.pid for one in kernel_of(node).abandoned] == [pid]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["async", "plain"])
@@ -837,7 +849,7 @@ async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_be
         await node.call(watcher, lambda me: me.monitor(pid))
         node.send(pid, "begin")
         await wait_all_tasks_blocked()
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.abandon)
@@ -1016,7 +1028,7 @@ async def test_an_exit_asked_for_twice_is_one_end(autojump_clock: MockClock) -> 
 async def test_one_who_has_ended_cannot_be_abandoned() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.kill(pid)
         await node.wait_ended(pid)
 
@@ -1037,7 +1049,7 @@ async def test_one_who_is_abandoned_takes_its_children_along(autojump_clock: Moc
         pid = await node.spawn(Parent, shutdown=1.0, terminate_timeout=1.0)
         node.send(pid, "hold on")
         await wait_all_tasks_blocked()
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
 
         await abandon(process)
 
@@ -1132,7 +1144,7 @@ async def test_many_are_killed_in_slices_and_others_run_in_between(
     async with running_node() as node:
         pids = [await node.spawn(Puppet) for _ in range(2000)]
         await wait_all_tasks_blocked()
-        processes = node._kernel.router.processes
+        processes = router_of(node).processes
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour)
             await trio.lowlevel.checkpoint()
@@ -1166,8 +1178,8 @@ async def test_a_child_that_its_owner_asks_while_many_are_killed_is_not_cut_shor
         for _ in range(20):
             await node.spawn(Puppet)
         await wait_all_tasks_blocked()
-        process = node._kernel.router.processes[child]
-        await termination_module.kill_all(dict(node._kernel.roots))
+        process = process_of(node, child)
+        await termination_module.kill_all(dict(kernel_of(node).roots))
 
         assert steps == [Shutdown(), "done"]
         assert not process.forced

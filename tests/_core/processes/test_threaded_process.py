@@ -47,7 +47,7 @@ from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
-from tests.support import Failed, Recorder, needs_proc, running_node
+from tests.support import Failed, Recorder, needs_proc, process_of, router_of, running_node
 
 # -- threads ---------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ async def test_a_kill_in_the_middle_of_many_messages_takes_effect_before_the_nex
     handled: list[int] = []
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send(pid, lambda _: handled.append(1))
         node.send(pid, gate)
         for _ in range(10):
@@ -190,7 +190,7 @@ async def test_a_kill_takes_effect_when_the_callback_returns_and_says_so(where: 
     async with running_node() as node:
         node.add_logger(await node.spawn(Keeper), "warning")
         pid = await node.spawn(Doer, log, dispatcher=where)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send(pid, gate)
         node.send(pid, "not any more")
         await gate.wait_reached()
@@ -221,7 +221,7 @@ async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process
             await node.spawn(Doer, dispatcher=Pod("pod")),
             await node.spawn(Recorder, dispatcher=Pod("pod")),
         )
-        process = node._router.processes[other]
+        process = process_of(node, other)
         node.send(one, gate)
         await gate.wait_reached()
         node.send(other, "never")
@@ -250,7 +250,7 @@ async def run_out_of_time(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spawn)
         await begun()
-        *_, process = node._router.processes.values()
+        *_, process = router_of(node).processes.values()
         assert process._scope is not None
         process._scope.deadline = trio.current_time()
 
@@ -593,7 +593,7 @@ async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatc
     async with running_node() as node:
         node.add_logger(await node.spawn(Keeper), "warning")
         callee, pid = await node.spawn(Answering), await node.spawn(Doer, log, dispatcher=where)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send(pid, lambda me: me.wait_for(me.call(callee, "question", timeout=None)))
         node.send(pid, "not any more")
         await eventually(lambda: process.state is State.WAIT_RESPONSE)
@@ -1151,7 +1151,7 @@ async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_tol
 
     async with running_node() as node, trio.open_nursery() as nursery:
         pid = await node.spawn(Inspecting, wait, asked, dispatcher=PINNED)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send(pid, "block")
         await gate.wait_reached()
         nursery.start_soon(inspect_in_vain, node, pid)
@@ -1174,7 +1174,7 @@ async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_n
 
     async with running_node() as node, trio.open_nursery() as nursery:
         pid = await node.spawn(Inspecting, gate, asked, dispatcher=PINNED)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send(pid, "block")
         await gate.wait_reached()
         nursery.start_soon(inspect_in_vain, node, pid)

@@ -32,7 +32,7 @@ from ergo_py import (
 from ergo_py._core.processes.process import Process
 from ergo_py._core.runtime import time_slices as time_slices_module
 from ergo_py._core.vocabulary.envelopes import FENCE, MAIN_LANE, MESSAGE
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, process_of, router_of, running_node
 
 MANY = 2_000
 
@@ -66,7 +66,7 @@ async def each_turn(node: Node, pid: PID, look: Callable[[int], object]) -> int:
     were.
     """
     turns = 0
-    while pid in node._router.processes:
+    while pid in node.processes():
         look(turns)
         turns += 1
         await trio.lowlevel.checkpoint()
@@ -182,7 +182,7 @@ async def test_a_hurry_in_the_middle_loses_nothing(slow: None, hurry: str) -> No
 
     async with trio.open_nursery() as nursery, running_node() as node:
         pid = await node.spawn(Stuck)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         for number in range(MANY):
             node.send(pid, number)
         nursery.start_soon(ask)
@@ -191,7 +191,7 @@ async def test_a_hurry_in_the_middle_loses_nothing(slow: None, hurry: str) -> No
         node.kill(pid)
         while total(node)[Why.UNHANDLED_AT_EXIT] < MANY // 2:
             await trio.lowlevel.checkpoint()
-        is_in_the_middle = pid in node._router.processes
+        is_in_the_middle = pid in node.processes()
         if hurry == "kill":
             node.kill(pid)
             node.kill(pid)
@@ -204,13 +204,13 @@ async def test_a_hurry_in_the_middle_loses_nothing(slow: None, hurry: str) -> No
 
     assert is_in_the_middle
     assert answered == [TargetDownError]
-    assert node._router.dead_letters.counts == {Why.UNHANDLED_AT_EXIT: MANY - 1}
+    assert router_of(node).dead_letters.counts == {Why.UNHANDLED_AT_EXIT: MANY - 1}
 
 
 async def test_what_a_thread_appends_in_the_middle_is_accounted_for(slow: None) -> None:
     async with running_node() as node:
         pid = await node.spawn(Stuck)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         for number in range(MANY):
             node.send(pid, number)
         await wait_all_tasks_blocked()
@@ -286,11 +286,11 @@ async def test_many_watchers_are_told_in_slices_and_each_once(slow: None) -> Non
         pid = await node.spawn(Recorder)
         for _ in range(600):
             await node.spawn(Watcher, pid)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send_exit(pid)
         await process.wait_gone()
         # It is gone from all tables before anybody is told.
-        assert pid not in node._router.processes
+        assert pid not in node.processes()
 
         await wait_all_tasks_blocked()
 
@@ -403,7 +403,7 @@ async def kept(
     await node.supervise(
         [ChildSpec("a", Fails, heard, {"gate": gate}, mailbox=KEEP, **options)], intensity=10**6
     )
-    process: Any = node._router.resolve("a")
+    process: Any = router_of(node).resolve("a")
     node.send("a", "hold")
     await wait_all_tasks_blocked()
     for number in range(size):
@@ -422,7 +422,7 @@ async def test_a_successor_gets_the_lane_itself_and_not_message_by_message() -> 
         await node.wait_ended(first.id)
         await wait_all_tasks_blocked()
 
-        second: Any = node._router.resolve("a")
+        second: Any = router_of(node).resolve("a")
         assert second is not first
         assert second.main is lane
         assert heard == list(range(MANY))
@@ -463,7 +463,7 @@ async def test_what_a_thread_appends_after_the_place_was_closed_is_a_dead_letter
         assert tree is not None
         gate.set()
         await wait_all_tasks_blocked()
-        second: Any = node._router.resolve("a")
+        second: Any = router_of(node).resolve("a")
         await tree.remove_child("a")
 
         await late(node, first)
@@ -475,7 +475,7 @@ async def test_what_a_thread_appends_after_the_place_was_closed_is_a_dead_letter
 async def test_a_call_that_comes_too_late_for_a_lane_nobody_has_is_answered() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         node.send_exit(pid)
         await node.wait_ended(pid)
 
@@ -489,7 +489,7 @@ async def test_a_call_that_comes_too_late_for_a_lane_nobody_has_is_answered() ->
             nursery.start_soon(ask)
             await wait_all_tasks_blocked()
             # As if it had been kept with the rest of a lane.
-            process.main.append(node._router.processes[other].main.popleft())
+            process.main.append(process_of(node, other).main.popleft())
             process.stir()
 
 
@@ -559,7 +559,7 @@ async def test_a_successor_gets_no_signal_that_was_for_its_predecessor(slow: Non
     async with running_node() as node:
         first = await kept(node, gate, heard, MANY)
         fence = Fence(node.pid, 1, "a", None)
-        node._router.signal(first, MAIN_LANE, (FENCE, node.pid, fence, None))
+        router_of(node).signal(first, MAIN_LANE, (FENCE, node.pid, fence, None))
         node.send("a", "last")
 
         gate.set()
@@ -582,7 +582,7 @@ async def test_urgent_messages_are_kept_before_the_others_and_count_against_a_bo
         await node.wait_ended(first.id)
         await wait_all_tasks_blocked()
 
-        second: Any = node._router.resolve("a")
+        second: Any = router_of(node).resolve("a")
         assert heard == ["highest", "high", 0, 1]
         assert second.mailbox._users(MAIN_LANE) == 0
 

@@ -60,7 +60,16 @@ from ergo_py._core.runtime.bridge import (
 )
 from ergo_py._core.tables.mailbox import Mailbox, Verdict
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
-from tests.support import Puppet, Recorder, needs_proc, open_descriptors, running_node
+from tests.support import (
+    Puppet,
+    Recorder,
+    kernel_of,
+    needs_proc,
+    open_descriptors,
+    process_of,
+    router_of,
+    running_node,
+)
 
 T = TypeVar("T")
 
@@ -935,7 +944,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def waiters_of(node: Node, pid: PID) -> int:
-    waiting = node._router.processes[pid].mailbox.waiters or {}
+    waiting = process_of(node, pid).mailbox.waiters or {}
     return sum(map(len, waiting.values()))
 
 
@@ -1041,8 +1050,8 @@ async def test_a_thread_does_not_wait_longer_than_it_said_and_a_late_answer_is_d
 
         with pytest.raises(CallTimeoutError) as caught:
             await in_thread(lambda: node.call_from_thread(pid, threading.Event(), timeout=0.01))
-        kept = node._router.processes[pid].behaviour.kept
-        await until(lambda: kept and not node._router.processes[pid].deferred)
+        kept = process_of(node, pid).behaviour.kept
+        await until(lambda: kept and not process_of(node, pid).deferred)
         answered = node.reply(kept[0], "too late")
         info = node.info()
 
@@ -1169,7 +1178,7 @@ def test_an_interrupted_call_leaves_nothing_behind() -> None:
     async def other_thread() -> None:
         async with running_node(inline_calls=False) as node:
             pid = await node.spawn(Interrupting)
-            process = node._router.processes[pid]
+            process = process_of(node, pid)
             nodes.append((node, pid))
             ready.set()
             await in_thread(lambda: finish.wait(PATIENCE))
@@ -1234,7 +1243,7 @@ def test_an_interrupted_send_that_waited_for_room_is_taken_back() -> None:
 async def test_a_thread_answers_a_deferred_call() -> None:
     async with running_node() as node:
         pid = await node.spawn(Answering)
-        kept = node._router.processes[pid].behaviour.kept
+        kept = process_of(node, pid).behaviour.kept
         asked = [threading.Event(), threading.Event()]
 
         def answer() -> None:
@@ -1262,7 +1271,7 @@ async def test_a_thread_hands_a_deferred_call_on_and_it_is_done_by_the_loop() ->
 
     async with running_node() as node:
         first, other = await node.spawn(Answering), await node.spawn(Answers)
-        behaviour = node._router.processes[first].behaviour
+        behaviour = process_of(node, first).behaviour
         asked = threading.Event()
 
         def hand_on() -> None:
@@ -1340,7 +1349,7 @@ async def test_a_thread_takes_a_timer_back() -> None:
         said = [await in_thread(timer.cancel) for _ in range(2)]
 
         assert said == [True, False]
-        assert len(node._kernel.clock.timers) == 0
+        assert len(kernel_of(node).clock.timers) == 0
 
     assert timer.cancel() is False
 
@@ -1439,7 +1448,7 @@ async def test_what_a_thread_logs_after_the_end_is_no_error() -> None:
     async with running_node() as node:
         node.add_logger(await node.spawn(Logger))
         # As if the thread had looked before the loggers were gone.
-        log = node._kernel.log
+        log = kernel_of(node).log
     log.watched = True
 
     await in_thread(lambda: node.log.error("afterwards"))
@@ -1779,7 +1788,7 @@ async def test_a_thread_is_heard_while_time_stands_still(
 async def test_what_is_marked_dead_as_in_a_forked_copy_refuses_everything() -> None:
     async with running_node() as other:
         async with running_node("marked@localhost") as node:
-            bridge, router = node._router.bridge, node._router
+            bridge, router = router_of(node).bridge, router_of(node)
             pid = await node.spawn(Recorder)
             thread = bridge.loop_thread
 
@@ -1800,7 +1809,7 @@ async def test_what_is_marked_dead_as_in_a_forked_copy_refuses_everything() -> N
 
         assert stopped
         assert all("forked" in error for error in errors)
-        assert not other._router.stopped
+        assert not router_of(other).stopped
 
 
 async def test_every_bridge_is_marked_dead_in_a_forked_copy() -> None:

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import MetaState
 from ergo_py._core.runtime.idle_handlers import IdleHandlers
 from tests._core.metas.metas import InTask, owning
+from tests.support import meta_of
 
 
 class Idle:
@@ -76,7 +77,7 @@ async def test_a_handler_exists_only_while_there_are_messages_and_a_moment_longe
         alias = await owned.spawn(meta)
 
         def state() -> tuple[MetaState, bool]:
-            return owned.node.meta_info(alias).state, meta._meta.handler is not None
+            return owned.node.meta_info(alias).state, meta_of(meta).handler is not None
 
         states = [state()]
         for pause in (0.01, 5):
@@ -102,7 +103,7 @@ async def test_a_message_that_comes_as_the_handler_goes_is_served(
         alias = await owned.spawn(meta)
         owned.node.send(alias, "first")
         await wait_all_tasks_blocked()
-        kernel_side: Any = meta._meta
+        kernel_side: Any = meta_of(meta)
 
         # Between the decision to let it go and its next step.
         kernel_side.retire()

@@ -40,7 +40,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases
-from tests.support import Failed, Recorder, running_node
+from tests.support import Failed, Recorder, process_of, running_node
 
 # -- decisions -------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ async def test_escalate_ends_the_supervisor_with_the_very_reason_of_the_child() 
             ChildSpec("b", Child, log, "b"),
         ]
         tree = await node.supervise(specs)
-        process = node._kernel.router.processes[tree.pid]
+        process = process_of(node, tree.pid)
 
         await crash(node, "a")
 
@@ -383,7 +383,7 @@ async def test_a_kept_mailbox_keeps_its_bound() -> None:
         async with trio.open_nursery():
             pid = node.whereis("held")
             assert pid is not None
-            process = node._kernel.router.processes[pid]
+            process = process_of(node, pid)
             process.behaviour.gate = gate_again
             node.send("held", "wait and fail")
             await wait_all_tasks_blocked()

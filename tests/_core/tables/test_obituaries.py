@@ -27,7 +27,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.obituaries import Obituaries
 from ergo_py._core.vocabulary.envelopes import MESSAGE
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, kernel_of, meta_of, process_of, running_node
 
 
 class Bomb(Actor):
@@ -208,7 +208,7 @@ async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told
 
         assert node.crashes()[0].recent == ("str", "bytes", "function")
         assert state == {"heard": ["a", 1, 2.5, "b"]}
-        assert node._kernel.watches == {}
+        assert kernel_of(node).watches == {}
 
 
 async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(
@@ -261,12 +261,12 @@ class CountingLane(deque[Any]):
 async def test_a_few_of_the_messages_that_are_left_are_looked_at_however_many_there_are() -> None:
     async with running_node() as node:
         pid = await node.spawn(Bomb)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         box = process.mailbox
         lane = box.main = CountingLane((MESSAGE, pid, None, number) for number in range(1_000))
 
         process.reason = Killed()
-        node._kernel.obituaries.note(process)
+        kernel_of(node).obituaries.note(process)
 
         (one,) = node.crashes()
         assert (one.left, one.waiting) == (1_000, ("int",) * 5)
@@ -283,12 +283,12 @@ async def test_a_thread_may_take_messages_while_those_that_are_left_are_looked_a
 
     async with running_node() as node:
         pid = await node.spawn(Bomb)
-        process = node._router.processes[pid]
+        process = process_of(node, pid)
         box = process.mailbox
         box.main = Emptied((MESSAGE, pid, None, number) for number in range(3))
 
         process.reason = Killed()
-        node._kernel.obituaries.note(process)
+        kernel_of(node).obituaries.note(process)
 
         (one,) = node.crashes()
         assert one.waiting == ("int",)
@@ -303,7 +303,7 @@ class Bridge(MetaProcess):
         if message == "crash":
             raise Failed("on purpose")
         # As a connection does whose peer is gone.
-        self._meta.blameless = True
+        meta_of(self).blameless = True
         self.stop(message)
 
 
@@ -342,7 +342,7 @@ async def test_a_crash_of_its_own_counts_whatever_others_do_to_it() -> None:
         bridge = Bridge()
         alias = await node.call(owner, lambda me: me.spawn_meta(bridge))
 
-        bridge._meta.blameless = True
+        meta_of(bridge).blameless = True
         node.send(alias, "crash")
         await node.wait_ended(alias)
 

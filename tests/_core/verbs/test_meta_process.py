@@ -52,7 +52,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet, Recorder
+from tests.support import Failed, Puppet, Recorder, kernel_of, meta_of
 
 # -- what is allowed where -------------------------------------------------------------------------
 #
@@ -130,7 +130,7 @@ async def attempt(
     raised: list[BaseException | None] = []
 
     def act(me: Any) -> None:
-        assert me._meta.state is state
+        assert meta_of(me).state is state
         try:
             action(me)
         except NotAllowedError as error:
@@ -306,7 +306,7 @@ async def test_bad_targets_and_priorities_are_errors_of_the_sender(colour: type[
 
         await owned.in_reader(meta, send_badly)
         await owned.in_handler(meta, send_badly)
-        assert meta._meta.requests == {}
+        assert meta_of(meta).requests == {}
 
 
 async def test_it_logs_with_its_name_from_every_thread() -> None:
@@ -399,7 +399,7 @@ async def test_a_request_is_followed_by_exactly_one_response(colour: type[Any], 
         down = answers[refs["nobody"]].error
         assert isinstance(down, TargetDownError)
         assert down.reason == NoProcess()
-        assert meta._meta.requests == {}
+        assert meta_of(meta).requests == {}
         assert meta.serving == 0
 
 
@@ -428,7 +428,7 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
         overdue: list[Caller] = []
-        owned.node._kernel.clock.deadlines.expire(
+        kernel_of(owned.node).clock.deadlines.expire(
             inf, 100, lambda caller, _: overdue.append(caller)
         )
         await wait_all_tasks_blocked()
@@ -482,7 +482,7 @@ async def test_a_response_needs_no_callback() -> None:
     async with owning() as owned:
         meta = Asks()
         await owned.spawn(meta)
-        await owned.until(lambda: meta._meta.handled == 1)
+        await owned.until(lambda: meta_of(meta).handled == 1)
 
         assert owned.node.metas() == [meta.id]
 
@@ -667,7 +667,7 @@ async def test_a_reader_that_spawns_when_the_loop_finds_it_ending_is_refused_the
     async with owning() as owned:
         meta = InThread()
         alias = await owned.spawn(meta)
-        kernel_side = meta._meta
+        kernel_side = meta_of(meta)
         await owned.end(alias)
 
         # As if the thread had looked whether it may spawn just before the end began.
@@ -768,10 +768,10 @@ async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked(
         await owned.spawn(meta)
         before = meta.stopping
 
-        meta._meta.reason = Normal()
-        with_a_reason, meta._meta.reason = meta.stopping, None
-        meta._meta.resources.stopping = True
-        unblocked, meta._meta.resources.stopping = meta.stopping, False
+        meta_of(meta).reason = Normal()
+        with_a_reason, meta_of(meta).reason = meta.stopping, None
+        meta_of(meta).resources.stopping = True
+        unblocked, meta_of(meta).resources.stopping = meta.stopping, False
 
         assert (before, with_a_reason, unblocked) == (False, True, True)
 

@@ -36,7 +36,7 @@ from ergo_py.meta.sockets.messages import (
 from ergo_py.meta.sockets.options import WhenSlow
 from ergo_py.testing import VirtualClock
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
-from tests.support import Puppet, open_descriptors, refused
+from tests.support import Puppet, meta_of, open_descriptors, refused
 
 MEBI = 1024 * 1024
 
@@ -1038,7 +1038,7 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
                     await trio.lowlevel.checkpoint()
             pending, handled, since = (
                 connection.pending,
-                connection._meta.handled,
+                meta_of(connection).handled,
                 trio.current_time(),
             )
 
@@ -1047,7 +1047,7 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
 
             assert connection.pending <= pending
             # One look at the clock for each period, and some for what was under way.
-            assert connection._meta.handled - handled <= periods + 10
+            assert meta_of(connection).handled - handled <= periods + 10
 
 
 # -- beginnings ------------------------------------------------------------------------------------

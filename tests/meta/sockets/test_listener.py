@@ -42,7 +42,7 @@ from ergo_py.meta.sockets.options import WhenFull
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, meta_of
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
@@ -1080,7 +1080,7 @@ async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cann
         server, _ = await serve(
             node, wire, tls=TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
         )
-        server._meta._logger = Log()
+        meta_of(server)._logger = Log()
         addresses = []
         for count in range(1, 4):
             with wire.dial_plain(server) as sock:

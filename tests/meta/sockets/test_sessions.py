@@ -21,7 +21,7 @@ from ergo_py.meta.sockets.messages import (
 )
 from ergo_py.meta.sockets.sessions import end_session
 from tests.meta.wires import Mail, Wire, serve, until, wired_node
-from tests.support import Puppet, running_node
+from tests.support import Puppet, process_of, running_node
 
 
 class Store(Actor):
@@ -236,7 +236,7 @@ async def rest(_: Guest) -> None:
 
 
 def disconnect(node: Node, pid: PID) -> None:
-    end_session(node._kernel.router.processes[pid], Alias(node.name, 1, 1))
+    end_session(process_of(node, pid), Alias(node.name, 1, 1))
 
 
 async def test_a_callback_that_never_returns_is_cut_off_after_the_shutdown_time(

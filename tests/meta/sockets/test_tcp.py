@@ -35,7 +35,7 @@ from ergo_py.meta.sockets.options import KeepAlive, StreamOptions
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, echo, needs_ipv6, spawn_meta, until, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, meta_of
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
@@ -543,4 +543,4 @@ async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(
             (connection,) = server._open
 
             assert connected.connection == connection.id
-            assert connection._meta.mailbox.limit == 7
+            assert meta_of(connection).mailbox.limit == 7
