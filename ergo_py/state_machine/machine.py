@@ -321,7 +321,9 @@ class StateMachine(Actor):
         limit = process.mailbox.limit
         if limit and self._postponed() >= limit:
             process.mailbox.dropped += 1
-            process.router.bridge.run(process.router.bury, envelope, process.id, Why.FULL, process)
+            process.router.bridge.run(
+                process.router.discard, envelope, process.id, Why.FULL, process
+            )
             return
         if process.postponed is None:
             process.postponed = deque()

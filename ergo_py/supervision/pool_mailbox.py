@@ -147,7 +147,7 @@ class Share(Mailbox):
         if lane is not Lane.MAIN or envelope[0] not in (MESSAGE, CALL):
             super().push(lane, envelope)
         elif not self._hand_over(envelope, must_fit=False):
-            self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
+            self._pool.router.discard(envelope, self._pool.id, Why.FULL, self._pool)
 
     def wait_for_room(
         self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
@@ -160,7 +160,7 @@ class Share(Mailbox):
             return
         if envelope is not None and isinstance(envelope[2], Caller):
             self.dropped += 1
-            self._pool.router.bury(envelope, self._pool.id, Why.FULL, self._pool)
+            self._pool.router.discard(envelope, self._pool.id, Why.FULL, self._pool)
             return
         worker = (
             self._choose(envelope, must_fit=False)

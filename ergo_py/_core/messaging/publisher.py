@@ -12,7 +12,7 @@ from ..tables.events import Event, Events, Subscription
 from ..vocabulary.envelopes import EVENT, NOTICE, Lane
 from ..vocabulary.ids import PID, EventName, Ref
 from ..vocabulary.messages import DeadLetter, EventStarted, EventStopped, Published
-from .receiver import NOBODY
+from .receiver import NO_RECEIVER
 from .router import Router
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ class Publisher:
         # No function call per subscriber: there may be thousands of subscribers, and all of them
         # get the publication in this turn of the scheduler.
         for pid, subscription in event.subscribers.items():
-            process: Any = find(pid, NOBODY)
+            process: Any = find(pid, NO_RECEIVER)
             if process.open:
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)
-            elif process is NOBODY or not self._give(process, envelope, event, subscription):
+            elif process is NO_RECEIVER or not self._give(process, envelope, event, subscription):
                 subscription.dropped += 1
                 dropped += 1
         return len(event.subscribers) - dropped

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..tables.pending_calls import Caller
     from .waiters import TaskCaller
 
-__all__ = ["NOBODY", "Nobody", "Receiver"]
+__all__ = ["NO_RECEIVER", "NoReceiver", "Receiver"]
 
 
 class Receiver(Protocol):
@@ -69,7 +69,7 @@ class Receiver(Protocol):
         ...
 
 
-class Nobody:
+class NoReceiver:
     """Null object for a receiver: the sender has not sent anything yet, or its last receiver has
     ended.
     """
@@ -81,4 +81,4 @@ class Nobody:
     measured: Final = False
 
 
-NOBODY: Final = Nobody()
+NO_RECEIVER: Final = NoReceiver()

@@ -45,7 +45,7 @@ from ..vocabulary.ids import PID, Alias, EventName, Name, Target
 from ..vocabulary.messages import Diverted, Why
 from ..vocabulary.reasons import NoNode, NoProcess, Reason
 from .clock import Clock
-from .receiver import NOBODY, Receiver
+from .receiver import NO_RECEIVER, Receiver
 from .waiters import TaskWaiter
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Router:
         self.free = _SHORT_CUTS
         """How many more awaits may skip the checkpoint, before `slice_end`."""
         self.slice_end = 0.0
-        self.peer: Any = NOBODY
+        self.peer: Any = NO_RECEIVER
         """The receiver of the last message, of any sender. A cache: any thread reads it once and
         writes it once, so it needs no lock.
         """
@@ -176,7 +176,7 @@ class Router:
         if type(to) is PID and not priority:
             process: Any = self.peer
             if to is not process.id:
-                self.peer = process = self.processes.get(to, NOBODY)
+                self.peer = process = self.processes.get(to, NO_RECEIVER)
             if process.open or (process.measured and process.mailbox.has_plenty()):
                 # Safe in any thread: an append is atomic, and the receiver marks itself as asleep
                 # before it checks its mailbox for the last time. Either it sees this envelope, or
@@ -212,7 +212,7 @@ class Router:
         if get_ident() != self.loop_thread:
             return self._send_from_thread(sender, to, message, priority, receiver)
         if receiver is None:
-            return self._to_nobody(sender, to, message)
+            return self._add_dead_letter(sender, to, message)
         return self.post(
             receiver, to, LANES[priority], (self._kind(receiver, to), sender, to, message)
         )
@@ -229,9 +229,9 @@ class Router:
             if isinstance(ref, Caller):
                 ref.settle(None, TargetDownError(ref.to, ref.request, NoProcess()))
             else:
-                self._to_nobody(sender, pid, message)
+                self._add_dead_letter(sender, pid, message)
 
-    def find_nobody(
+    def record_undelivered(
         self, sender: PID | Alias, to: Target, message: object, receiver: Receiver | None
     ) -> bool:
         """Record a message that had no receiver when it was sent, or a receiver that accepts no
@@ -241,14 +241,14 @@ class Router:
         sent more messages since. A second look could deliver these out of order.
         """
         if get_ident() != self.loop_thread:
-            self.bridge.post(self.find_nobody, sender, to, message, receiver)
+            self.bridge.post(self.record_undelivered, sender, to, message, receiver)
         elif receiver is None:
-            self._to_nobody(sender, to, message)
+            self._add_dead_letter(sender, to, message)
         else:
-            self.bury((MESSAGE, sender, None, message), to, Why.STOPPING, receiver)
+            self.discard((MESSAGE, sender, None, message), to, Why.STOPPING, receiver)
         return False
 
-    def _to_nobody(self, sender: PID | Alias, to: Target, message: object) -> bool:
+    def _add_dead_letter(self, sender: PID | Alias, to: Target, message: object) -> bool:
         if self.stopped:
             raise NodeStoppedError(self.node)
         why = Why.NO_PROCESS if isinstance(self.missing(to), NoProcess) else Why.NO_NODE
@@ -262,7 +262,7 @@ class Router:
             receiver.stir()
             return True
         if not receiver.accepting:
-            self.bury(envelope, to, Why.STOPPING, receiver)
+            self.discard(envelope, to, Why.STOPPING, receiver)
             return False
         verdict, displaced = receiver.mailbox.admit(lane, envelope)
         if verdict is _ACCEPTED:
@@ -270,14 +270,14 @@ class Router:
             return True
         if verdict is Verdict.DISPLACED:
             if displaced is not None:
-                self.bury(displaced, receiver.id, Why.DISPLACED, receiver)
+                self.discard(displaced, receiver.id, Why.DISPLACED, receiver)
             receiver.wake()
             return True
         if verdict is Verdict.DIVERTED:
             return self._divert(receiver, to, lane, envelope)
         if verdict is Verdict.PASSED:
             return True
-        self.bury(envelope, to, Why.FULL, receiver)
+        self.discard(envelope, to, Why.FULL, receiver)
         if verdict is Verdict.REFUSED and envelope[0] in (MESSAGE, ADDRESSED):
             raise MailboxFullError(to, envelope[3], receiver.mailbox.limit)
         return False
@@ -301,7 +301,7 @@ class Router:
             or not other.accepting
             or not other.mailbox.has_room(lane)
         ):
-            self.bury(envelope, to, Why.FULL, receiver)
+            self.discard(envelope, to, Why.FULL, receiver)
             return False
         if isinstance(ref, Caller):
             ring = ring_of(waiting_process(ref, self.processes), other)
@@ -316,7 +316,7 @@ class Router:
         of an observed node overrides it.
         """
 
-    def bury(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
+    def discard(self, envelope: Envelope, to: object, why: Why, receiver: Receiver) -> None:
         """Dispose of a user's envelope that is not delivered: fail a call, turn a message into a
         dead letter.
         """
@@ -372,10 +372,10 @@ class Router:
                 receiver.mailbox.stop_waiting(lane, waiter)
         if waiter.admitted is None:
             receiver.mailbox.dropped += 1
-            self.bury(envelope, to, Why.FULL, receiver)
+            self.discard(envelope, to, Why.FULL, receiver)
             raise MailboxFullError(to, message, receiver.mailbox.limit)
         if not waiter.admitted:
-            self.bury(envelope, to, Why.STOPPING, receiver)
+            self.discard(envelope, to, Why.STOPPING, receiver)
         return waiter.admitted
 
     async def pause(self) -> None:
@@ -413,7 +413,7 @@ class Router:
         # another process meanwhile would deliver this message after those sent later.
         self.bridge.check_open()
         if receiver is None or not receiver.accepting:
-            return self.find_nobody(sender, to, message, receiver)
+            return self.record_undelivered(sender, to, message, receiver)
         envelope = (self._kind(receiver, to), sender, to, message)
         if receiver.open and not priority:
             # Append directly, as a send to its PID does. Otherwise the messages of a thread that
@@ -455,7 +455,7 @@ class Router:
         if accepted:
             receiver.wake()
         else:
-            self.bury(envelope, envelope[2], Why.STOPPING, receiver)
+            self.discard(envelope, envelope[2], Why.STOPPING, receiver)
 
     def _wait_in_thread(self, waiter: "_ThreadWaiter") -> bool:
         self.bridge.post(waiter.begin)
@@ -503,7 +503,7 @@ class _ThreadWaiter:
 
     def settle(self, admitted: bool, /) -> None:
         if not admitted:
-            self._router.bury(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
+            self._router.discard(self._envelope, self._envelope[2], Why.STOPPING, self._receiver)
         self.parker.settle(admitted)
 
     def give_up(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trio.lowlevel import current_task, enable_ki_protection
 
-from ..messaging.receiver import NOBODY, Receiver
+from ..messaging.receiver import NO_RECEIVER, Receiver
 from ..messaging.router import LANES, Router
 from ..messaging.waiters import TaskWaiter
 from ..runtime.bridge import Parker
@@ -75,7 +75,7 @@ class Outbox:
         """The first message, which waits at its receiver's mailbox and goes in by itself."""
         self._holds = False
         """The loop has taken messages out of the queue that are not delivered, or has closed it."""
-        self._peer: Any = NOBODY
+        self._peer: Any = NO_RECEIVER
         """To whom the reader has last sent, if that is an open process."""
         self._forced = False
         self._closed = False
@@ -118,7 +118,7 @@ class Outbox:
         if to is not receiver.id:
             receiver = self._router.resolve(to)
             if receiver is None or not receiver.open:
-                receiver = NOBODY
+                receiver = NO_RECEIVER
             elif receiver.splits and type(to) is not PID:
                 kind = ADDRESSED
             self._peer = receiver
@@ -157,7 +157,7 @@ class Outbox:
             if self.deliver(to, message, priority):
                 return True
         if receiver is None or not receiver.accepting:
-            self._router.bridge.do(self._find_nobody, to, message, receiver)
+            self._router.bridge.do(self._record_undelivered, to, message, receiver)
             return False
         self._router.bridge.check_open()
         if (len(self._queue) >= self.backlog or self._overran) and not self._make_room(to, message):
@@ -259,7 +259,7 @@ class Outbox:
         """
         receiver = self._router.resolve(to)
         if receiver is None or not receiver.accepting:
-            self._find_nobody(to, message, receiver)
+            self._record_undelivered(to, message, receiver)
             return False
         if len(self._queue) >= self.backlog or self._overran:
             if self.policy is Behind.WAIT and not self.released:
@@ -271,10 +271,10 @@ class Outbox:
         self.flush()
         return True
 
-    def _find_nobody(self, to: Target, message: object, receiver: Receiver | None) -> None:
+    def _record_undelivered(self, to: Target, message: object, receiver: Receiver | None) -> None:
         self.sent += 1
         self._router.note(self._sender, to, message)
-        self._router.find_nobody(self._sender, to, message, receiver)
+        self._router.record_undelivered(self._sender, to, message, receiver)
 
     @enable_ki_protection
     def flush(self) -> None:

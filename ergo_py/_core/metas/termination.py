@@ -14,7 +14,7 @@ from trio.lowlevel import enable_ki_protection
 from ..messaging.observer import Stopped
 from ..messaging.publisher import THREAD_ABANDONED
 from ..processes.termination import stop_all
-from ..processes.unhandled_messages import bury, refuse
+from ..processes.unhandled_messages import discard, refuse
 from ..runtime.bridge import stack_of
 from ..runtime.detached_task import DetachedTask
 from ..runtime.parking import PARKED
@@ -302,4 +302,4 @@ def _answer(meta: "Meta") -> Iterator[None]:
     reason = meta.reason or Shutdown()
     _set_aside(meta)
     yield from refuse(list(meta.deferred or ()), reason)
-    yield from bury(meta, reason)
+    yield from discard(meta, reason)

@@ -1,5 +1,5 @@
-"""Background tasks of a process: they go on between its callbacks, crash with it, and end before
-it.
+"""`BackgroundTask`: a task of a process that runs between its callbacks, too, crashes the process
+if it fails, and ends before the process does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ class BackgroundTask:
         self, process: "Process", function: Callable[[], Awaitable[object]], name: str
     ) -> None:
         self.name = name
-        """What it is called in the log."""
+        """The name of the task in the log."""
         self._process = process
         self._function = function
         self._scope = trio.CancelScope()
@@ -42,18 +42,18 @@ class BackgroundTask:
         return self._gone.is_set()
 
     def cancel(self) -> None:
-        """Cancel it. The process goes on."""
+        """Cancel the task. The process keeps running."""
         self._scope.cancel()
 
     def runs_in(self, task: Task) -> bool:
-        """Say whether this is the task, or one in a nursery of it."""
+        """Whether ``task`` is this task, or a task in a nursery below it."""
         above: Task | None = task
         while above is not None and above is not self._task:
             above = None if above.parent_nursery is None else above.parent_nursery.parent_task
         return above is not None
 
     async def run(self) -> None:
-        """The whole life of the task."""
+        """Run the function and report its failure to the process."""
         self._task = current_task()
         try:
             await self._abandonable.run(self._inside())
@@ -67,13 +67,13 @@ class BackgroundTask:
             await self._function()
 
     async def wait_gone(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the task has ended."""
         await self._gone.wait()
 
     async def cut_off(self) -> None:
-        """End it, whatever it does."""
+        """End the task even if it ignores cancellation."""
         if self._task is None:
-            # At its first step it finds that it was given up.
+            # Not started yet: at its first step the task finds that it was abandoned, and returns.
             self._abandonable.abandon()
         else:
             await self._abandonable.cut_off(self._task)
@@ -85,11 +85,13 @@ class BackgroundTask:
 
 
 async def end_tasks(tasks: dict[BackgroundTask, None], patience: float) -> list[BackgroundTask]:
-    """Cancel tasks, and wait for them. Returns those that did not end in time."""
+    """Cancel tasks and wait for them, at most ``patience`` seconds. Returns the tasks that are
+    still running.
+    """
     ending = list(tasks)
-    for one in ending:
-        one.cancel()
+    for task in ending:
+        task.cancel()
     with trio.move_on_after(patience):
-        for one in ending:
-            await one.wait_gone()
-    return [one for one in ending if not one.done]
+        for task in ending:
+            await task.wait_gone()
+    return [task for task in ending if not task.done]

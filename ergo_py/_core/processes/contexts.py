@@ -1,5 +1,5 @@
-"""Context variables: a process has a context of its own, which its callbacks share wherever they
-run.
+"""`adopt`: carries context variables from a thread back to the process. All callbacks of a process
+share its context, in any thread.
 """
 
 from contextvars import Context
@@ -11,7 +11,9 @@ _NOTHING: Final = object()
 
 
 def adopt(changed: Context, before: Context) -> None:
-    """Set, in the present context, what was set in a copy of ``before`` since it was made."""
+    """Set in the current context the variables that ``changed``, a copy of ``before``, has set
+    since.
+    """
     for variable, value in changed.items():
         if before.get(variable, _NOTHING) is not value:
             variable.set(value)

@@ -1,4 +1,6 @@
-"""What becomes of an exception that leaves a callback of a process."""
+"""`account_for`, `account_for_task`: crash or resume after an exception in a callback or a
+background task of a process.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,8 @@ __all__ = ["account_for", "account_for_task"]
 
 
 def account_for(process: "Process", error: BaseException) -> Reason | None:
-    """Account for an exception that left a callback. Returns the reason to end with, or None to go
-    on.
+    """Log and count an exception that left a callback. Returns the reason to end with, or None to
+    resume.
     """
     resumes = _resumes(process, error)
     reason = Crashed(error)
@@ -37,14 +39,15 @@ def account_for(process: "Process", error: BaseException) -> Reason | None:
     process.kernel.note_crash(process, reason)
     process.kernel.obituaries.note_crash(process, kind_name(kind), type(payload).__qualname__)
     if isinstance(ref, Caller):
-        # Its caller learns at once; the other ones when terminate has run.
+        # This caller learns of the crash at once; the callers of queued calls learn of it after
+        # terminate.
         ref.settle(None, TargetDownError(ref.to, ref.request, reason))
     return reason
 
 
 def account_for_task(process: "Process", name: str, error: BaseException) -> Reason | None:
-    """Account for an exception that left a background task. Returns the reason to end with, or None
-    to go on without it.
+    """Log and count an exception that left a background task. Returns the reason to end with, or
+    None to resume without the task.
     """
     resumes = _resumes(process, error)
     reason = Crashed(error)
@@ -64,8 +67,8 @@ def account_for_task(process: "Process", name: str, error: BaseException) -> Rea
 
 
 def _resumes(process: "Process", error: BaseException) -> bool:
-    """Say whether the process goes on after an error; one that is meant for the whole program ends
-    the node, too.
+    """Whether the process resumes after an error. KeyboardInterrupt and SystemExit also end the
+    node.
     """
     if not isinstance(error, Exception | GeneratorExit):
         process.kernel.panic(error)

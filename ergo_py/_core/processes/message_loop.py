@@ -1,6 +1,4 @@
-"""How a process serves its mailbox: the loop every message goes through, and what is done with each
-kind of envelope.
-"""
+"""`serve`: the message loop of a process, and the handlers for each kind of envelope."""
 
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -57,19 +55,20 @@ __all__ = [
 ]
 
 _SLICE: Final = 0.001
-"""Seconds after which a process that always has messages lets others run."""
+"""Time slice in seconds, after which a busy process lets other tasks run."""
 _HISTORY: Final = 16
 AGAIN: Final = Normal()
-"""Instead of a reason: the behaviour was wrapped or unwrapped, and the loop is to look at it anew.
+"""Returned instead of a reason: the behaviour was wrapped or unwrapped, so the loop must fetch its
+callbacks again.
 """
 
 
 @runs_callbacks
 async def serve(process: "Process") -> Reason | None:
-    """Serve the mailbox until something ends the process; None if its owner has ended it in its
-    sleep.
+    """Serve the mailbox until the process has to end. Returns the reason, or None if its owner
+    ended it while it slept.
 
-    Flat and long, because every message pays for each layer.
+    A single long function, because every message would pay for each call in between.
     """
     box = process.mailbox
     main = box.main
@@ -86,8 +85,8 @@ async def serve(process: "Process") -> Reason | None:
     status = task._cancel_status
     no_reply = NO_REPLY
     envelope: Envelope | None
-    # The count of all that was handled is the count of the burst, too: it is looked at every eighth
-    # time.
+    # `process.handled` doubles as the counter of the burst. The clock is read on every eighth
+    # message only.
     often = 7 if burst >= 8 else 0
     last, mask, end = process.handled + burst, often, 0.0
     history = process.history
@@ -107,13 +106,15 @@ async def serve(process: "Process") -> Reason | None:
             else:
                 if box.waiters and box.admit_waiters():
                     continue
-                # To sleep. No await lies between the look at the lanes and the mark that this sets.
+                # Go to sleep. There is no await between the check of the lanes and park_unless(),
+                # which marks the task as asleep: no wake-up is lost.
                 if task._cancel_status is not status:  # a nursery has a cancel scope, too
                     return _account_for_open(process, task.child_nurseries)
                 now = clock()
                 process.running_time += now - process.woken
                 process.woken = 0.0
-                # What it handled last may be large, and must not live as long as this sleep.
+                # Drop the last message, which may be large: these variables would keep it alive
+                # during the sleep.
                 process.handling = envelope = sender = ref = payload = reply = result = None
                 process.state = SLEEP
                 history += (SLEEP, now)
@@ -163,7 +164,7 @@ async def serve(process: "Process") -> Reason | None:
                         )
             if handled & mask:
                 continue
-            # Fairness: every so many messages a look at the clock, after each one once they turn
+            # Fairness: read the clock every few messages, or after each message if messages turn
             # out to be slow.
             now = clock()
             if box.waiters:
@@ -185,13 +186,13 @@ async def serve(process: "Process") -> Reason | None:
             reason = process.failed(error)
             if reason is not None:
                 return reason
-        # It goes on; and one that fails on every message lets others run, too.
+        # The process resumes. A process that fails on every message must let other tasks run, too.
         await checkpoint()
 
 
 def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
-    """End a process that goes to sleep in the middle of a nursery or a cancel scope: it would sleep
-    in it, and end in it.
+    """Crash a process whose callback left a nursery or cancel scope open: the process would sleep
+    inside of it.
     """
     kind = STARTED if process.handling is None else process.handling[0]
     error = left_open(process.callbacks.behaviour, kind_name(kind), nurseries)
@@ -200,8 +201,8 @@ def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
 
 @runs_callbacks
 async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
-    """Serve everything that is rarer than a message or a call. Returns why the process must end, if
-    it must.
+    """Serve an envelope that is neither a message nor a call. Returns the reason if the process has
+    to end.
     """
     kind, sender, ref, payload = envelope
     if process.kernel.observer is not None and kind <= EVENT:
@@ -235,13 +236,13 @@ async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None
         case _ if kind == FENCE:
             ref.settle(None, None)
         case _:
-            # LOOK is the only one left.
+            # Only LOOK is left.
             return await payload(process, ref)  # type: ignore[no-any-return]
     return None
 
 
 async def _greet(process: "Process") -> None:
-    """The first callbacks in the process's own task, before any message."""
+    """Run the first callbacks in the process's own task, before any message."""
     reason = process.slot.successor_of if process.slot is not None else None
     if reason is not None and "post_restart" in process.callbacks.defined:
         await callback(process, "post_restart", reason)
@@ -257,7 +258,7 @@ async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
     )
     general = "handle_message" if kind == ADDRESSED else "handle_call"
     special = f"{general}_{suffix}"
-    # One that does not say what to do with this kind of address is served as without the split.
+    # A behaviour without a callback for this kind of address is served by the general callback.
     name, args = (special, (address,)) if special in process.callbacks.defined else (general, ())
     if kind == ADDRESSED:
         await callback(process, name, *args, payload, sender)
@@ -280,7 +281,7 @@ async def _handle_exit(
         if not process.kernel.relations.deliver(relation):
             return None
         if isinstance(reason, Normal) and not process.trap_exit:
-            # As in Erlang: that a linked process finished its work is no reason to die.
+            # As in Erlang: the normal end of a linked process is no reason to die.
             return None
     parent = process.kernel.pid if process.parent is None else process.parent.id
     if process.trap_exit and source != parent:
@@ -290,7 +291,7 @@ async def _handle_exit(
 
 
 async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:
-    """Have the behaviour tell about itself."""
+    """Run ``handle_inspect`` and reply with its items as strings."""
     try:
         answer = dict(await callback(process, "handle_inspect", *items))
         told = {str(key): str(value) for key, value in answer.items()}
@@ -303,7 +304,7 @@ async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, .
 
 
 async def callback(process: "Process", name: str, *args: Any) -> Any:
-    """Have the behaviour called, in whichever way its callback of that name is written."""
+    """Call a callback of the behaviour, and await it if it is async."""
     result = getattr(process.behaviour, name)(*args)
     if name in process.callbacks.asynchronous:
         return await result
@@ -312,10 +313,10 @@ async def callback(process: "Process", name: str, *args: Any) -> Any:
 
 
 def check_plain(process: "Process | Meta", name: str, result: object) -> None:
-    """Refuse what a plain callback returned instead of doing its work: what is to be awaited, or a
-    generator.
+    """Raise if a plain callback returned a coroutine, another awaitable or a generator: its work
+    would never run.
 
-    The answer to a call may be any value but a coroutine, which nobody else could await.
+    The reply to a call may be any value except a coroutine, since no other code could await it.
     """
     if result is None:
         return
@@ -329,30 +330,29 @@ def check_plain(process: "Process | Meta", name: str, result: object) -> None:
         return
     if isinstance(result, GeneratorType | AsyncGeneratorType) or hasattr(type(result), "__await__"):
         raise CallbackError(
-            f"{callback} is a plain `def` but returned {type(result).__qualname__}, and nothing "
-            "of that would run;"
-            f" write `async def {name}`, and `await` what is to be awaited"
+            f"{callback} is a plain `def` but returned {type(result).__qualname__}, which would "
+            f"never run; write `async def {name}`, and `await` it there"
         )
 
 
 def check_waiting(given: object) -> None:
-    """Refuse what cannot be waited for."""
+    """Raise unless ``given`` is a coroutine."""
     if not isinstance(given, CoroutineType):
         raise BadInputError(
             "wait_for(waiting)",
             given,
-            "what an async verb returns, called: `self.wait_for(self.call(to, request))`",
+            "the coroutine of an async verb: `self.wait_for(self.call(to, request))`",
         )
 
 
 @runs_callbacks
 @enable_ki_protection
 def answer_now(process: "Process", caller: TaskCaller, request: object) -> CancelScopes | None:
-    """Serve a call as this process, in the caller's turn of the scheduler: one message at a time
-    still holds, because the process sleeps and a plain function cannot be interrupted.
+    """Serve a call inline: run ``handle_call`` of this process in the caller's task. The process
+    still handles a single message at a time, because it sleeps and a plain function cannot be
+    interrupted.
 
-    Returns the scopes that the task of the caller is to close, if ``handle_call`` has left one open
-    in it.
+    Returns the cancel scopes that ``handle_call`` left open; the caller's task has to close them.
     """
     task: Any = caller.task
     status, left = task._cancel_status, None
@@ -377,13 +377,13 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
         elif caller.settled:
             process.kernel.calls.late_replies += 1
         else:
-            # As settle() does, for a caller that is not asleep yet and does not have to be woken.
+            # Inlined settle(), for a caller that is not asleep yet and needs no wake-up.
             caller.settled = True
             caller.value = reply
     if task._cancel_status is not status:
         left = CancelScopes.since(task, status)
         if process.accepting:
-            # As in its own turn: the answer counts, and then the process crashes.
+            # As in the process's own turn: the reply counts, and then the process crashes.
             _end_in_sleep(process, _account_for_open(process, left.nurseries()))
     process.handling = None
     process.state = SLEEP
@@ -393,8 +393,8 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
 
 
 def _end_in_sleep(process: "Process", reason: Reason) -> None:
-    """Have a process end that has failed in its caller's turn: at once, so that no other caller
-    waits for one that is ending.
+    """End a process that failed in its caller's turn. It refuses calls at once, so that no other
+    caller waits for an ending process.
     """
     process.refuse()
     process.end(FAILED, reason)

@@ -1,5 +1,5 @@
-"""A process: a trio task that serves a mailbox, from ``init`` to the last word to whoever watches
-it.
+"""`Process`: a trio task that serves a mailbox, from ``init`` until its watchers are notified of
+its end.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ import trio
 from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NOBODY
+from ..messaging.receiver import NO_RECEIVER
 from ..messaging.waiters import TaskCaller
 from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident
@@ -58,14 +58,16 @@ _HISTORY: Final = 16
 
 
 class Process:
-    """The kernel's side of a process; its behaviour is the user's side. Everything here happens on
-    the loop's thread.
+    """The kernel's side of a process; the behaviour is the user's side. All methods run on the
+    loop's thread, unless they say otherwise.
     """
 
     blocks: ClassVar = False
-    """Whether callbacks may be in a thread, and so refuse to be cancelled at first."""
+    """Whether callbacks may run in a thread, and so be unable to react to cancellation at once."""
     blameless: ClassVar = False
-    """The failure of a process counts as its own."""
+    """Whether its failure is blamed on another object. A process is to blame for its own
+    failures.
+    """
     __slots__ = (
         "_ending",
         "_gone",
@@ -136,18 +138,20 @@ class Process:
         self.accepting = True
         is_plain = kernel.observer is None and not callbacks.supervises
         self.open = is_plain and not options.mailbox_size
-        """Accepting, and with nothing to look at before an append, which any thread may do: what
-        every send tests first. Once it is False it stays so, or what a thread has sent on the
-        longer way would be overtaken.
+        """Whether senders may append to the main lane without any check, from any thread. Every
+        send tests this first. Once False it stays False: otherwise a direct append could overtake a
+        message that a thread sent through the loop.
         """
         self.measured = (
             is_plain and not self.open and options.overflow in (Overflow.RAISE, Overflow.WAIT)
         )
-        """Accepting, and with nothing but the bound to look at before an append."""
-        self.peer: Any = NOBODY
-        """To whom it has last sent: most send to the same one again, and need not look for it."""
+        """Whether senders may append to the main lane after checking only the mailbox's bound."""
+        self.peer: Any = NO_RECEIVER
+        """The receiver of its last message. A cache: most processes send to the same receiver
+        again, and need no lookup.
+        """
         self.stirred = False
-        """A thread has asked the loop to wake it."""
+        """Whether a thread has already asked the loop to wake this process."""
         self.splits = callbacks.splits
         self.inline = (
             router.inline_calls
@@ -155,13 +159,13 @@ class Process:
             and "handle_call" not in callbacks.asynchronous
             and not callbacks.splits
         )
-        """Whether a call may be answered on the spot, by its caller, while it sleeps."""
+        """Whether a call may be served inline, in the caller's task, while this process sleeps."""
         self.state = INIT
         self.born = perf_counter()
         self.history: list[State | float] = [INIT, self.born]
         self.task: Task | Standin = _NOT_YET
         self.home: Task = current_task()
-        """The task in which callbacks run: the spawner's during ``init``, then its own."""
+        """The task in which the callbacks run: the spawner's task during ``init``, then its own."""
         self.name: str | None = None
         self.priority = options.priority
         self.trap_exit = False
@@ -173,29 +177,29 @@ class Process:
         self.sent = 0
         self.unhandled = 0
         self.running_time = 0.0
-        """Seconds in callbacks, up to the end of the last turn."""
+        """Seconds spent in callbacks, up to the end of the last turn."""
         self.woken = 0.0
-        """When the turn in progress began, its own or one that a caller lends it; 0.0 while it
+        """When the current turn began, in its own task or inline in a caller's; 0.0 while it
         sleeps.
         """
         self.waiting: Caller | Process | None = None
-        # Made when first needed: a process that never uses them should not pay for them.
+        # Created on first use: a process that never needs these does not pay for them.
         self.owned: dict[object, Any] | None = None
         self.aliases: dict[Alias, None] | None = None
         self.events: list[EventName] | None = None
         self.timers: Owned | None = None
         self.deferred: set[Caller] | None = None
         self.postponed: deque[Envelope] | None = None
-        """What its behaviour has put aside, to be served before what waits."""
+        """Envelopes that its behaviour has postponed. They are served before the queued ones."""
         self.slot: ChildSlot | None = None
-        """Its place under a supervisor."""
+        """Its slot under a supervisor."""
         self.left_to: ChildSlot | None = None
-        """The place to whose next process it has left its main lane."""
+        """The slot whose next process inherits its main lane."""
         self.slots: dict[str, ChildSlot] | None = None
-        """If it is a supervisor: the places of its children."""
+        """The slots of its children, if it is a supervisor."""
         self.sessions_over: trio.Event | None = None
-        """Set when the sessions of its servers have ended, which come first when it ends and have
-        time limits of their own.
+        """Set when the sessions of its servers have ended. They are stopped first when this process
+        ends, and have their own time limits.
         """
         self._logger: Any = None
         self._gone: trio.Event | None = None
@@ -203,17 +207,17 @@ class Process:
         self._ending: trio.CancelScope | None = None
         self._abandonable: Abandonable | None = None
         self.tasks: dict[BackgroundTask, None] = NO_TASKS
-        """The background tasks that it has started."""
+        """Its running background tasks."""
         self.forced = False
-        """Whether it had to be killed, a last callback of it was cut short by a kill, or background
-        tasks of it were cut off.
+        """Whether it had to be killed, a kill interrupted a last callback, or background tasks were
+        cut off.
         """
         self.abandoned = False
-        """Whether it did not even end when it was killed, and is left behind."""
+        """Whether it survived its kill and was abandoned."""
 
     @property
     def pid(self) -> PID:
-        """The same as ``id``; a meta-process has an alias there."""
+        """The same as ``id``, which is an alias in a meta-process."""
         return self.id
 
     @property
@@ -230,19 +234,19 @@ class Process:
         return f"<{self.callbacks.behaviour}{called} {self.id}>"
 
     def allow(self, operation: Operation) -> None:
-        """Raise unless ``operation`` may be done in the present state."""
+        """Raise unless ``operation`` is allowed in the current state."""
         if self.tasks and self.state is SLEEP and self._is_in_task():
-            # A background task acts for its process also between two callbacks.
+            # A background task acts for its process between two callbacks, too.
             return
         check_allowed(operation, self.state, self)
 
     def _is_in_task(self) -> bool:
         task = current_task() if in_trio_task() else None
-        return task is not None and any(one.runs_in(task) for one in self.tasks)
+        return task is not None and any(started.runs_in(task) for started in self.tasks)
 
     def enter(self, state: State) -> None:
-        """Change state, if the table knows the change, and note when."""
-        # Asked here first: each start and each end of a process would pay for the layer.
+        """Change state, if the table allows the transition, and record the time."""
+        # Inlined check_transition(): every start and every end of a process pays for it.
         if state not in TRANSITIONS[self.state]:
             check_transition(self.state, state)
         self.state = state
@@ -251,7 +255,7 @@ class Process:
         if len(history) > _HISTORY:
             del history[: _HISTORY // 2]
 
-    # -- birth -------------------------------------------------------------------------------------
+    # -- start -------------------------------------------------------------------------------------
 
     spawn = classmethod(spawn)
 
@@ -259,8 +263,8 @@ class Process:
     def _initialise(
         self, factory: Any, args: tuple[Any, ...], context: Context
     ) -> Coroutine[Any, Any, None] | None:
-        """Make the behaviour and call its ``init``; or return what is to be awaited, so that only
-        those that wait pay for it.
+        """Create the behaviour and call its ``init``. For an async ``init``, return the coroutine
+        that the spawner has to await: a plain ``init`` pays for no coroutine.
         """
         self.behaviour = behaviour = factory(*args)
         behaviour._process = self
@@ -277,7 +281,8 @@ class Process:
     @runs_callbacks
     async def _wait_for_init(self, context: Context) -> None:
         timeout = self.options.init_timeout
-        # It runs in the task of the spawner, which has to get out of it, whatever it does.
+        # init runs in the spawner's task, which must be able to leave it even if it ignores
+        # cancellation.
         self._abandonable = abandonable = Abandonable()
         patience = Patience(self, self._leave_init, "leave an init behind")
         self.kernel.clock.arm_call(patience, timeout + 2 * GRACE)
@@ -297,26 +302,29 @@ class Process:
             patience.abandon()
             self._abandonable = None
         if isinstance(self.reason, Crashed):
-            # A background task has crashed it.
+            # A background task has crashed the process.
             raise self.reason.error
-        # Also if it swallowed the cancellation: what came too late has failed.
+        # Raise also if init swallowed the cancellation: it returned too late, and so has failed.
         if (scope.cancel_called or abandonable.abandoned) and not isinstance(self.reason, Killed):
             raise InitTimeoutError(self.callbacks.behaviour, timeout)
         self._scope = None
 
     async def _leave_init(self) -> None:
-        # A supervisor has more time than it was given: its children have theirs.
+        # A supervisor may take longer than its own limit, since its children have theirs: abandon
+        # it only after the limit has cancelled it.
         if self._scope is not None and self._scope.cancel_called:
             await self.cut_off()
 
     def is_unborn_in(self, task: Task) -> bool:
-        """Say whether its ``init`` has been left behind in this task, by an error that was raised
-        where it was to be undone.
+        """Whether its failed ``init`` ran in this task and has not been undone, because another
+        exception was raised where it should have been.
         """
         return self.task is _NOT_YET and self.home is task and self.state not in (SLEEP, TERMINATED)
 
-    def sit(self, slot: ChildSlot) -> None:
-        """Take a place under a supervisor, and what a predecessor there has left."""
+    def take_slot(self, slot: ChildSlot) -> None:
+        """Take a slot under a supervisor, and inherit the messages that its predecessor left
+        there.
+        """
         self.slot = slot
         kept = slot.inherit(self)
         if kept:
@@ -325,16 +333,16 @@ class Process:
             self.mailbox.inherit(kept)
             self.main = self.mailbox.main
 
-    # -- life --------------------------------------------------------------------------------------
+    # -- message loop ------------------------------------------------------------------------------
 
     async def run_guarded(self) -> None:
-        """The whole life of the task, with a relay from the beginning."""
+        """Run the process in a task that can be abandoned from the beginning."""
         self._abandonable = Abandonable()
         await self._abandonable.run(self.run())
 
     def guard(self, task: Task) -> Abandonable:
-        """Have a relay, the way to leave behind a callback that can wait for anything, and so
-        refuse to end.
+        """Make the task abandonable: its callback can wait for anything, and so may ignore
+        cancellation.
         """
         if self._abandonable is None:
             self._abandonable = Abandonable()
@@ -342,28 +350,28 @@ class Process:
         return self._abandonable
 
     async def run(self) -> None:
-        """The whole life of the task. Nothing leaves it: an exception here would end all other
-        tasks of the node.
+        """Run the process until it has ended. No exception leaves this function: it would cancel
+        all other tasks of the node.
         """
         if self.abandoned:
-            # Before its first step.
+            # Abandoned before its first step.
             return
         self.task = self.home = task = current_task()
         status = task._cancel_status
-        # What it ends with if a kill is all that leaves the scope.
+        # The reason if the cancel scope catches the cancellation of a kill.
         reason: Reason | None = _KILLED
         try:
             try:
                 box = self.mailbox
                 if not (self.callbacks.greets or box.main or box.ahead or box.log):
-                    # Most sleep first. What serving needs, the scope above all, can wait until
-                    # there is something to serve.
+                    # Most processes sleep first. The costs of serving, above all the cancel scope,
+                    # can wait until there is something to serve.
                     await park_unless(task, box.main)
                     if self.state is TERMINATED:
                         return
                 if self.callbacks.any_async:
-                    # The scope lets kill reach a callback that waits for something else than its
-                    # mailbox.
+                    # The scope lets a kill interrupt a callback that waits for something else than
+                    # its mailbox.
                     with trio.CancelScope() as self._scope:
                         scopes = CancelScopes(task)
                         try:
@@ -376,7 +384,8 @@ class Process:
             except BaseException as error:
                 if self.abandoned or (isinstance(error, GeneratorExit) and is_being_closed(task)):
                     raise
-                # Killed out of a callback whose nursery raised more than the cancellation.
+                # A kill interrupted the callback, and its nursery raised more than the
+                # cancellation.
                 reason = (
                     _KILLED
                     if self._scope is not None and self._scope.cancel_called
@@ -389,7 +398,7 @@ class Process:
                     exception=Crashed(error).traceback,
                 )
             if task._cancel_status is not status:
-                # Left open by a plain callback.
+                # A plain callback left a cancel scope open.
                 await CancelScopes.since(task, status).close()
             if reason is not None:
                 await finish(
@@ -399,24 +408,26 @@ class Process:
             if isinstance(error, GeneratorExit) and is_being_closed(task):
                 raise
             if self.abandoned:
-                # What one that was given up has to say concerns nobody any more.
+                # The process was abandoned, so its exception has no receiver: drop it.
                 return
             fail_to_end(self, error)
 
     # -- background tasks --------------------------------------------------------------------------
 
     def start_task(self, function: Callable[[], Awaitable[object]], name: str) -> BackgroundTask:
-        """Start a task that ends with this process."""
+        """Start a background task. It ends with this process."""
         self.allow(Operation.SPAWN)
         if not self.tasks:
             self.tasks = {}
-        one = BackgroundTask(self, function, name)
-        self.tasks[one] = None
-        self.kernel.start(one.run, name=f"{self.callbacks.behaviour}: {name}")
-        return one
+        task = BackgroundTask(self, function, name)
+        self.tasks[task] = None
+        self.kernel.start(task.run, name=f"{self.callbacks.behaviour}: {name}")
+        return task
 
     def task_failed(self, name: str, error: BaseException) -> None:
-        """Take what left a background task: the process crashes, out of the callback in progress."""
+        """Handle an exception that left a background task: the process crashes, and the callback in
+        progress is cancelled.
+        """
         failure = without_cancellation(error)
         if failure is None:
             return
@@ -437,20 +448,22 @@ class Process:
             self.cut(reason)
 
     async def end_tasks(self) -> None:
-        """End its background tasks."""
+        """Cancel its background tasks, wait for them, and cut off those that ignore it."""
         stubborn = await end_tasks(self.tasks, self.options.terminate_timeout)
         if stubborn:
-            names = ", ".join(one.name for one in stubborn)
+            names = ", ".join(task.name for task in stubborn)
             self.log.error(
                 "background tasks did not end when cancelled and were cut off", tasks=names
             )
             self.forced = True
             await self.cut_off_tasks()
 
-    # -- the end of a task that will not -----------------------------------------------------------
+    # -- tasks that ignore cancellation ------------------------------------------------------------
 
     async def cut_off(self) -> None:
-        """End its task, or the ``init`` in the task of its spawner, whatever its callback does."""
+        """End its task, or its ``init`` in the spawner's task, even if the callback ignores
+        cancellation.
+        """
         if isinstance(self.task, Task):
             await self.guard(self.task).cut_off(self.task)
         elif self._abandonable is not None:
@@ -458,33 +471,31 @@ class Process:
         await self.cut_off_tasks()
 
     async def cut_off_tasks(self) -> None:
-        """End its background tasks, whatever they do."""
+        """End its background tasks even if they ignore cancellation."""
         with trio.CancelScope(shield=True):
-            for one in list(self.tasks):
-                await one.cut_off()
+            for task in list(self.tasks):
+                await task.cut_off()
 
     # -- calls -------------------------------------------------------------------------------------
 
     def serves_in_passing(self, _message: object, _sender: PID | Alias, /) -> bool:
-        """A process serves messages in its own turn only."""
+        """Always False: a process serves messages in its own turn only."""
         return False
 
     answer_now = answer_now
 
     def works_in(self, task: Task) -> bool:
-        """Say whether it is in one of its callbacks in that task. Before its first step, its
-        ``home`` is still the spawner's.
+        """Whether it runs a callback in that task. Before its first step, its ``home`` is still the
+        spawner's task.
         """
         return self.home is task and self.state is not SLEEP
 
     def waits_for_task(self, task: Task) -> bool:
-        """Say whether one of its callbacks is at the end of a nursery, and waits there until that
-        task has ended.
-        """
+        """Whether a callback waits at the end of a nursery until that task has ended."""
         if self.task is not self.home:
             return False
         nursery = task.parent_nursery
-        # In its own task nobody but its callbacks opens a nursery.
+        # Only its callbacks open nurseries in its own task.
         while nursery is not None and nursery._parent_waiting_in_aexit:
             if nursery.parent_task is self.home:
                 return True
@@ -492,17 +503,16 @@ class Process:
         return False
 
     def begin_wait(self, caller: Caller) -> None:
-        """Note that the process waits in a call."""
+        """Record that the process waits in a call."""
         self.waiting = caller
         if self.state is not STOPPING:
-            # Not by way of the table: no state in which calls are allowed is without this change.
-            # And spelled out, as in end_wait, which also shortens the history: every call pays for
-            # both.
+            # Without check_transition(): every state that allows calls allows this transition.
+            # Inlined, as in end_wait, which also trims the history: every call pays for both.
             self.state = WAIT_RESPONSE
             self.history += (WAIT_RESPONSE, perf_counter())
 
     def end_wait(self) -> None:
-        """Note that it no longer does."""
+        """Record that the process has stopped waiting in a call."""
         self.waiting = None
         if self.state is WAIT_RESPONSE:
             self.state = state = INIT if self.task is _NOT_YET else RUNNING
@@ -512,7 +522,7 @@ class Process:
                 del history[: _HISTORY // 2]
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
-        """Wait in a callback that blocks a thread. Only processes that have one do that."""
+        """Refuse to wait: only processes with a thread may block in a callback."""
         check_waiting(waiting)
         waiting.close()
         raise NotAllowedError(
@@ -520,23 +530,24 @@ class Process:
             "`async def` and `await`"
         )
 
-    # -- what it holds -----------------------------------------------------------------------------
+    # -- wake-ups, children, addresses -------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the task look at its mailbox, if it sleeps there."""
+        """Wake the task if it sleeps in its mailbox."""
         wake(self.task)
 
     @enable_ki_protection
     def stir(self) -> None:
-        """Have the task look at what any thread, the loop's own or not, has appended to an open
-        mailbox.
+        """Wake the task after an append to its open mailbox. Callable from any thread, including
+        the loop's.
         """
         mark = self.task.custom_sleep_data
         if mark is PARKED:
             if get_ident() == self.router.loop_thread:
                 wake(self.task)
             elif not self.stirred:
-                # Once for each batch. If this fails, the next one must try again.
+                # A single wake-up for each batch of messages. If posting it fails, the next sender
+                # must try again.
                 try:
                     self.stirred = True
                     self.router.bridge.post(self._stir_on_loop)
@@ -544,8 +555,8 @@ class Process:
                     self.stirred = False
                     raise
         elif mark is ENDED:
-            # It was open a moment ago. What a thread has put there since is treated as all that
-            # comes too late.
+            # The process ended between the check of `open` and the append: dispose of the late
+            # messages.
             self.router.bridge.do(sweep, self)
 
     def _stir_on_loop(self) -> None:
@@ -553,31 +564,31 @@ class Process:
         wake(self.task)
 
     def own(self, key: object, thing: Any) -> None:
-        """Note a child or meta-process that must not outlive this process."""
+        """Register a child or meta-process that must not outlive this process."""
         if self.owned is None:
             self.owned = {}
         self.owned[key] = thing
 
     def disown(self, key: object) -> None:
-        """Forget one that has ended."""
+        """Forget a child or meta-process that has ended."""
         (self.owned or {}).pop(key, None)
 
     def take_name(self, name: str) -> None:
         """Register under a name.
 
         Raises:
-            NameTakenError: somebody has it.
+            NameTakenError: another process has this name.
         """
         self.router.registry.take_name(name, self)
         self.be_called(name)
 
     def be_called(self, name: str | None) -> None:
-        """Have another name, or none, in what is said about it from now on."""
+        """Change the name, or remove it, in the log from now on."""
         self.name = name
         self._logger = None
 
     def make_alias(self) -> Alias:
-        """Make a further address of this process."""
+        """Create another address of this process."""
         alias = Alias(self.router.node, self.router.creation, next(self.router.numbers))
         self.router.registry.add_alias(alias, self)
         if self.aliases is None:
@@ -585,27 +596,29 @@ class Process:
         self.aliases[alias] = None
         return alias
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- termination -------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> Reason | None:
-        """Account for an exception that left a callback. Returns the reason to end with, or None to
-        go on.
+        """Log and count an exception that left a callback. Returns the reason to end with, or None
+        to resume.
         """
         return account_for(self, error)
 
     def end(self, kind: int, reason: Reason) -> None:
-        """Have the process end after the callback in progress, before anything that waits."""
+        """End the process after the callback in progress, before it serves queued messages."""
         self.mailbox.push_first((kind, self.id, None, reason))
         self.wake()
 
     def ask_to_exit(self, sender: PID | Alias, reason: Reason) -> None:
-        """Ask politely: taken between messages, and trapped by one that traps exits unless its
-        parent asks.
+        """Send an exit signal. The process takes it between two messages. A process that traps
+        exits gets it as a message instead, unless its parent sent it.
         """
         self.router.signal(self, URGENT_LANE, (EXIT, sender, None, reason))
 
     def kill(self) -> None:
-        """End it at its next checkpoint, wherever it is. A second kill cuts its ending short, too."""
+        """Kill the process: it ends at its next checkpoint. A second kill also cuts its termination
+        short.
+        """
         if self.state is TERMINATED:
             return
         if self.state is STOPPING:
@@ -621,24 +634,23 @@ class Process:
             self._scope.cancel()
 
     def force_end(self) -> None:
-        """Kill it because it does not end when asked. One that only waits for its own is not to
-        blame.
+        """Kill the process because it ignored the exit signal. A process that only waits for its
+        children is not counted as forced.
         """
         if self.state is not STOPPING:
             self.forced = True
         self.kill()
 
     def cut(self, reason: Reason) -> None:
-        """End it out of the callback in progress, as a kill does, but for this reason."""
+        """Cancel the callback in progress, as a kill does, but end with this reason."""
         if self._scope is not None and self.reason is None:
             self.reason = reason
             self._scope.cancel()
 
     def leave_wait(self, reason: Reason) -> bool:
-        """Cut it out of a call that has no time limit and that its callee has put off, so that it
-        may wait for ever.
+        """Cancel a call without a timeout that the callee has deferred, since it may wait forever.
 
-        False if it is in none.
+        False if the process is in no such call.
         """
         call = self.waiting
         if not isinstance(call, TaskCaller) or call.has_limit or not call.deferred:
@@ -647,11 +659,11 @@ class Process:
         return True
 
     def waits_within_limit(self) -> bool:
-        """Whether it waits in a call that ends by itself."""
+        """Whether it waits in a call with a timeout."""
         return isinstance(self.waiting, TaskCaller) and self.waiting.has_limit
 
     def refuse(self) -> None:
-        """Take no more user messages."""
+        """Refuse user messages from now on."""
         self.accepting = self.open = self.measured = False
         if self.slot is not None:
             self.slot.vacate(self.id)
@@ -659,26 +671,26 @@ class Process:
             self.mailbox.refuse_waiters()
 
     def stop_accepting(self) -> "Sequence[Process]":
-        """A process accepts nobody; only servers do."""
+        """Stop accepting sessions. Only servers have any."""
         return ()
 
     async def shut(self, _reason: Reason) -> None:
-        """Stop it on behalf of its owner, in bounded time."""
+        """Stop the process for its owner, in bounded time."""
         await shut(self)
 
     async def abandon(self) -> None:
-        """Leave it behind."""
+        """Abandon the process."""
         await abandon(self)
 
     def time_in_callbacks(self, now: float) -> float:
-        """All seconds in callbacks, waiting inside them and the turn in progress included. From any
-        thread.
+        """Seconds spent in callbacks so far, including waits inside them and the current turn.
+        Callable from any thread.
         """
         woken = self.woken
         return self.running_time + (now - woken if woken else 0.0)
 
     def current_callback(self) -> str | None:
-        """The callback in progress, if any."""
+        """The name of the callback in progress, if any."""
         if self.state is INIT:
             return "init"
         if self.state is STOPPING:
@@ -686,7 +698,7 @@ class Process:
         return None if self.handling is None else kind_name(self.handling[0])
 
     async def wait_gone(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until the process has ended and all of it is released."""
         if self.state is not TERMINATED:
             if self._gone is None:
                 self._gone = trio.Event()
@@ -694,14 +706,14 @@ class Process:
 
 
 def caller_in(task: Task) -> Process | None:
-    """The process that asks somebody by way of its node instead of with its own verb; None for code
-    that is none's callback.
+    """The process whose callback runs in ``task`` and calls through its node instead of its own
+    verb; None for code outside of callbacks.
     """
     coroutine: Any = task.coro
     if getattr(coroutine, "cr_code", None) not in _LIVES:
         return None
     process: Process = coroutine.cr_frame.f_locals["self"]
-    # One that waits for the init of a child does not ask: this is code of the child.
+    # While a process waits for the init of its child, the running code belongs to the child.
     waits_for = process.waiting
     if isinstance(waits_for, Process) and waits_for.parent is process:
         return None

@@ -1,4 +1,6 @@
-"""How a process comes to be: registered, initialised and started, or nothing at all."""
+"""`spawn`: registers, initialises and starts a process. If any step fails, nothing of the process
+remains.
+"""
 
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -31,16 +33,16 @@ async def spawn(
     options: Options,
     slot: ChildSlot | None = None,
 ) -> "Process":
-    """Make a process and run its ``init`` here, in the spawner's task: its error is the spawner's,
-    without a handshake.
+    """Make a process and run its ``init`` in the spawner's task, so that an exception in it reaches
+    the spawner without a handshake.
 
     Raises:
-        SpawnError: and nothing of the process remains.
-        NameTakenError: and nothing was started.
+        SpawnError: ``init`` failed; nothing of the process remains.
+        NameTakenError: the name is taken; nothing was started.
     """
     router = kernel.router
-    # What __init__ and init set is the process's own: its task goes on with it, and the spawner
-    # does not see it.
+    # The process owns the context variables that __init__ and init set: its task runs in this copy,
+    # and the spawner does not see them.
     context = copy_context()
     if kernel.stopping and (parent is None or router.stopped):
         raise NodeStoppedError(router.node, "it starts nothing any more")
@@ -54,18 +56,18 @@ async def spawn(
     if options.name is not None:
         router.registry.check_free(options.name, process)
     if slot is not None:
-        process.sit(slot)
+        process.take_slot(slot)
     if options.name is not None:
-        # After what a predecessor has left: from now on threads may send to it, and must not
-        # overtake that.
+        # After the slot's messages are in the mailbox: from now on threads may send to the name,
+        # and must not overtake these messages.
         process.take_name(options.name)
     router.processes[process.id] = process
     if parent is None:
         kernel.roots[process.id] = process
     else:
         parent.own(process.id, process)
-    # A child whose init calls its waiting parent would wait for ever: that edge is part of a ring,
-    # too.
+    # A child whose init calls its waiting parent would wait forever. Mark the parent as waiting, so
+    # that the ring is found.
     spawner = parent if parent is not None and process.home is parent.home else None
     if spawner is not None:
         spawner.waiting = process
@@ -77,7 +79,7 @@ async def spawn(
             raise SpawnError(f"{callbacks.behaviour} was killed during its init")
         process.enter(SLEEP)
     except BaseException as error:
-        # A spawner that was cancelled has not crashed its child: it took it along.
+        # A cancelled spawner takes its child with it: the child was killed, it has not crashed.
         await undo(process, Killed() if isinstance(error, trio.Cancelled) else Crashed(error))
         if isinstance(error, SpawnError):
             raise
@@ -90,7 +92,7 @@ async def spawn(
     if kernel.on_spawned is not None:
         kernel.on_spawned(process)
     if options.link and parent is not None:
-        # Before it takes its first step, so that an end that follows at once is not missed.
+        # Link before the first step of the process, so that an immediate end is not missed.
         kernel.relate_both(parent, process)
     if slot is not None:
         slot.occupy(process.id)
@@ -104,8 +106,8 @@ async def spawn(
     context.run(
         start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour
     )
-    # A supervisor notes first who has started, since its pool would find nobody in the meantime,
-    # and pauses then.
+    # A supervisor must register the child before it lets other tasks run, since senders would not
+    # find the child in its pool. So it pauses itself.
     if slot is None and router.pause_is_due():
         await router.turn()
     return process

@@ -1,5 +1,5 @@
-"""How a process ends: one order, whatever the cause, so that whoever is told can start a
-replacement at once.
+"""`finish`, `shut`, `abandon`: termination of a process. The order of its steps never depends on
+the cause, so that a watcher may start a replacement as soon as it is told.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 from ..messaging.clock import Clock
 from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
-from ..messaging.receiver import NOBODY
+from ..messaging.receiver import NO_RECEIVER
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.parking import ENDED, PARKED, Standin, wake
 from ..runtime.time_limit import wait_within
@@ -45,30 +45,34 @@ __all__ = [
 ]
 
 _TURN: Final = 1.0
-"""Seconds that a last callback has at a time, before it is found out whether the loop stood still.
+"""Length in seconds of a turn of a last callback. After each turn the countdown checks whether the
+loop stood still.
 """
 GRACE: Final = 0.5
-"""Seconds that something killed is given to be gone, beyond its own time limits."""
+"""Seconds that a killed process has to end, beyond its own time limits."""
 _GONE: Final = Standin(ENDED)
 _MANY: Final = 256
-"""More watchers than that are told of an end in slices."""
+"""More watchers than this are notified in time slices."""
 
 
 @runs_callbacks
 async def finish(process: "Process", reason: Reason) -> None:
-    """Refuse messages; stop what it owns; ``terminate``; answer; release; tell."""
+    """Terminate a process: refuse messages, stop its children and meta-processes, run
+    ``terminate``, fail the queued calls, release its resources, notify its watchers.
+    """
     process.reason = reason
     _begin(process)
     try:
         if process.slots is not None:
-            await _empty_lines(process, reason)
+            await _release_slot_waiters(process, reason)
         if process.callbacks.parts:
             await _part(process, reason)
         if process.tasks:
             with trio.CancelScope(shield=True) as process._ending:
                 await process.end_tasks()
             if process.tasks:
-                # Killed while it waited for its tasks: they end before it in any case.
+                # Killed while it waited for its tasks. They must end before the process in any
+                # case.
                 process.forced = True
                 await process.cut_off_tasks()
         if process.owned:
@@ -77,7 +81,7 @@ async def finish(process: "Process", reason: Reason) -> None:
                     await process.behaviour._wind_down(reason)
                 await stop_all(process.owned, reason)
             if process.owned:
-                # Killed while it waited for its own: they end with it, and faster.
+                # Killed while it waited for its children. They end with it, and faster.
                 with trio.CancelScope(shield=True):
                     await kill_all(process.owned)
         if "terminate" in process.callbacks.defined and not process.abandoned:
@@ -93,8 +97,8 @@ async def finish(process: "Process", reason: Reason) -> None:
 
 
 async def undo(process: "Process", reason: Reason) -> None:
-    """End a process whose ``init`` failed: as :func:`finish`, but it never lived, so nothing is
-    told to ``terminate``.
+    """End a process whose ``init`` failed. Like :func:`finish`, but without ``terminate``: the
+    process never ran.
     """
     if process.state is TERMINATED:
         return
@@ -105,7 +109,7 @@ async def undo(process: "Process", reason: Reason) -> None:
         if process.state is not STOPPING:
             _begin(process)
         if process.slots is not None:
-            await _empty_lines(process, process.reason)
+            await _release_slot_waiters(process, process.reason)
         if process.tasks:
             with trio.CancelScope(shield=True):
                 await process.end_tasks()
@@ -120,34 +124,35 @@ async def undo(process: "Process", reason: Reason) -> None:
 
 
 def _undo_unborn(process: "Process", reason: Reason) -> None:
-    """Undo what could not be undone below, for want of stack: without recursion, and the lowest
-    first.
+    """Undo the spawns below that could not be undone there because the stack was exhausted. No
+    recursion; the lowest process first.
 
-    If there is no room for it here either, the spawner above does it.
+    If the stack has no room here either, the spawner above undoes them.
     """
     task, unborn = current_task(), [process]
-    for one in unborn:
-        for key, inner in list((one.owned or {}).items()):
+    for owner in unborn:
+        for key, inner in list((owner.owned or {}).items()):
             if inner.is_unborn_in(task):
                 unborn.append(inner)
-            elif one is not process:
-                # It lives, and is stopped with those of this process.
+            elif owner is not process:
+                # It is running: stop it with the children of this process.
                 process.own(key, inner)
-    for one in reversed(unborn[1:]):
-        one.reason = one.reason or reason
-        if one.state is not STOPPING:
-            _begin(one)
-        one.owned = None
-        _release_at_once(one)
+    for child in reversed(unborn[1:]):
+        child.reason = child.reason or reason
+        if child.state is not STOPPING:
+            _begin(child)
+        child.owned = None
+        _release_at_once(child)
 
 
 async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
-    """Stop what somebody owns, each within its own time.
+    """Stop children and meta-processes in order, each within its own time limit (graceful
+    shutdown).
 
-    Servers stop accepting, or peers that come back would keep them busy. Then their sessions are
-    stopped, all together. The rest follows one by one, last started first.
+    Servers stop accepting first, or reconnecting peers would keep them busy. Then all their
+    sessions stop at the same time. The rest follows in sequence, last started first.
     """
-    sessions = [session for one in tuple(owned.values()) for session in one.stop_accepting()]
+    sessions = [session for child in tuple(owned.values()) for session in child.stop_accepting()]
     if sessions:
         await _stop_together(sessions, reason)
     while owned:
@@ -158,8 +163,8 @@ async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
 
 
 async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
-    """Stop many children of one process at once. Its own time limit does not count meanwhile: each
-    of them has one.
+    """Stop many children of the same process concurrently. The owner's own shutdown limit does not
+    run meanwhile, because each child has its own.
     """
     owner = sessions[0].parent
     assert owner is not None
@@ -174,8 +179,8 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
 
 
 async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
-    """End what somebody owns and all below it, at once and without being asked; in the end leave it
-    behind.
+    """Kill children and meta-processes, and everything below them, without a graceful shutdown.
+    Abandon those that survive the kills.
     """
     for _ in range(kills):
         await in_slices(_force_ends(_levels(owned)))
@@ -183,68 +188,68 @@ async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
             await _wait_until_gone(list(owned.values()))
             owned.clear()
             return
-    # The lowest first: one that has waited for nothing but its own ends by itself then.
+    # Abandon the lowest level first: a process that only waited for its children then ends by
+    # itself.
     patience = 0.0
     for level in reversed(_levels(owned)):
         with trio.move_on_after(patience):
             await _wait_until_gone(level)
             continue
         async with trio.open_nursery() as nursery:
-            for one in level:
-                nursery.start_soon(one.abandon)
+            for child in level:
+                nursery.start_soon(child.abandon)
         patience = GRACE
     owned.clear()
 
 
 def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
-    """Kill those above before those below, so that no supervisor among them starts another child."""
-    these = [one for level in levels for one in level]
-    # One that begins to end meanwhile has been asked to by its owner, which ends: a kill now would
-    # cut its last callbacks short.
-    are_ending = [one.reason is not None for one in these]
-    for number, (one, was_ending) in enumerate(zip(these, are_ending, strict=True), 1):
-        if was_ending or one.reason is None:
-            one.force_end()
+    """Kill owners before their children, so that no supervisor among them restarts a child."""
+    children = [child for level in levels for child in level]
+    # Skip a process that begins to end during this loop: its owner, which is ending, asked it to. A
+    # kill would cut its last callbacks short.
+    are_ending = [child.reason is not None for child in children]
+    for number, (child, was_ending) in enumerate(zip(children, are_ending, strict=True), 1):
+        if was_ending or child.reason is None:
+            child.force_end()
         if not number % _MANY:
             yield
 
 
 def _levels(owned: dict[object, Any]) -> list[list[Any]]:
-    """What somebody owns, what that owns, and so on."""
+    """The children and meta-processes in ``owned``, those below them, and so on, level by level."""
     levels = []
     level = list(owned.values())
     while level:
         levels.append(level)
-        level = [inner for one in level for inner in (one.owned or {}).values()]
+        level = [inner for child in level for inner in (child.owned or {}).values()]
     return levels
 
 
-async def _wait_until_gone(these: list[Any]) -> None:
-    for one in these:
-        await one.wait_gone()
+async def _wait_until_gone(children: list[Any]) -> None:
+    for child in children:
+        await child.wait_gone()
 
 
 async def shut(process: "Process") -> None:
-    """Stop a child: ask, kill, and in the end leave it behind. Never takes longer than the sum of
-    its time limits.
+    """Stop a child: ask it to exit, then kill it, then abandon it. Never takes longer than the sum
+    of its time limits.
     """
     options = process.options
-    # First what nearly all are: asleep.
+    # The most frequent case first: the child is asleep.
     if options.shutdown > 0 and _can_end_asleep(process):
         _end_asleep(process, Shutdown())
         if process.router.pause_is_due():
             await process.router.turn()
         return
     if process.is_unborn_in(current_task()):
-        # Its init was left behind in this very task by an error for which there was no room to undo
-        # it.
+        # The stack was exhausted where its init failed in this task, so it was not undone there.
         await undo(process, Shutdown())
         return
     if options.shutdown > 0:
         owner = process.kernel.pid if process.parent is None else process.parent.id
         process.ask_to_exit(owner, Shutdown())
-        # Most are gone after a turn or two of the scheduler (it shuffles its tasks), and then need
-        # no time limit.
+        # Most processes end within two turns of the scheduler (trio shuffles its tasks), and need
+        # no timeout.
         for _ in range(2):
             await checkpoint()
             if process.state is TERMINATED:
@@ -255,17 +260,19 @@ async def shut(process: "Process") -> None:
             sessions, process.sessions_over = process.sessions_over, None
             if sessions is None:
                 break
-            # Its own time begins when theirs is over.
+            # Its own shutdown limit begins when its sessions have ended.
             await sessions.wait()
     process.force_end()
     if await wait_within(options.terminate_timeout + GRACE, process.wait_gone):
         return
-    # What is below it has not been killed yet.
+    # Its children have not been killed yet.
     await kill_all({process.id: process}, kills=2 if process.owned else 1)
 
 
 def _can_end_asleep(process: "Process") -> bool:
-    """Say whether a process sleeps in its mailbox, and nothing that belongs to its end could wait."""
+    """Whether a process sleeps in its mailbox, and no step of its termination would have to
+    wait.
+    """
     callbacks, kernel = process.callbacks, process.kernel
     return (
         process.task.custom_sleep_data is PARKED
@@ -287,11 +294,11 @@ def _has_few(process: "Process") -> bool:
 
 @runs_callbacks
 def _end_asleep(process: "Process", reason: Reason) -> None:
-    """End a process in the turn of its owner: to wake it and wait costs three times as much as all
-    that its end does.
+    """Terminate a sleeping process in its owner's task. Waking it and waiting would cost three
+    times as much as the termination itself.
 
-    Asleep means that its lanes are empty and no callback runs: this is where it would have taken
-    the exit.
+    A sleeping process has empty lanes and runs no callback: this is where it would take the exit
+    signal.
     """
     process.reason, task = reason, process.task
     assert isinstance(task, Task)
@@ -302,12 +309,12 @@ def _end_asleep(process: "Process", reason: Reason) -> None:
         _release_at_once(process)
     except BaseException as error:
         fail_to_end(process, error)
-    # Its task finds that all is done.
+    # The task wakes up, finds the process terminated and returns.
     wake(task)
 
 
 async def abandon(process: "Process") -> None:
-    """Leave behind a process that would not end: its tables are cleared, its task is cut off."""
+    """Abandon a process that ignores its kill: clear its tables and cut off its task."""
     if process.state is TERMINATED:
         return
     if not process.abandoned:
@@ -316,8 +323,8 @@ async def abandon(process: "Process") -> None:
         process.log.error(
             "process abandoned: it did not end when killed", callback=process.current_callback()
         )
-        # In a task of the node: the one who has lost patience may itself be left behind in the
-        # middle of it.
+        # In a task of the node: the owner that gave up on the process may itself be abandoned in
+        # the middle of this.
         process.kernel.start(
             _leave_behind, process, name=f"leave {process.callbacks.behaviour} behind"
         )
@@ -341,12 +348,14 @@ async def _leave_behind(process: "Process") -> None:
 
 
 def as_ended(process: "Process") -> Ended:
-    """A process as it stands in the exit report."""
+    """The entry of a process in the exit report."""
     return Ended(process.id, process.name, process.callbacks.behaviour, process.reason)
 
 
 def fail_to_end(process: "Process", error: BaseException) -> None:
-    """The kernel has failed in the middle of an end: nobody may wait for the process any more."""
+    """Clean up after an exception of the kernel itself during termination, so that no task waits
+    for the process forever.
+    """
     process.kernel.fail(f"the end of {process} failed", error)
     process.refuse()
     process.reason = process.reason or Shutdown()
@@ -356,7 +365,7 @@ def fail_to_end(process: "Process", error: BaseException) -> None:
     process.kernel.roots.pop(process.id, None)
     if process.parent is not None:
         process.parent.disown(process.id)
-    # The node stops them in its place.
+    # The node stops its children instead.
     process.kernel.roots.update(process.owned or {})
     at_once(answer(process, process.reason))
     if process.name is not None and process.router.registry.names.get(process.name) is process:
@@ -366,8 +375,8 @@ def fail_to_end(process: "Process", error: BaseException) -> None:
 
 
 def _begin(process: "Process") -> None:
-    """Take no more user messages. A call that was cut off in progress is answered with the queued
-    ones.
+    """Refuse user messages and enter STOPPING. A call that was interrupted fails together with the
+    queued calls.
     """
     process.refuse()
     process.kernel.obituaries.note(process)
@@ -377,8 +386,8 @@ def _begin(process: "Process") -> None:
 
 
 async def _part(process: "Process", reason: Reason) -> None:
-    """What comes before the children are stopped: one callback if there is to be a successor,
-    another one if not.
+    """Run the callback that comes before the children are stopped: ``pre_restart`` if a successor
+    will follow, else ``pre_stop``.
     """
     slot = process.slot
     name = "pre_restart" if slot is not None and slot.returns(reason) else "pre_stop"
@@ -419,11 +428,11 @@ async def _last_word(process: "Process", name: str, reason: Reason) -> None:
 
 
 class _Countdown:
-    """The time that a last callback has: cut off when it is over, and left behind if it goes on
-    although it was.
+    """The time limit of a last callback. When it is over the callback is cancelled; if it ignores
+    that, the process is abandoned.
 
-    It counts in turns, and a turn that ends late moves the end: time in which the loop itself stood
-    still does not count.
+    The limit is counted in turns, and a turn that ends late extends it: time in which the loop
+    itself stood still does not count.
     """
 
     __slots__ = ("_clock", "_due", "_end", "_patience", "_turn", "scope")
@@ -456,7 +465,7 @@ class _Countdown:
 
 
 class _Turn(Caller):
-    """One turn of a countdown: what the clock gives up on, as on a call."""
+    """A single turn of a countdown: a deadline that the clock expires as it does a call."""
 
     __slots__ = ("_countdown",)
 
@@ -469,7 +478,9 @@ class _Turn(Caller):
 
 
 class Patience(Caller):
-    """What the clock gives up on, as on a call, if a callback goes on although it was cut off."""
+    """A deadline that the clock expires as it does a call: the callback ignored its cancellation,
+    so the process is abandoned.
+    """
 
     __slots__ = ("_end", "_name", "process")
 
@@ -480,7 +491,8 @@ class Patience(Caller):
         self._name = name
 
     def awaken(self) -> None:
-        # Once abandoned it is settled, and nobody is woken: so there still is a process.
+        # abandon() settles the call, and a settled call does not expire: so the process is still
+        # set.
         assert self.process is not None
         self.process.kernel.start(self._end, name=self._name)
 
@@ -491,7 +503,7 @@ class Patience(Caller):
 
 def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
     process.handling = None
-    # Of a process that ends in its sleep, this is the task of the one who ends it.
+    # For a process that ends while it sleeps, this is the task of its owner.
     task = current_task()
     status = task._cancel_status
     try:
@@ -507,7 +519,7 @@ def _plain_last_word(process: "Process", name: str, reason: Reason) -> None:
 
 
 def _account_for(process: "Process", name: str, error: BaseException) -> None:
-    """Deal with what left a last callback: the end goes on."""
+    """Log an exception that left a last callback. Termination continues."""
     if isinstance(error, Exception | trio.Cancelled | GeneratorExit):
         process.log.error(f"{name} raised", exception=Crashed(error).traceback)
     else:
@@ -515,8 +527,8 @@ def _account_for(process: "Process", name: str, error: BaseException) -> None:
 
 
 def _has_much(process: "Process") -> bool:
-    """Say whether there may be much to release. Mostly there is not, and then the end of a process
-    pays for this look only.
+    """Whether there may be many things to release. Mostly there are none, and termination pays only
+    for this check.
     """
     return bool(
         process.main
@@ -529,7 +541,9 @@ def _has_much(process: "Process") -> bool:
 
 
 async def _clear(process: "Process", reason: Reason) -> None:
-    """Do in slices what would take long in :func:`_release`, where nothing may wait."""
+    """Do in time slices the work that would take too long in :func:`_release`, which must not
+    wait.
+    """
     await in_slices(answer(process, reason))
     kernel = process.kernel
     if process.timers:
@@ -537,7 +551,7 @@ async def _clear(process: "Process", reason: Reason) -> None:
     if kernel.relations:
         await in_slices(kernel.forget_watcher(process.id))
     if process.slots and process.slot is None:
-        # A supervisor that nobody restarts; the slots of one that has a slot itself wait for its
+        # A supervisor that is not restarted. The slots of a supervised supervisor stay open for its
         # successor.
         slots, process.slots = process.slots, {}
         await in_slices(drop_slots(kernel, slots.values(), reason))
@@ -563,17 +577,18 @@ def _release_at_once(process: "Process") -> None:
 
 
 def _release(process: "Process") -> Iterator[None] | None:
-    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done.
+    """Do everything after ``terminate``. Nothing here waits, so no other task sees a half-released
+    process.
 
-    Returns the telling, which comes last, if there are many to be told.
+    Returns the notifications, which come last, if there are many watchers.
     """
     if process.state is TERMINATED:
         return None
     kernel, router, reason = process.kernel, process.router, process.reason or Shutdown()
     is_related = bool(kernel.relations)
     lived = process.behaviour is not None and process.task is process.home
-    # Before the lanes are emptied: a thread that appends looks at the task then, and sees that it
-    # came too late.
+    # Set the mark before the lanes are emptied: a thread looks at the task after its append, and
+    # sees that it was too late.
     process.task = _GONE
     process.handling = None
     box = process.mailbox
@@ -604,10 +619,10 @@ def _release(process: "Process") -> Iterator[None] | None:
         kernel.killed.append(as_ended(process))
     process.enter(TERMINATED)
     process.behaviour = process._scope = process._ending = process.waiting = None
-    process.peer = NOBODY
+    process.peer = NO_RECEIVER
     if router.peer is process:
-        router.peer = NOBODY
-    # Only now are the others told.
+        router.peer = NO_RECEIVER
+    # Notify the watchers last.
     if is_related or process.events:
         watching = _watching(process, aliases)
         if len(watching) > _MANY:
@@ -619,7 +634,9 @@ def _release(process: "Process") -> Iterator[None] | None:
 
 
 def _watching(process: "Process", aliases: Iterable[Alias]) -> list[Relation]:
-    """Take the relations to a process, its addresses and its events out of the tables."""
+    """Remove the relations to a process, its addresses and its events from the tables, and return
+    them.
+    """
     kernel = process.kernel
     fired = [*kernel.relations.fire(process.id)]
     if process.name is not None:
@@ -643,8 +660,8 @@ def _tell_many(
 
 
 def _tell(process: "Process", reason: Reason, lived: bool) -> None:
-    """Tell those who need no relation to it: observer, subscribers of the node's events, parent,
-    and whoever waits for its end.
+    """Notify the observers without a relation: the observer, subscribers of the node's events, the
+    parent, and tasks in :meth:`Process.wait_gone`.
     """
     kernel, router, parent = process.kernel, process.router, process.parent
     if kernel.observer is not None and lived:
@@ -665,11 +682,12 @@ def _tell(process: "Process", reason: Reason, lived: bool) -> None:
         process._gone.set()
 
 
-async def _empty_lines(process: "Process", reason: Reason) -> None:
-    """A supervisor ends: a child that is down comes back with the successor of its supervisor at
-    the earliest, or never.
+async def _release_slot_waiters(process: "Process", reason: Reason) -> None:
+    """Release the tasks that wait for a child of an ending supervisor. A child that is down comes
+    back with the supervisor's successor at the earliest, or never.
 
-    Its other children would wait for it until they are killed, since they end first.
+    Sibling processes that wait for such a child would otherwise wait until they are killed, since
+    they end before the supervisor.
     """
     returns = process.slot is not None and process.slot.returns(reason)
     vacant = [slot for slot in (process.slots or {}).values() if slot.pid is None]

@@ -1,8 +1,8 @@
-"""Processes whose plain callbacks run in a thread.
+"""`DispatchedProcess`: a process whose plain callbacks run in a thread.
 
-To the kernel such a process is one whose callbacks all wait: each plain one is replaced by an async
-one that hands it to a thread and sleeps until it is done. So there is no second way in which a
-process is served, ended or supervised.
+To the kernel all callbacks of such a process are async: each plain callback is replaced by an async
+function that hands it to a thread and sleeps until it returns. So message loop, termination and
+supervision need no second implementation.
 """
 
 from collections.abc import Callable, Coroutine
@@ -46,12 +46,11 @@ R = TypeVar("R")
 
 _BURST: Final = 64
 _GRACE: Final = 1.0
-"""Seconds in which a callback whose waiting was cancelled is expected to come back from its thread.
-"""
+"""Seconds that a callback has to return from its thread after its wait was cancelled."""
 
 
 def process_type(options: Options) -> type[Process]:
-    """The kind of process that does what these options ask for."""
+    """The process class for these options."""
     return (
         Process if options.dispatcher is LOOP or options.dispatcher == LOOP else DispatchedProcess
     )
@@ -63,7 +62,7 @@ def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
 
 def _left_behind(process: object) -> NotAllowedError:
     return NotAllowedError(
-        f"{process} has ended, and this callback was left behind in its thread; it cannot send "
+        f"{process} has ended, and this callback was abandoned in its thread; it cannot send "
         "any more"
     )
 
@@ -88,8 +87,8 @@ class DispatchedProcess(Process):
                 options.dispatcher,
                 "LOOP: a supervisor never blocks; give the dispatcher to its children",
             )
-        # What looks at a process from outside is answered on the loop, also while a callback
-        # blocks.
+        # handle_inspect runs on the loop, so that it answers even while a callback blocks the
+        # thread.
         self.hopping = callbacks.defined - callbacks.asynchronous - {"handle_inspect"}
         self.thread_group: ThreadGroup | None = None
         self._waiting: Any = None
@@ -98,8 +97,8 @@ class DispatchedProcess(Process):
         callbacks.any_async = True
         super().__init__(kernel, callbacks, options, parent)
         self.hurries = False
-        """Whether the callback in its thread has sent something that may overtake what waits for
-        this very process.
+        """Whether the callback in the thread has sent a message with a priority. Sent to this same
+        process, it may have to overtake queued messages.
         """
         self.mailbox = self._laned = _Laned(self)
         self.main = self.mailbox.main
@@ -108,8 +107,8 @@ class DispatchedProcess(Process):
 
     @property
     def waiting(self) -> Any:
-        """What it waits for: an answer, a child, or the one who has the thread that it shares and
-        answers calls in.
+        """The call or child it waits for, or the process that holds the shared thread in which its
+        calls are answered.
         """
         if (
             self._waiting is not None
@@ -126,7 +125,7 @@ class DispatchedProcess(Process):
 
     @property
     def job(self) -> Job | None:
-        """The callback that is in a thread, or waits for one."""
+        """The callback that runs in a thread, or is queued for a thread."""
         return None if self._hop is None else self._hop.job
 
     def _initialise(
@@ -136,7 +135,7 @@ class DispatchedProcess(Process):
             behaviour = factory(*args)
             behaviour._process = self
             for verb in LOOP_VERBS:
-                # In this instance only, so that no other process pays for it.
+                # Only on this instance, so that no other process pays for it.
                 setattr(behaviour, verb, _on_loop(self.router.bridge, getattr(behaviour, verb)))
             for verb in ("send", "forward"):
                 setattr(behaviour, verb, partial(self._send_on, getattr(behaviour, verb)))
@@ -147,7 +146,7 @@ class DispatchedProcess(Process):
             self.options.dispatcher, self.id.number
         )
         if "init" in self.hopping and (ring := ring_of(self, thread_group.holder())):
-            # Whoever waits for this init has the thread that it would run in.
+            # The spawner that waits for this init holds the thread in which it would run.
             raise DeadlockError(
                 self.id,
                 None,
@@ -162,21 +161,24 @@ class DispatchedProcess(Process):
         return verb(*args, priority=priority)
 
     def enter(self, state: State) -> None:
-        """Change state. At the end its thread is given back."""
+        """Change state. The end of the process releases its thread."""
         super().enter(state)
         if state is TERMINATED and self.thread_group is not None:
             self.kernel.dispatcher_threads.leave(self.thread_group)
             self.thread_group = None
 
     def wake(self) -> None:
-        """Have it look at its mailbox; in the middle of a callback, for those who inspect it."""
+        """Wake the process, so that it looks at its mailbox; during a callback in the thread, only
+        to answer inspections.
+        """
         super().wake()
         hop = self._hop
         if hop is None or not self.mailbox.urgent:
             return
         if hop.is_waiting:
-            # Its task waits for what the callback waits for, and cannot be asked.
-            if any(one[0] == INSPECT for one in self.mailbox.urgent):
+            # The task awaits the coroutine of a wait_for(), and cannot answer inspections: start
+            # another task.
+            if any(envelope[0] == INSPECT for envelope in self.mailbox.urgent):
                 context = (
                     self.task.context.copy() if isinstance(self.task, Task) else copy_context()
                 )
@@ -186,21 +188,22 @@ class DispatchedProcess(Process):
             hop.awaken()
 
     def silence(self) -> None:
-        """Let a callback that is left behind in its thread send nothing any more."""
+        """Make the sending verbs raise in a callback that was abandoned in its thread."""
         for verb in SENDING_VERBS:
             setattr(self._behaviour, verb, partial(_refuse, repr(self)))
 
     async def run_in_thread(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Have a plain callback called in a thread, and wait for what it returns."""
+        """Run a plain callback in a thread, and wait for its result."""
         assert self.thread_group is not None
-        # A copy, since this task goes on meanwhile: a context is in one place at a time.
+        # A copy, since this task keeps running meanwhile, and a context can be entered by a single
+        # thread at a time.
         before = copy_context()
         context = before.copy()
         handling, lane = self.handling, self._laned.lane_of(self.handled)
         is_message = name == "handle_message" and handling is not None and handling[0] == MESSAGE
         if is_message and self.open and self.id not in self.kernel.watches:
-            # Nobody looks at a bound, so nobody but the thread takes anything out of the lane; and
-            # nobody watches each callback.
+            # An unbounded mailbox: only this thread takes messages out of the lane. And no watch
+            # wants to see each callback. So the thread may serve a burst.
             hop = self._hop = _Hop(
                 self, name, partial(context.run, self._serve_in_thread, function, *args)
             )
@@ -222,15 +225,15 @@ class DispatchedProcess(Process):
                 and handling[0] <= EVENT
                 and not isinstance(handling[2], Caller)
             ):
-                # As if it had not been taken: it goes where the rest of the mailbox goes. A call is
-                # answered in any case.
+                # The thread has not begun with it: put the message back, so that it shares the fate
+                # of the queued messages. A call gets an error in any case.
                 self.mailbox.put_back(lane, handling)
                 self.handled -= 1
             raise
         finally:
             self._hop = None
-        # It may have been awake for something else: what the callback sent still comes before
-        # whatever happens next.
+        # The task may have been awake for another cause: run the work that the callback posted to
+        # the loop, before anything that follows.
         self.router.bridge.catch_up()
         adopt(context, before)
         result = hop.job.outcome.unwrap()
@@ -238,16 +241,14 @@ class DispatchedProcess(Process):
         return result
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
-        """Have something awaited in the task of this process, while the callback waits in its
-        thread.
-        """
+        """Await a coroutine in the task of this process, while the callback blocks its thread."""
         check_waiting(waiting)
         hop = self._hop
         try:
             if hop is None or hop.job.ident != get_ident():
                 raise NotAllowedError(
-                    f"wait_for(...) is for a plain callback of {self}, in its thread; an async "
-                    "one writes `await`"
+                    f"wait_for(...) is for a plain callback of {self}, in its thread; in an async "
+                    "callback write `await`"
                 )
             verb = _AsyncVerb(waiting)
             self.router.bridge.post(hop.take, verb)
@@ -261,14 +262,14 @@ class DispatchedProcess(Process):
     def _serve_in_thread(
         self, handle_message: Callable[[Any, Any], Any], message: Any, sender: Any
     ) -> None:
-        """Serve a burst of messages in one trip to the thread, since the trip costs more than most
-        callbacks.
+        """Serve a burst of messages in a single trip to the thread, since the trip costs more than
+        most callbacks.
         """
         box, main, hop, thread_group = self.mailbox, self.main, self._hop, self.thread_group
         for left in range(_BURST, 0, -1):  # pragma: no branch - the last round returns
             check_plain(self, "handle_message", handle_message(message, sender))
-            # A kill, an inspect or a more urgent message does not wait behind the rest, nor do
-            # others who share the thread.
+            # Return early for a kill, an inspection or an urgent message, and for other processes
+            # that share the thread.
             if left == 1 or box.ahead or self.hurries or not self.open or hop is not self._hop:
                 return
             if thread_group is None or thread_group.is_wanted():
@@ -287,15 +288,15 @@ class DispatchedProcess(Process):
     async def _answer_inspects(self) -> None:
         box = self.mailbox
         while (
-            envelope := next((one for one in box.urgent if one[0] == INSPECT), None)
+            envelope := next((waits for waits in box.urgent if waits[0] == INSPECT), None)
         ) is not None:
             box.urgent.remove(envelope)
             box.ahead = bool(box.urgent or box.system)
             try:
                 await handle_inspect(self, envelope[2], envelope[3])
             except BaseException:
-                # Cancelled in the middle: whoever asked is told when the rest of the mailbox is
-                # answered.
+                # Cancelled in the middle: put the request back, so that it fails with the rest of
+                # the mailbox.
                 box.urgent.appendleft(envelope)
                 box.ahead = True
                 raise
@@ -303,8 +304,8 @@ class DispatchedProcess(Process):
 
 
 class _Laned(Mailbox):
-    """A mailbox that knows which lane the last envelope came from: a message may be put back until
-    a thread has begun with it.
+    """A mailbox that remembers the lane of the last envelope, so that a message can be put back
+    until a thread has begun with it.
     """
 
     __slots__ = ("_handled", "_lane", "_process")
@@ -316,23 +317,23 @@ class _Laned(Mailbox):
         self._handled = 0
 
     def pop_ahead(self) -> Envelope:
-        """Take the next envelope of URGENT or SYSTEM, and note which of them it was."""
+        """Take the next envelope of URGENT or SYSTEM, and remember its lane."""
         self._lane = URGENT_LANE if self.urgent else SYSTEM_LANE
-        # It is counted next. So its number tells it from those that come after it, and nothing
-        # keeps it alive.
+        # The message loop counts it next. Its number tells it from later envelopes, and unlike a
+        # reference does not keep it alive.
         self._handled = self._process.handled + 1
         return super().pop_ahead()
 
     def lane_of(self, handled: int) -> Lane:
-        """The lane of the envelope that was the last one taken, the so-and-so-manieth that the
-        process handles.
+        """The lane of the envelope with the number ``handled``, which must be the last envelope
+        taken.
         """
         return self._lane if handled == self._handled else MAIN_LANE
 
 
 class _InThread:
-    """What the kernel has in place of a behaviour: its plain callbacks are async here, all else is
-    as it is there.
+    """Stands in for a behaviour: its plain callbacks are async here, all other attributes are
+    unchanged.
     """
 
     def __init__(self, process: DispatchedProcess, behaviour: Any) -> None:
@@ -345,7 +346,7 @@ class _InThread:
 
 
 class _AsyncVerb:
-    """Something that a callback in a thread waits for, and that is awaited on the loop."""
+    """A coroutine that a callback in a thread waits for, and that is awaited on the loop."""
 
     __slots__ = ("parker", "waiting")
 
@@ -354,13 +355,13 @@ class _AsyncVerb:
         self.parker: Parker[outcome.Outcome[Any]] = Parker()
 
     def refuse(self, process: object) -> None:
-        """Say that nobody awaits it any more."""
+        """Close the coroutine, and raise in the waiting callback: its process has ended."""
         self.waiting.close()
         self.parker.settle(outcome.Error(_left_behind(process)))
 
 
 class _Hop:
-    """A task that waits for a callback in a thread."""
+    """The wait of a process's task for a callback in a thread."""
 
     __slots__ = (
         *(
@@ -387,24 +388,24 @@ class _Hop:
         self._said = False
         self._was_cancelled = False
         self.verb: _AsyncVerb | None = None
-        """What the callback waits for, as long as nobody has begun with it."""
+        """The coroutine that the callback waits for, until the task has begun to await it."""
         self.is_waiting = False
-        """Whether the task is at it."""
+        """Whether the task awaits it now."""
 
     async def sleep(self) -> None:
-        """Wait until it is done, or until there is something else to look at."""
+        """Wait until the callback has returned, or the task has other work."""
         self._is_asleep = True
         if not self._was_cancelled:
             await wait_task_rescheduled(self._abort)
             return
-        # The thread has been told just now, so there is no reason yet to leave it behind, or to say
-        # that it blocks.
+        # The callback has just received the cancellation: give it time before it is abandoned, or
+        # reported as blocking.
         self._was_cancelled = False
         with trio.move_on_after(_GRACE, shield=True):
             await wait_task_rescheduled(self._abort)
 
     def take(self, verb: _AsyncVerb) -> None:
-        """Have something awaited for the callback."""
+        """Have the task await a coroutine for the callback."""
         if self._is_left:
             verb.refuse(self._process)
         else:
@@ -412,8 +413,8 @@ class _Hop:
             self.awaken()
 
     async def run_verb(self) -> None:
-        """Await what the callback waits for, and hand it over: a cancellation, too, so that it ends
-        as an async callback does.
+        """Await the callback's coroutine, and pass the outcome to the thread. A cancellation is
+        passed, too, so that the callback ends as an async callback does.
         """
         verb, self.verb = self.verb, None
         assert verb is not None
@@ -432,14 +433,14 @@ class _Hop:
         verb.parker.settle(result)
 
     def awaken(self) -> None:
-        """Have the task look again. On the loop's thread only."""
+        """Wake the task. On the loop's thread only."""
         if self._is_asleep:
             self._is_asleep = False
             reschedule(self._task)
 
     def leave(self) -> bool:
-        """Wait no longer: take the job back, or leave the thread behind that is at it. True if it
-        had not begun.
+        """Stop waiting: withdraw the job, or abandon the thread that runs it. True if it had not
+        begun.
         """
         process = self._process
         self._is_left = True
@@ -453,7 +454,7 @@ class _Hop:
         process.kernel.threads_abandoned += 1
         process.kernel.publisher.announce(THREAD_ABANDONED, process.id)
         process.log.error(
-            "a callback did not end in time, and its thread was left behind",
+            "a callback did not end in time, and its thread was abandoned",
             callback=self._name,
             dispatcher=str(process.options.dispatcher),
             exception=self.job.stack(),
@@ -463,8 +464,8 @@ class _Hop:
     def _abort(self, _raise_cancel: Callable[[], NoReturn]) -> Abort:
         process = self._process
         abandonable = process._abandonable
-        # init and the last callbacks have time limits of their own. A process that is left behind
-        # has none any more.
+        # init and the last callbacks have their own time limits; an abandoned process has no time
+        # left.
         is_limited = process.state in (INIT, STOPPING) or (
             abandonable is not None and abandonable.abandoned
         )

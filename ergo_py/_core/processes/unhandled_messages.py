@@ -1,10 +1,10 @@
-"""What a process did not come to: its calls are answered, its messages buried, or left to its
-successor.
+"""`answer`, `discard`, `hand_over`: messages and calls that are still queued when their process
+ends. Calls fail, messages become dead letters, or the successor inherits them.
 
-There may be millions of messages. So this is work that yields after every few hundred of them, and
-whoever can wait does it in slices. What users send to a process that ends is refused before, so
-that nothing is added but by threads that were just too late; the last look is taken at once, when
-these find the mark that the process is gone.
+There may be millions of messages. So these functions are generators that yield after every few
+hundred messages, and callers that can wait run them in time slices. An ending process refuses user
+messages first, so only late threads still add to its mailbox. The last check of the mailbox runs
+without a pause, after the mark that makes late threads see the end of the process.
 """
 
 from collections import deque
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "answer",
-    "bury",
     "close_slot",
     "close_slots",
+    "discard",
     "drop_slot",
     "drop_slots",
     "hand_over",
@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 _CHUNK: Final = 256
-"""How many messages are dealt with between two looks at the clock."""
+"""How many messages are processed between two looks at the clock."""
 
 
 def answer(process: "Process", reason: Reason) -> Iterator[None]:
-    """Answer every call that was queued or deferred; the other messages become dead letters, or
-    what the supervisor says.
+    """Fail every queued and every deferred call. The other messages become dead letters, unless the
+    supervisor's rule for the slot says otherwise.
     """
     process.handling = None
     if process.postponed:
@@ -54,10 +54,10 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
         yield from refuse(list(process.deferred), reason)
     slot = process.slot
     if slot is None or slot.fate is Fate.DEAD_LETTER:
-        yield from bury(process, reason)
+        yield from discard(process, reason)
         return
     box = process.mailbox
-    # What a successor gets of an unmixed main lane is the lane itself.
+    # The successor inherits an unmixed main lane as a whole.
     leaves_lane = slot.fate is Fate.KEEP and not box.mixed
     for number, (lane, envelope) in enumerate(box.leave(with_main=not leaves_lane), 1):
         _hand_on(process, slot, lane, envelope, reason)
@@ -66,24 +66,24 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
 
 
 def refuse(callers: Iterable[Caller], reason: Reason) -> Iterator[None]:
-    """Tell callers that they get no answer, since the one they asked has ended."""
+    """Fail calls because their callee has ended."""
     for number, caller in enumerate(callers, 1):
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
         if not number % _CHUNK:
             yield
 
 
-def bury(one: "Process | Meta", reason: Reason) -> Iterator[None]:
-    """Answer the calls in a mailbox, and count the messages in it as dead letters."""
-    box, letters = one.mailbox, one.router.dead_letters
+def discard(ended: "Process | Meta", reason: Reason) -> Iterator[None]:
+    """Fail the calls in a mailbox, and turn its messages into dead letters."""
+    box, letters = ended.mailbox, ended.router.dead_letters
     while chunk := box.take(_CHUNK):
         dead = _settle_calls(chunk, reason)
-        letters.add_all(dead, one.id, Why.UNHANDLED_AT_EXIT)
+        letters.add_all(dead, ended.id, Why.UNHANDLED_AT_EXIT)
         yield
 
 
 def _settle_calls(envelopes: Iterable[Envelope], reason: Reason) -> list[Envelope]:
-    """Answer the calls among them. Returns those that are messages of users."""
+    """Fail the calls among the envelopes. Returns the user messages."""
     messages: list[Envelope] = []
     for envelope in envelopes:
         caller = envelope[2]
@@ -97,7 +97,7 @@ def _settle_calls(envelopes: Iterable[Envelope], reason: Reason) -> list[Envelop
 def _hand_on(
     process: "Process", slot: ChildSlot, lane: Lane, envelope: Envelope, reason: Reason
 ) -> None:
-    """Treat what was left in the mailbox of a supervised child as its supervisor was told to."""
+    """Apply the supervisor's rule to an envelope left in the mailbox of a supervised child."""
     kind, sender, ref, payload = envelope
     caller = ref if isinstance(ref, Caller) else None
     if kind <= EVENT and slot.fate is Fate.KEEP:
@@ -106,7 +106,7 @@ def _hand_on(
         try:
             process.kernel.calls.forward(slot.fate.to, payload, caller or sender, Priority.NORMAL)
         except MailboxFullError:
-            # It has become a dead letter; there is no sender left who could be told.
+            # The message has become a dead letter. Its sender is not waiting for a result any more.
             return
     elif caller is not None:
         caller.settle(None, TargetDownError(caller.to, caller.request, reason))
@@ -114,34 +114,34 @@ def _hand_on(
         slot.dropped += 1
 
 
-# -- from one process to the next ------------------------------------------------------------------
+# -- from a process to its successor ---------------------------------------------------------------
 
 
 def hand_over(process: "Process", slot: ChildSlot) -> None:
-    """Leave the main lane itself to the successor, however long it is: that takes one step."""
+    """Leave the main lane itself to the successor: a single step for any number of messages."""
     if slot.fate is Fate.KEEP and not process.mailbox.mixed:
         process.left_to = slot
         slot.keep_lane(process.main)
 
 
 def skip_given_up(lane: deque[Envelope]) -> None:
-    """Take calls away whose callers have stopped to wait, as far as they are among the first in a
-    lane that a successor gets.
+    """Drop calls whose callers have stopped waiting, from the first envelopes of a lane that a
+    successor inherits.
     """
     first = [lane.popleft() for _ in range(min(_CHUNK, len(lane)))]
     lane.extendleft(
-        one for one in reversed(first) if not (isinstance(one[2], Caller) and one[2].settled)
+        envelope
+        for envelope in reversed(first)
+        if not (isinstance(envelope[2], Caller) and envelope[2].settled)
     )
 
 
 def sweep(process: "Process") -> None:
-    """Account for what threads have appended to the main lane in the moment in which its owner
-    ended.
-    """
+    """Dispose of envelopes that threads appended to the main lane while the process ended."""
     lane, slot = process.main, process.slot
     if slot is not None:
         if slot.kept.get(MAIN_LANE) is lane:
-            return  # it waits for the successor with the rest
+            return  # the successor inherits it with the rest
         heir = slot.heir
         if heir is not None and heir.main is lane and heir.state is not TERMINATED:
             heir.wake()
@@ -149,29 +149,33 @@ def sweep(process: "Process") -> None:
     process.router.sweep(process.id, lane)
 
 
-# -- the places of children ------------------------------------------------------------------------
+# -- slots of children -----------------------------------------------------------------------------
 
 
 def close_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
-    """Note that nobody comes back to a child's place, nor to those of its own children."""
-    for one in _with_inner(slot):
-        kept = one.close(reason)
+    """Close the slot of a child that is not restarted, and all slots below it."""
+    for closing in _with_inner(slot):
+        kept = closing.close(reason)
         if len(kept) <= _CHUNK:
-            at_once(_bury_kept(kernel, one.name, kept, reason))
+            at_once(_discard_kept(kernel, closing.name, kept, reason))
         else:
             kernel.start(
-                in_slices, _bury_kept(kernel, one.name, kept, reason), name=f"bury {one.name}"
+                in_slices,
+                _discard_kept(kernel, closing.name, kept, reason),
+                name=f"discard the messages for {closing.name}",
             )
 
 
 def close_slots(kernel: Kernel, slots: Iterable[ChildSlot], reason: Reason) -> Iterator[None]:
-    """Note the same of many places."""
-    for one in [inner for slot in slots for inner in _with_inner(slot)]:
-        yield from _bury_kept(kernel, one.name, one.close(reason), reason)
+    """Close many slots, and all slots below them."""
+    for inner in _with_all_inner(slots):
+        yield from _discard_kept(kernel, inner.name, inner.close(reason), reason)
         yield
 
 
-def _bury_kept(kernel: Kernel, name: str, kept: deque[Envelope], reason: Reason) -> Iterator[None]:
+def _discard_kept(
+    kernel: Kernel, name: str, kept: deque[Envelope], reason: Reason
+) -> Iterator[None]:
     while kept:
         chunk = [kept.popleft() for _ in range(min(_CHUNK, len(kept)))]
         dead = _settle_calls(chunk, reason)
@@ -180,23 +184,29 @@ def _bury_kept(kernel: Kernel, name: str, kept: deque[Envelope], reason: Reason)
 
 
 def _with_inner(slot: ChildSlot) -> list[ChildSlot]:
-    """A place, those of the children of the one who has it, theirs, and so on."""
+    """A slot, the slots of the children of its supervisor process, and so on down."""
     found = [slot]
-    for one in found:
-        found.extend(one.inner.values())
+    for outer in found:
+        found.extend(outer.inner.values())
     return found
 
 
+def _with_all_inner(slots: Iterable[ChildSlot]) -> list[ChildSlot]:
+    return [inner for slot in slots for inner in _with_inner(slot)]
+
+
 def drop_slot(kernel: Kernel, slot: ChildSlot, reason: Reason) -> None:
-    """Close a place for good: what is started under its name later is something else."""
+    """Close a slot and remove its name: a process that is started under this name later has nothing
+    to do with it.
+    """
     close_slot(kernel, slot, reason)
     at_once(drop_slots(kernel, [slot], reason))
 
 
 def drop_slots(kernel: Kernel, slots: Iterable[ChildSlot], reason: Reason) -> Iterator[None]:
-    """Close all places of a supervisor that has no successor for good."""
+    """Close and remove all slots of a supervisor that has no successor."""
     yield from close_slots(kernel, slots, reason)
-    for one in [inner for slot in slots for inner in _with_inner(slot)]:
-        if kernel.services.get(one.name) is one:
-            del kernel.services[one.name]
+    for inner in _with_all_inner(slots):
+        if kernel.services.get(inner.name) is inner:
+            del kernel.services[inner.name]
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, over
 
 from trio.lowlevel import enable_ki_protection
 
-from ..messaging.receiver import NOBODY
+from ..messaging.receiver import NO_RECEIVER
 from ..processes.background_task import BackgroundTask
 from ..processes.process import Process
 from ..processes.threaded_process import process_type
@@ -135,9 +135,9 @@ class Behaviour(LinksAndEvents):
         receiver: Any = process.peer
         if priority is None:
             if to is not receiver.id:
-                receiver = NOBODY
+                receiver = NO_RECEIVER
                 if type(to) is PID and not process.priority:
-                    receiver = process.router.processes.get(to, NOBODY)
+                    receiver = process.router.processes.get(to, NO_RECEIVER)
                     # Not from a thread: it might do so just after the loop has set another
                     # priority.
                     if get_ident() == process.router.loop_thread:
@@ -431,7 +431,7 @@ class Behaviour(LinksAndEvents):
     def send_priority(self, value: Priority) -> None:
         self._process.allow(Operation.CONFIGURE)
         self._process.priority = check_priority(value)
-        self._process.peer = NOBODY
+        self._process.peer = NO_RECEIVER
 
 
 def check_task(function: object) -> None:

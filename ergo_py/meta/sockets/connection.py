@@ -628,7 +628,7 @@ class Stream(StreamReader):
                     is_whole = is_whole and is_closed
                 if isinstance(payload, _Tick | _Linger):
                     continue
-            meta.router.bury(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
+            meta.router.discard(envelope, meta.id, Why.UNHANDLED_AT_EXIT, meta)
         return is_whole
 
     # -- looking inside ----------------------------------------------------------------------------

@@ -508,7 +508,7 @@ async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(
     heard: list[Any] = []
     sent: list[bool] = []
     gate = trio.Event()
-    sit = Process.sit
+    take_slot = Process.take_slot
 
     class Waits(Actor):
         async def handle_message(self, message: Any, sender: Any) -> None:
@@ -519,9 +519,9 @@ async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(
     def send_meanwhile(process: Process, slot: Any) -> None:
         if slot.kept:
             sent.append(in_a_thread(node.send, "kept", "meanwhile"))
-        sit(process, slot)
+        take_slot(process, slot)
 
-    monkeypatch.setattr(Process, "sit", send_meanwhile)
+    monkeypatch.setattr(Process, "take_slot", send_meanwhile)
     async with running_node() as node:
         await node.spawn(Supervisor, SupervisorSpec([ChildSpec("kept", Waits, mailbox=KEEP)]))
         first = node.whereis("kept")
@@ -1688,8 +1688,8 @@ async def test_a_call_that_is_not_delivered_is_answered_and_a_signal_is_no_dead_
         process = router.processes[pid]
         caller = TaskCaller(pid, 1, pid, "question", current_task())
 
-        router.bury((CALL, pid, caller, "question"), pid, Why.STOPPING, process)
-        router.bury((EXIT, pid, None, Normal()), pid, Why.STOPPING, process)
+        router.discard((CALL, pid, caller, "question"), pid, Why.STOPPING, process)
+        router.discard((EXIT, pid, None, Normal()), pid, Why.STOPPING, process)
 
         assert isinstance(caller.error, TargetDownError)
         assert node.dead_letters() == []

@@ -555,9 +555,7 @@ async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it
 
         [reason] = ends
         assert isinstance(reason.error, CallbackError)
-        assert "and nothing of that would run; write `async def handle_message`" in str(
-            reason.error
-        )
+        assert "which would never run; write `async def handle_message`" in str(reason.error)
 
 
 async def test_the_answer_to_a_call_may_be_a_generator() -> None:
