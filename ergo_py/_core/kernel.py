@@ -1,4 +1,6 @@
-"""What all processes of one node share: its tables, its clock, its nursery and its limits."""
+"""`Kernel`: the tables, the clock, the nursery and the limits that all processes of a node
+share.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from math import inf
@@ -43,19 +45,17 @@ __all__ = ["Kernel"]
 
 
 def _nothing() -> None:
-    """What happens of an error meant for the whole program before anybody waits for one: it is
-    kept.
-    """
+    """Default of `on_fatal`: keep the error until a callback is set."""
 
 
 class Kernel:
-    """The shared parts of a node. Made when the node opens, on its loop."""
+    """The shared parts of a node. Created on its loop when the node opens."""
 
     def __init__(self, options: NodeOptions, creation: int, nursery: trio.Nursery) -> None:
         name, observer = options.name, options.observer
         self.pid = PID(name, creation, 0)
         self.node: Any = None
-        """The public face of all this; set by the node itself."""
+        """The public `Node`; it sets itself here."""
         self.nursery = nursery
         self.options = options
         self.burst = options.burst
@@ -63,7 +63,7 @@ class Kernel:
         self.log = Log(name, options.log_level, options.log_output, self._offer_record)
         self.logger: Any = self.log.logger(self.pid)
         bridge = Bridge(name, trio.lowlevel.current_trio_token(), self._bridge_failed)
-        # Asked directly, trio's clock costs half of what it does by way of the task that asks.
+        # Read trio's clock directly: trio.current_time() costs twice as much.
         self.clock = Clock(self._fire, bridge.run, trio.lowlevel.current_clock().current_time)
         self.observer = None if observer is None else Observer(observer, self._observer_failed)
         store = DeadLetters(options.dead_letters)
@@ -71,7 +71,7 @@ class Kernel:
             self.router = Router(name, creation, bridge, self.clock, store, options.inline_calls)
             self.calls = Calls(self.router)
         else:
-            # A call that is answered on the spot is not delivered to anybody who could be observed.
+            # Without inline calls: these would bypass the deliveries that the observer has to see.
             self.router = ObservedRouter(
                 self.observer, name, creation, bridge, self.clock, store, False
             )
@@ -82,9 +82,9 @@ class Kernel:
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
         self.roots: dict[object, Process] = {}
-        """What belongs to the node itself, in the order it was started."""
+        """Processes without a parent, in the order in which they were started."""
         self.services: dict[str, ChildSlot] = {}
-        """The slots of supervised children that have a name on the node."""
+        """The slots of supervised children with a name on the node."""
         self.escalated: Ended | None = None
         """The supervisor whose end stops the node."""
         self.stopping = False
@@ -97,28 +97,28 @@ class Kernel:
         opens.
         """
         self.watches: dict[PID, Any] = {}
-        """What is being watched or held, by whoever looks inside; mostly nothing."""
+        """Processes that a trace or an inspection watches or suspends. Mostly empty."""
         self.killed: list[Ended] = []
         self.abandoned: list[Ended] = []
-        # By weak reference: a program may make its classes at run time, any number of them.
+        # Weak references: a program may create any number of classes at run time.
         self._callbacks: WeakKeyDictionary[type, Callbacks] = WeakKeyDictionary()
         self.thread_fairness = ThreadFairness()
         self.dispatcher_threads = DispatcherThreads(bridge, self.thread_fairness, self._cannot_pin)
         self.workers = trio.CapacityLimiter(inf)
-        """Places for plain callbacks of meta-processes: their own, so that files, names and
-        programs keep theirs.
+        """Thread limiter for plain callbacks of meta-processes. Separate from trio's own, so that
+        files, name lookups and programs keep their threads.
         """
         self.idle_handlers = IdleHandlers(nursery)
         self.threads_abandoned = 0
         self._loggers: dict[PID, int] = {}
         self._on_fatal: Callable[[], object] = _nothing
         self.on_crash: Callable[[Ended], None] | None = None
-        """Told of each crash, on the loop; for those who test."""
+        """Called with each crash, on the loop. For the test kit."""
 
     def callbacks_of(
         self, behaviour: type, known: Mapping[str, tuple[str, ...]] = CALLBACKS
     ) -> Callbacks:
-        """What a behaviour class can be called for, found out on first use."""
+        """The callbacks of a behaviour class, computed on first use."""
         callbacks = self._callbacks.get(behaviour)
         if callbacks is None:
             callbacks = self._callbacks[behaviour] = Callbacks(behaviour, known)
@@ -127,7 +127,7 @@ class Kernel:
     # -- relations ---------------------------------------------------------------------------------
 
     def watched(self, target: Target | EventName | NodeName) -> Watched:
-        """The form under which a target stands in the table of relations."""
+        """The key of a target in the table of relations."""
         match target:
             case NodeName() | PID() | Alias():
                 return target
@@ -140,7 +140,9 @@ class Kernel:
         raise TargetTypeError(target)
 
     def relate(self, watcher: "Process", target: Target | EventName | NodeName, kind: Kind) -> None:
-        """Make a relation; if the target is gone already, its end is told at once."""
+        """Create a link or a monitor. If the target has already ended, the watcher is notified at
+        once.
+        """
         watched = self.watched(target)
         relation = self.relations.add(watcher.pid, watched, kind)
         if isinstance(watched, NodeName):
@@ -161,10 +163,10 @@ class Kernel:
     def unrelate(
         self, watcher: "Process", target: "Target | EventName | NodeName", kind: Kind
     ) -> None:
-        """Remove a relation.
+        """Remove a link or a monitor.
 
         Raises:
-            RelationUnknownError: there is none.
+            RelationUnknownError: there is no such relation.
         """
         watched = self.watched(target)
         self.relations.remove(watcher.pid, watched, kind)
@@ -172,7 +174,7 @@ class Kernel:
             self.publisher.unsubscribe(watched, watcher.pid)
 
     def forget_watcher(self, watcher: PID) -> Iterator[None]:
-        """Remove everything a process that ended had watched, events included."""
+        """Remove all links, monitors and subscriptions of a process that has ended."""
         for number, target in enumerate(self.relations.forget(watcher), 1):
             if isinstance(target, EventName):
                 self.publisher.unsubscribe(target, watcher)
@@ -180,18 +182,18 @@ class Kernel:
                 yield
 
     def end_event(self, name: EventName, reason: Reason) -> None:
-        """Take an event away; its subscribers are told."""
+        """Remove an event and notify its subscribers."""
         self.publisher.events.remove(name)
         self.tell_all(name, reason)
 
     def relate_both(self, parent: "Process", child: "Process") -> None:
-        """Link parent and child to each other, as far as ``init`` has not done so."""
+        """Link parent and child to each other, unless ``init`` has already done so."""
         for watcher, target in ((parent, child), (child, parent)):
             if not self.relations.has(watcher.id, target.id, Kind.LINK):
                 self.relate(watcher, target.id, Kind.LINK)
 
     def tell(self, relation: Relation, reason: Reason) -> None:
-        """Send a watcher the exit or down of a relation that has fired."""
+        """Send a watcher the exit or down signal of a relation that has fired."""
         watcher = self.router.processes.get(relation.watcher)
         if watcher is None:
             return
@@ -201,7 +203,7 @@ class Kernel:
             self.router.signal(watcher, SYSTEM_LANE, (DOWN, relation.target, relation, reason))
 
     def tell_all(self, target: Watched, reason: Reason) -> None:
-        """Tell everybody who watches ``target`` that it is no more."""
+        """Notify all watchers of ``target`` that it has ended."""
         for relation in self.relations.fire(target):
             self.tell(relation, reason)
 
@@ -209,33 +211,35 @@ class Kernel:
 
     def _fire(self, timer: Timer) -> None:
         if timer.to is None:
-            # A behaviour's own: as a signal, since a full mailbox must not keep a child from coming
-            # back, or a machine in a state. Without a priority it goes before messages, with one it
-            # keeps their order.
+            # A timer of the behaviour itself. It fires as a signal, since a full mailbox must not
+            # delay a restart or a state timeout. Without a priority it goes before messages; with a
+            # priority it keeps their order.
             lane = SYSTEM_LANE if timer.priority is None else LANES[timer.priority]
             self.router.signal(timer.owner, lane, (CONTROL, timer.owner.id, None, timer.message))
             return
         try:
             self.router.send(timer.owner.id, timer.to, timer.message, timer.priority)
         except (MailboxFullError, NodeStoppedError):
-            # It has become a dead letter, or came too late for the node; there is no sender who
-            # could be told.
+            # The message has become a dead letter, or the node has stopped. No sender waits for the
+            # result.
             return
 
     def _bridge_failed(self, error: BaseException) -> None:
-        # Both are accounted for: the one is a dead letter, the other lost a race with the end of
-        # the node.
+        # Both are expected: a full mailbox has recorded a dead letter, and a stopped node lost the
+        # race with its own end.
         if not isinstance(error, MailboxFullError | NodeStoppedError):
             self.logger.error("work handed over by a thread failed", error=shown(error))
 
     def _cannot_pin(self, dispatcher: Dispatcher, why: str) -> None:
         self.logger.warning(
-            "a thread cannot stay on its CPU, and uses any", dispatcher=str(dispatcher), why=why
+            "a thread cannot be pinned to its CPU, and runs on any",
+            dispatcher=str(dispatcher),
+            why=why,
         )
 
     def _observer_failed(self, error: BaseException) -> None:
         self.logger.error(
-            "the observer raised; this is said once", exception=Crashed(error).traceback
+            "the observer raised; further errors are not logged", exception=Crashed(error).traceback
         )
         if not isinstance(error, Exception):
             self.panic(error)
@@ -250,7 +254,7 @@ class Kernel:
         )
 
     def add_logger(self, process: "Process", level: str) -> None:
-        """Let a process receive log records of at least ``level``."""
+        """Let a process receive log records of ``level`` and above."""
         self._loggers[process.pid] = LEVELS[level]
         self.log.watched = True
 
@@ -264,10 +268,11 @@ class Kernel:
         if not self.router.bridge.on_loop():
             try:
                 self.router.bridge.post(self._offer_record, record)
-            except NodeStoppedError:  # the loggers are gone, and speaking must never be an error
+            except NodeStoppedError:  # the loggers have ended, and logging must never raise
                 pass
             return
-        # What a logger says about itself goes to the output only: it would feed on its own words.
+        # A record of a logger process goes to the output only: delivered to loggers, it would cause
+        # further records without end.
         if record.source in self._loggers:
             return
         for pid, level in self._loggers.items():
@@ -276,14 +281,14 @@ class Kernel:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
 
-    def note_crash(self, one: "Process | Meta", reason: Reason) -> None:
-        """Count a process or meta-process that ended with an exception."""
+    def note_crash(self, crashed: "Process | Meta", reason: Reason) -> None:
+        """Count a process or meta-process that crashed."""
         self.crashed += 1
         if self.on_crash is not None:
-            self.on_crash(Ended(one.id, one.name, one.callbacks.behaviour, reason))
+            self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
 
     def escalate(self, process: "Process", reason: Reason) -> None:
-        """Do what the node was told to do when a supervisor of its own gives up."""
+        """Apply the node's escalation policy when a supervisor without a parent gives up."""
         self.logger.error(
             "a supervisor of the node gave up",
             supervisor=repr(process),
@@ -294,20 +299,20 @@ class Kernel:
             self.stop_because(process, reason)
 
     def stop_because(self, process: "Process", reason: Reason) -> None:
-        """Stop the node, since something has ended that it must not go on without."""
+        """Stop the node, because a process has ended that the node cannot run without."""
         if self.escalated is None:
             self.escalated = Ended(process.id, process.name, process.callbacks.behaviour, reason)
             self.node.stop()
 
     def stop_watching(self, pid: PID) -> None:
-        """Tell whoever watches a process that it has ended."""
+        """End the watch on a process that has ended."""
         watch = self.watches.pop(pid, None)
         if watch is not None:
             watch.over()
 
     def start(self, function: Callable[..., Awaitable[object]], *args: Any, name: str) -> None:
-        """Run something in a task of the node. What it raises ends the node in order, and not all
-        other tasks in the middle.
+        """Run a function in a task of the node. An exception in it stops the node gracefully,
+        instead of cancelling all other tasks.
         """
         self.nursery.start_soon(self._run, function, args, name=name)
 
@@ -323,23 +328,25 @@ class Kernel:
             self.fail(f"a task of the node failed: {task.name}", error)
 
     def fail(self, what: str, error: BaseException) -> None:
-        """The kernel itself has failed: the node ends in order as far as it can, and its block
-        raises the error.
+        """Handle a failure of the kernel itself: stop the node as gracefully as possible, and raise
+        the error from its block.
         """
         try:
             self.logger.critical(what, exception=Crashed(error).traceback)
         except BaseException:
-            # Code of the error or of the log output has raised. The node ends in any case, and its
+            # The error's own code or the log output has raised. The node stops in any case, and its
             # block raises the error.
             pass
         self.panic(error)
 
     def panic(self, error: BaseException) -> None:
-        """Pass on what must not be kept from the host program: KeyboardInterrupt, SystemExit."""
+        """Stop the node for an exception meant for the whole program: KeyboardInterrupt,
+        SystemExit.
+        """
         if self.fatal is None:
             self.fatal = error
             self._on_fatal()
 
     def on_fatal(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called when a process caught something meant for the whole program."""
+        """Call ``callback`` when a process caught an exception meant for the whole program."""
         self._on_fatal = callback

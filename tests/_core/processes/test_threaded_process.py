@@ -700,12 +700,12 @@ async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_
         (
             LOOP,
             lambda me: me.wait_for(me.call),
-            r"called: `self.wait_for\(self.call\(to, request\)\)`",
+            r"async verb: `self.wait_for\(self.call\(to, request\)\)`",
         ),
         (
             PINNED,
             lambda me: me.wait_for(me.call),
-            r"called: `self.wait_for\(self.call\(to, request\)\)`",
+            r"async verb: `self.wait_for\(self.call\(to, request\)\)`",
         ),
     ],
 )
@@ -1041,7 +1041,7 @@ async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
         await wait_all_tasks_blocked()
 
         assert await heard(node, pid) == []
-        assert records == ["a thread cannot stay on its CPU, and uses any"]
+        assert records == ["a thread cannot be pinned to its CPU, and runs on any"]
 
 
 @pytest.mark.parametrize(
