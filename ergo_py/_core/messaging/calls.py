@@ -104,8 +104,9 @@ class Calls:
             if left is not None:
                 await left.close()
         elif callee.open and not callee.splits and not priority:
-            # Inlined _post_call(): most callees are open.
+            # Instead of _post_call(): most callees are open.
             caller.callee = callee
+            # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
             callee.wake()
         else:

@@ -122,6 +122,7 @@ class Publisher:
         for pid, subscription in event.subscribers.items():
             process: Any = find(pid, NO_RECEIVER)
             if process.open:
+                # inlined copy of Router.send
                 process.main.append(envelope)
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)

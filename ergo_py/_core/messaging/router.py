@@ -180,7 +180,8 @@ class Router:
             if process.open or (process.measured and process.mailbox.has_plenty()):
                 # Safe in any thread: an append is atomic, and the receiver marks itself as asleep
                 # before it checks its mailbox for the last time. Either it sees this envelope, or
-                # this thread sees the mark and wakes it.
+                # this thread sees the mark and wakes it. Hot paths inline these lines; their
+                # copies are marked, and tests/test_architecture.py knows them all.
                 process.main.append((MESSAGE, sender, None, message))
                 if process.task.custom_sleep_data is not None:
                     process.stir()

@@ -128,6 +128,7 @@ class Outbox:
         if not receiver.open or len(receiver.main) >= self.backlog:
             return False
         self.direct += 1
+        # inlined copy of Router.send
         receiver.main.append((kind, self._sender, to, message))
         if receiver.task.custom_sleep_data is not None:
             receiver.stir()
