@@ -44,7 +44,7 @@ def test_the_commands_show_what_the_page_shows(capsys: pytest.CaptureFixture[str
 
 
 def test_the_page_says_of_each_kind_of_dead_letter_what_to_do() -> None:
-    table = PAGE.partition("| why | what to do |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| why | remedy |")[2].partition("\n\n")[0]
 
     for why in set(Why) - {Why.NO_NODE}:
         assert all(word in table for word in why.value.removeprefix("the receiver ").split()), why
