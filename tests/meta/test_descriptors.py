@@ -277,7 +277,7 @@ async def test_ten_thousand_descriptors_come_and_go_and_nothing_is_left() -> Non
         # The handler came with the first request, and with it the one that lets it go when there
         # are no more.
         assert Counter(task.name for task in all_tasks() - tasks) <= Counter(
-            ["Descriptors", "lingering handlers"]
+            ["Descriptors", "idle handlers"]
         )
         assert (await owned.node.inspect_meta(watcher))["watched"] == ""
 

@@ -1,1 +1,1 @@
-"""Everything that touches trio's internals, OS threads and OS resources."""
+"""The code that uses trio's internals, OS threads and OS resources."""

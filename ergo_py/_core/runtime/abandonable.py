@@ -1,9 +1,9 @@
-"""Between trio and a coroutine that may refuse to end: the way to leave it behind when nothing else
-helps.
+"""`Abandonable`: a relay between trio and a coroutine that may refuse to end; it can abandon the
+coroutine.
 
-Cancelling is a request; a callback that catches every exception in a loop, or shields itself, never
-ends, and a nursery would wait for it for ever. The relay passes each trap through, so that between
-two of them it can decide not to go on.
+Cancellation is a request. A callback that catches every exception in a loop, or shields itself,
+never ends, and its nursery would wait forever. The relay passes each trap of the coroutine on to
+trio, so that between two traps it can decide not to resume the coroutine.
 """
 
 import ctypes
@@ -23,16 +23,15 @@ __all__ = ["Abandonable", "frames_of"]
 
 
 _ROUNDS: Final = 40
-"""How often a task is cut off that has opened nurseries anew, in its cleaning up."""
+"""How often `cut_off` tries again, for a task that opens more nurseries in its cleanup."""
 
 
 _STEPS: Final = 8
-"""How many nurseries, one in another, a coroutine that was abandoned may leave in an orderly way.
-"""
+"""Maximal number of nested nurseries that an abandoned coroutine may leave in an orderly way."""
 
 
 class _Sleep:
-    """What is known of a sleep that began before the relay was there."""
+    """Stands for the trap of a sleep that began before the relay was installed."""
 
     __slots__ = ("abort_func",)
 
@@ -41,7 +40,7 @@ class _Sleep:
 
 
 class Abandonable:
-    """Runs one coroutine inside one task, until it ends or is abandoned."""
+    """Runs a coroutine inside a task, until it ends or is abandoned."""
 
     __slots__ = (
         "_abandoned",
@@ -58,37 +57,41 @@ class Abandonable:
     def __init__(self) -> None:
         self._abandoned = False
         self._trap: Any = None
+        """The trap that the coroutine yielded last: it says how to abort the present sleep."""
         self._is_body = True
+        """The coroutine is the whole body of its task, and not a part of it."""
         self._context: Context | None = None
         self._steps = _STEPS
         self._scopes: Any = None
+        """Snapshot of the scopes that the task had open before the coroutine began."""
         self.finished = False
-        """Whether the coroutine is not run any more."""
+        """The coroutine is not resumed any more."""
         self.ended = False
-        """Whether the task is rid of it, and of whatever it had open."""
+        """The coroutine has ended, and so have all nurseries that it had open."""
         self.detached = False
-        """Whether trio does not know of the task any more."""
+        """The task was removed from trio's tables."""
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Run a coroutine in the present task: all of its life, or a part of it."""
+        """Run a coroutine in the present task: as its whole body, or as a part of it."""
         return self._pass(current_task(), coroutine, has_begun=False)
 
     def run_part(self, coroutine: Coroutine[Any, Any, None], context: Context) -> Awaitable[None]:
-        """Run a coroutine in the present task, which goes on after it, with each of its steps in
-        another context.
+        """Run a coroutine as a part of the present task, each of its steps in ``context``. The task
+        continues afterwards.
         """
         self._is_body = False
         self._context = context
         return self.run(coroutine)
 
     def take_over(self, task: Task) -> None:
-        """Come between trio and the coroutine of a task in the middle of its life, so that a life
-        without need of it costs nothing.
+        """Install the relay between trio and the coroutine of a running task. So a task that is
+        never abandoned costs nothing.
 
-        trio asks a task for its ``coro`` whenever it wakes it; one that is awake already has been
-        asked, and is told.
+        trio reads ``task.coro`` whenever it reschedules the task. A task that is scheduled already
+        has a bound ``_next_send_fn``, which is replaced as well.
         """
-        # trio forgets how to abort a sleep when it has tried once.
+        # Read the trap from the coroutine's frame first: trio clears `_abort_func` once it has
+        # tried to abort the sleep.
         self._trap = _trap_of(task.coro) or _Sleep(task._abort_func)
         self._scopes = CancelScopes.all_of(task)
         passing: Any = self._be_body(task, task.coro)
@@ -98,7 +101,7 @@ class Abandonable:
             task._next_send_fn = getattr(passing, task._next_send_fn.__name__)
 
     async def _be_body(self, task: Task, coroutine: Any) -> None:
-        # trio's handler of Ctrl-C wants a task to have a coroutine in the strict sense.
+        # Wrap the generator: trio's Ctrl-C handling expects `task.coro` to be a native coroutine.
         await self._pass(task, coroutine, has_begun=True)
 
     @enable_ki_protection
@@ -114,10 +117,11 @@ class Abandonable:
         try:
             while has_begun or not self._abandoned or self._may_leave_nursery():
                 if has_begun:
-                    # Its last step was made without us.
+                    # The coroutine took its last step without the relay.
                     has_begun = False
                 else:
-                    # Spelled out: a tree of supervisors takes the stack of one init inside another.
+                    # Inline, to save stack frames: in a supervision tree each init runs inside the
+                    # init of its supervisor.
                     self._trap = step(answer) if context is None else context.run(step, answer)
                     if self._abandoned and not _is_end_of_nursery(self._trap):
                         break
@@ -133,14 +137,15 @@ class Abandonable:
             if not self._abandoned:
                 self.ended = True
                 raise
-            # What one that was given up has to say concerns nobody any more.
+            # The coroutine was abandoned, so its exception has no receiver: drop it.
         finally:
             self.finished = True
             self._trap = None
         if not self.detached:
             yield from self._close(coroutine)
         while self.detached:
-            # Woken by the one for whom it could not be ended.
+            # The sleep that could not be aborted has ended now, and woke this task. trio no longer
+            # knows the task, so it must not end: sleep for good.
             yield NEVER
         self.ended = True
 
@@ -156,83 +161,84 @@ class Abandonable:
                 trap = _trap_of(part)
                 abort = getattr(trap, "abort_func", None)
                 if abort is not None and not _abort(abort):
-                    # Somebody will wake this task: it must be there then.
+                    # The sleep cannot be aborted, and its end will reschedule this task. Waking a
+                    # task that has ended would crash trio, so wait for it.
                     yield trap
-        # Nurseries that it was in, or has opened in its cleaning up; their tasks end first.
+        # Close the nurseries that the coroutine was in, or has opened in its cleanup. Their tasks
+        # end first.
         yield from self._scopes.close().__await__()
 
     def _may_leave_nursery(self) -> bool:
-        """At the end of a nursery it takes one more step, which closes that; but it may not open
-        them without end.
+        """Say whether the coroutine may take another step, to leave a nursery at its end. The
+        number of steps is bounded, since the coroutine may open further nurseries.
         """
         self._steps -= 1
         return self._steps > 0 and _is_end_of_nursery(self._trap)
 
     @property
     def abandoned(self) -> bool:
-        """Whether its coroutine is to be left alone."""
+        """Whether the coroutine was abandoned."""
         return self._abandoned
 
     def abandon(self) -> None:
-        """Have the coroutine left alone at its next step. One that is runnable ends within a turn
-        of the scheduler.
+        """Do not resume the coroutine at its next step. A runnable task ends within a turn of the
+        scheduler.
         """
         self._abandoned = True
 
     def abort(self, task: Task) -> bool:
-        """End the sleep of a task that was abandoned and has not stirred since, shielded or not.
+        """End the sleep of an abandoned task, shielded or not.
 
-        This is what trio itself does when it delivers a cancellation. False if what it sleeps in
-        cannot be aborted: then it must be left as it is.
+        trio does the same when it delivers a cancellation. False if the sleep cannot be aborted:
+        then the task must be left alone.
         """
         if self.finished:
             return True
         if task._next_send_fn is not None:
-            # Somebody has woken it in this very turn: at its next step it finds that it was given
-            # up.
+            # The task is scheduled already: at its next step the relay sees that it was abandoned.
             return True
         abort = getattr(self._trap, "abort_func", None)
-        # At the end of a nursery it is woken when the last task of that has ended.
+        # Do not abort the wait at the end of a nursery: it ends with the nursery's last task.
         if abort is None or _is_end_of_nursery(self._trap) or not _abort(abort):
             return False
         reschedule(task)
         return True
 
     def family(self, task: Task) -> list[Task]:
-        """The task and all tasks below it, those above before those below."""
+        """The task and all its descendants, parents before children."""
         found = [task]
-        for one in found:
-            for nursery in self._scopes.nurseries() if one is task else one.child_nurseries:
+        # The list grows while it is traversed.
+        for parent in found:
+            nurseries = self._scopes.nurseries() if parent is task else parent.child_nurseries
+            for nursery in nurseries:
                 found.extend(nursery.child_tasks)
         return found
 
     async def cut_off(self, task: Task) -> bool:
-        """End the coroutine, and all tasks below it, whatever they do. False if not even that is
-        possible.
+        """End the coroutine and all tasks below it, even against their will. False if not even that
+        is possible.
 
-        Each of them is closed, where it can be; one that somebody else will wake is taken out of
-        trio's books instead, so that nothing waits for it.
+        Tasks are closed where possible. A task in a sleep that cannot be aborted is removed from
+        trio's tables instead, so that no nursery waits for it.
         """
         relays: dict[Task, Abandonable] = {task: self}
         with trio.CancelScope(shield=True):
-            for one in self.family(task):
-                # What is only shielded ends as trio means it to end.
-                self._scopes.force(one)
+            for member in self.family(task):
+                # Lift the shields first: a task that is only shielded then ends in trio's way.
+                self._scopes.force(member)
             if await self._has_ended():
                 return True
-            for round_ in range(
-                _ROUNDS
-            ):  # pragma: no branch - the bound is for what nobody has thought of
-                for one in self.family(task):
-                    if one not in relays:
-                        relays[one] = Abandonable()
-                        relays[one].take_over(one)
-                    relays[one].abandon()
+            for round_ in range(_ROUNDS):  # pragma: no branch - a safety bound, never reached
+                for member in self.family(task):
+                    if member not in relays:
+                        relays[member] = Abandonable()
+                        relays[member].take_over(member)
+                    relays[member].abandon()
                 if await self._has_ended():
                     return True
-                for one in reversed(self.family(task)):
-                    if one in relays:
-                        relays[one].abort(one)
+                for member in reversed(self.family(task)):
+                    if member in relays:
+                        relays[member].abort(member)
                 if await self._has_ended():
                     return True
                 if round_ >= _STEPS and self._detach_all(task, relays):
@@ -242,11 +248,11 @@ class Abandonable:
 
     def _detach_all(self, task: Task, relays: "dict[Task, Abandonable]") -> bool:
         family = self.family(task)
-        if any(one not in relays or one._next_send_fn is not None for one in family):
-            # Some are about to take a step; without one above them they would be in nobody's books.
+        if any(member not in relays or member._next_send_fn is not None for member in family):
+            # Some tasks are about to take a step. Without their parent no nursery would hold them.
             return False
-        for one in reversed(family if self._is_body else family[1:]):
-            relays[one]._detach(one)
+        for member in reversed(family if self._is_body else family[1:]):
+            relays[member]._detach(member)
         return True
 
     async def _has_ended(self) -> bool:
@@ -255,7 +261,7 @@ class Abandonable:
         return self.ended
 
     def _detach(self, task: Task) -> None:
-        """Take a task that sleeps out of trio's books: neither its nursery nor the run waits for it
+        """Remove a sleeping task from trio's tables: neither its nursery nor the run waits for it
         any more.
         """
         self.detached = True
@@ -273,9 +279,11 @@ def _is_end_of_nursery(trap: Any) -> bool:
 
 
 def _abort(abort: Any) -> bool:
-    """Abort a sleep. A worker thread of trio's cannot be: but it can be told to wake nobody."""
+    """Abort a sleep. False if that is impossible."""
     if abort(_raise_cancel) is Abort.SUCCEEDED:
         return True
+    # A wait for a trio worker thread cannot be aborted. With an empty `task_register`, as trio
+    # itself does for abandoned threads, the thread reschedules no task when it is done.
     free = getattr(getattr(abort, "__code__", None), "co_freevars", ())
     if "task_register" not in free:
         return False
@@ -284,9 +292,7 @@ def _abort(abort: Any) -> bool:
 
 
 def frames_of(task: Task) -> list[FrameType]:
-    """Where a task waits: the frames of its coroutines, the outermost first, those behind a relay
-    included.
-    """
+    """The frames of a task's coroutines, the outermost first, including those behind a relay."""
     frames: list[FrameType] = []
     part: Any = task.coro
     while (frame := _frame(part)) is not None:
@@ -298,11 +304,11 @@ def frames_of(task: Task) -> list[FrameType]:
 
 
 def _keep_for_good(remains: Any) -> None:
-    """Never let a coroutine that refused to be closed be collected: collecting it would try again.
+    """Leak a coroutine that refused to be closed: garbage collection would try to close it again.
 
-    A list would keep it only until the interpreter goes down. Outside of trio what it awaits raises
-    at once, and one that catches that as well would never let the interpreter end. A reference that
-    nobody holds is never given back.
+    A list would keep it only until the interpreter shuts down. Its awaits raise at once outside of
+    trio, and a coroutine that catches that as well would keep the interpreter from ending. A leaked
+    reference count is never released.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(remains))
 
@@ -312,19 +318,17 @@ def _raise_cancel() -> NoReturn:
 
 
 def _trap_of(part: Any) -> Any:
-    """What a coroutine that refused to be closed waits for now: whoever would wake a task that has
-    ended, would break trio.
-    """
+    """The trap in which a coroutine waits now; None if there is none."""
     *_, last = _parts(part)
     frame = _frame(last)
-    # The innermost one of trio's has nothing but what it passes to the loop.
+    # The innermost frame is the trio generator that yields to the loop. Its only local is the trap.
     local = {} if frame is None else frame.f_locals
-    return next((one for one in local.values() if hasattr(one, "abort_func")), None)
+    return next((value for value in local.values() if hasattr(value, "abort_func")), None)
 
 
 def _parts(coroutine: Any) -> Iterator[Any]:
-    """A coroutine, what it awaits, what that awaits: any of them may be the one that refuses to be
-    closed.
+    """The chain of coroutines from ``coroutine`` to the innermost that it awaits. Any of them may
+    refuse to be closed.
     """
     while coroutine is not None:
         yield coroutine

@@ -1,8 +1,8 @@
-"""The one door between threads and the loop.
+"""`Bridge`: the single entry from other threads to the event loop.
 
-A thread appends what it wants done and looks at a flag: only the first of a batch wakes the loop,
-which takes the flag down before it looks at the queue, so nothing can fall between. That costs a
-thread under half a microsecond, where a wake-up for each message would cost twenty times as much.
+A thread appends a job and checks a flag: only the first job of a batch wakes the loop. The loop
+clears the flag before it reads the queue, so no job can be missed. That costs a thread less than
+half a microsecond; a wake-up per message would cost twenty times as much.
 """
 
 import os
@@ -41,15 +41,15 @@ T = TypeVar("T")
 Lock = threading.Lock
 _NO_BELL: Final = -1
 _TURN: Final = 256
-"""How many jobs of threads are done before others on the loop get a turn."""
+"""Jobs of threads that run before other tasks on the loop get a turn."""
 _SLICE: Final = 0.2
 """Seconds that the main thread blocks at a time."""
 Job = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Parker(Generic[T]):
-    """Where a thread waits for one value from the loop. A raw lock, because a Condition costs ten
-    times as much.
+    """A future for a thread: it blocks until the loop sets a value. A raw lock, because a Condition
+    costs ten times as much.
     """
 
     __slots__ = ("_lock", "value")
@@ -60,14 +60,14 @@ class Parker(Generic[T]):
         self.value: T | None = None
 
     def settle(self, value: T) -> None:
-        """Give the value; only the first one counts."""
+        """Set the value. Only the first call counts."""
         if self._lock.locked():
             self.value = value
             self._lock.release()
 
     def wait(self, timeout: float | None) -> bool:
-        """Block this thread until there is a value. False if none came in time. Ctrl-C ends the
-        wait, in the main thread.
+        """Block this thread until the value is set. False after the timeout. In the main thread
+        Ctrl-C ends the wait.
         """
         return wait_in_slices(self._take, timeout)
 
@@ -76,12 +76,12 @@ class Parker(Generic[T]):
 
 
 def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Have ``wait(seconds)`` block this thread until it says True, or until the time is over; False
-    then.
+    """Call ``wait(seconds)``, which blocks this thread, until it returns True. False after the
+    timeout.
 
-    Python runs the handlers of signals in the main thread, between two of its steps. One that comes
-    just before that thread blocks does not wake it, so it comes up for air now and then. Other
-    threads wait in one go.
+    Python runs signal handlers in the main thread, between two bytecode instructions. A signal that
+    arrives just before the main thread blocks does not wake it. So the main thread blocks in slices
+    of `_SLICE` seconds. Other threads block once.
     """
     if get_ident() != threading.main_thread().ident:
         return wait(-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
@@ -93,7 +93,7 @@ def wait_in_slices(wait: Callable[[float], bool], timeout: float | None) -> bool
 
 
 class Bridge:
-    """Carries work from any thread to the loop of one node, in order for each thread."""
+    """Carries jobs from any thread to the loop of a node, in order for each thread."""
 
     __slots__ = (
         "__weakref__",
@@ -119,95 +119,94 @@ class Bridge:
         self._on_error = on_error
         self._inbox: deque[Job] = deque()
         self._armed = False
+        """The loop has been woken for the present batch and will drain the inbox."""
         self._bell = _NO_BELL
+        """The eventfd that wakes `serve`."""
         self._closed = False
         self._why = ""
         self._when_forked: Callable[[], None] | None = None
-        # Held where the flag changes, once for each batch. Reentrant, because a signal handler may
-        # post in the middle of it.
+        # Held while `_armed` or `_bell` changes, once per batch. Reentrant, because a signal
+        # handler may call post() while its thread holds the lock.
         self._edge = threading.RLock()
         self.lock = threading.Lock()
-        """Guards the few counts that a thread and the loop both change."""
+        """Guards the few counters that both threads and the loop change."""
         self.loop_thread = get_ident()
         _bridges.add(self)
 
     @property
     def pending(self) -> int:
-        """How many jobs threads have handed over that are not done yet."""
+        """The number of jobs that threads have posted and that have not run yet."""
         return len(self._inbox)
 
     def on_loop(self) -> bool:
-        """Say whether this is the thread the node lives in."""
+        """Say whether this is the thread of the node's event loop."""
         return get_ident() == self.loop_thread
 
     def refuse_on_loop(self, verb: str, instead: str) -> None:
-        """Raise :class:`NotAllowedError` if a verb that blocks is used where it would block the
-        loop.
-        """
+        """Raise :class:`NotAllowedError` if a blocking verb is called in the loop's own thread."""
         if self.on_loop():
             raise NotAllowedError(
                 f"{verb} would block the event loop it waits for; write {instead} instead"
             )
 
     def check_open(self) -> None:
-        """Raise :class:`NodeStoppedError` if nothing is carried any more."""
+        """Raise :class:`NodeStoppedError` if the bridge is closed."""
         if self._closed:
             raise NodeStoppedError(self._node, self._why)
 
     def post(self, job: Callable[..., object], *args: Any) -> None:
-        """Have ``job(*args)`` run on the loop soon. From any thread; never blocks. What is accepted
-        is run.
+        """Schedule ``job(*args)`` on the loop. From any thread; never blocks. An accepted job is
+        always run.
 
         Raises:
-            NodeStoppedError: the node has stopped, its loop is over, or this is a forked copy of
+            NodeStoppedError: the node has stopped, its loop has ended, or this is a forked copy of
                 the program.
         """
         if self._closed:
             raise NodeStoppedError(self._node, self._why)
-        # Append first, look then: the loop takes the flag down first and looks then.
+        # Append first, then check the flag; `_drain` clears the flag first, then reads the queue.
+        # So either this thread sees the flag down and wakes the loop, or the loop sees the job.
         self._inbox.append((job, args))
         if not self._armed:
             self._arm()
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a plain function on the loop and wait, in this thread, for its result."""
+        """Run a plain function on the loop, and block this thread until it returns its result."""
         if get_ident() == self.loop_thread:
             return function(*args)
         parker: Parker[outcome.Outcome[T]] = Parker()
         self.post(lambda: parker.settle(outcome.capture(function, *args)))
         parker.wait(None)
-        # What is accepted is run, and capture() keeps whatever comes of it.
+        # An accepted job is always run, and capture() stores its result or exception.
         assert parker.value is not None
         return parker.value.unwrap()
 
     def do(self, job: Callable[..., object], *args: Any) -> None:
-        """Have ``job(*args)`` run on the loop: now, if this is the loop's thread, else soon."""
+        """Run ``job(*args)`` now in the loop's thread; from another thread schedule it."""
         if self.on_loop():
             job(*args)
         else:
             self.post(job, *args)
 
     def catch_up(self) -> None:
-        """Do, on the loop, what threads have handed over so far: it comes before whatever is done
-        next.
-        """
+        """Run the jobs posted so far, on the loop, before the caller's next step."""
         for _ in range(0, len(self._inbox), _TURN):
             self._drain()
 
     def hang_bell(self) -> None:
-        """Take a descriptor for :meth:`serve`, if there is one to be had."""
+        """Open an eventfd for :meth:`serve`, if the system provides it."""
         try:
             self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except (AttributeError, OSError):  # not a Linux, or no descriptor left
+        except (AttributeError, OSError):  # not on Linux, or out of descriptors
             pass
 
     @enable_ki_protection
     async def serve(self) -> None:
-        """Wait for threads until the bridge is closed.
+        """Run the jobs of threads until the bridge is closed.
 
-        While this runs, a batch wakes the loop through a descriptor of its own: a write and a read,
-        where trio's door for everybody takes a lock, a socket and a look at two queues. Where there
-        is none to be had, that door is used.
+        While this runs, a batch wakes the loop through an eventfd: a write and a read. trio's
+        ``run_sync_soon`` takes a lock, a socket and two queues. Without an eventfd the bridge uses
+        ``run_sync_soon``.
         """
         bell = self._bell
         if bell == _NO_BELL:
@@ -215,44 +214,44 @@ class Bridge:
         try:
             while not self._closed:
                 await wait_readable(bell)
-                # Before the flag comes down: a ring that comes after that is one of the next batch,
-                # and stays.
+                # Read before `_drain` clears the flag: a later ring belongs to the next batch, and
+                # must stay readable.
                 os.eventfd_read(bell)
                 self._drain()
         finally:
-            # Threads ring under this lock, so none of them writes to a number that belongs to
-            # somebody else by then.
+            # Threads ring under this lock. So none of them writes to a descriptor number that the
+            # system has reused.
             with self._edge:
                 self._bell = _NO_BELL
                 os.close(bell)
-            # Also if there is nothing: a ring that nobody takes any more would leave the flag up
-            # for good.
+            # Drain even an empty inbox: after a ring that is no longer read, the flag would stay up
+            # and no thread would wake the loop again.
             self._drain()
 
     def close(self) -> None:
-        """Do what was accepted before, and refuse the rest."""
+        """Run the jobs accepted so far, and refuse all later jobs."""
         with self._edge:
             self._closed = True
             self._ring()
         self._drain()
 
     def when_forked(self, mark_dead: Callable[[], None]) -> None:
-        """Have ``mark_dead`` called in a forked copy of the program, where the node is no more."""
+        """Call ``mark_dead`` in a forked copy of the program, where the node does not run."""
         self._when_forked = mark_dead
 
     def forked(self) -> None:
-        """Be closed: this is the copy, without the loop. Locks may have been copied while they were
-        held.
+        """Close the bridge in a forked copy, which has no loop. Take no lock here: another thread
+        may have held it at the fork.
         """
         self._closed = True
-        self._why = "this program was forked from the one the node lives in"
+        self._why = "this program is a forked copy of the program that runs the node"
         self.loop_thread = 0
         if self._when_forked is not None:
             self._when_forked()
 
     def _arm(self) -> None:
-        # The flag goes up only after the loop has promised to come: who sees it up may rely on
-        # that.
+        # Set the flag only after the wake-up has succeeded: a thread that sees the flag relies on
+        # the loop to drain the inbox.
         with self._edge:
             self.check_open()
             if self._armed:
@@ -262,7 +261,7 @@ class Bridge:
                     self._token.run_sync_soon(self._drain)
             except trio.RunFinishedError:
                 self._closed = True
-                self._why = "its event loop is over"
+                self._why = "its event loop has ended"
                 raise NodeStoppedError(self._node, self._why) from None
             self._armed = True
 
@@ -277,20 +276,20 @@ class Bridge:
             self._armed = False
         inbox = self._inbox
         while inbox:
-            # So many at a time, so that threads in a hurry cannot keep the loop here.
+            # Bounded, so that busy threads cannot starve the other tasks on the loop.
             for _ in range(min(_TURN, len(inbox))):
-                if not inbox:  # one of the jobs has caught up with the rest
+                if not inbox:  # a job has called catch_up(), which ran the rest
                     break
                 job, args = inbox.popleft()
                 try:
                     job(*args)
                 except BaseException as error:
-                    # An exception that leaves a run_sync_soon callback takes the whole run down.
+                    # An exception that leaves a run_sync_soon callback would end the trio run.
                     self._on_error(error)
             if inbox:
                 try:
                     self._arm()
-                except NodeStoppedError:  # there is no other turn: all of it now
+                except NodeStoppedError:  # no later turn comes: run the rest now
                     continue
             return
 
@@ -299,8 +298,8 @@ _bridges: Final[WeakSet[Bridge]] = WeakSet()
 
 
 def bells() -> int:
-    """How many bridges of this thread's loop wait at a descriptor of their own, which only threads
-    write to.
+    """The number of bridges of this thread's loop that wait at an eventfd of their own, which only
+    threads write to.
     """
     me = get_ident()
     return sum(
@@ -313,23 +312,21 @@ def _mark_dead_in_copy() -> None:
         bridge.forked()
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - only Windows has none, and no fork either
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     os.register_at_fork(after_in_child=_mark_dead_in_copy)
 
 
 _STACK: Final = 1792 * 1024
-"""Bytes of stack for a reader thread. It changes address space only, and thousands of readers
-should fit; but Python's own limit of recursion must be reached first. On a third of this it is not:
-a recursion by way of C then ends the whole program. And it is less than the two mebibytes that some
-systems would back with one huge page, each of which is real memory.
+"""Bytes of stack for a reader thread. It costs address space only, and thousands of readers should
+fit. Python's recursion limit must be reached first: on a third of this size a recursion through C
+code overflows the stack and ends the whole program. It stays below two mebibytes, which some
+systems would back with a huge page of real memory.
 """
 _starting = threading.Lock()
 
 
 class ReaderThread:
-    """An OS thread that runs blocking code, and whose end is told to the loop. A daemon: it never
-    keeps a program alive.
-    """
+    """An OS thread that runs blocking code. A daemon thread: it never keeps the program alive."""
 
     __slots__ = ("_thread", "ident", "name", "native_id")
 
@@ -340,17 +337,17 @@ class ReaderThread:
         self._thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
 
     def start(self) -> None:
-        """Start it with a small stack. The size is a setting of the whole program, so it is put
-        back at once.
+        """Start the thread with a small stack. The stack size is a setting of the whole program, so
+        it is restored at once.
 
         Raises:
-            RuntimeError: the system has no thread to give.
+            RuntimeError: the system cannot start another thread.
         """
         with _starting:
             before = threading.stack_size()
             try:
                 threading.stack_size(_STACK)
-            except (ValueError, RuntimeError):  # not a size that this platform takes
+            except (ValueError, RuntimeError):  # the platform does not support this size
                 pass
             try:
                 self._thread.start()
@@ -359,28 +356,28 @@ class ReaderThread:
         self.ident = self._thread.ident or 0
 
     def stack(self) -> str:
-        """What it is doing at this moment."""
+        """The present call stack of the thread, formatted."""
         return stack_of(self.ident)
 
     def _run(self, body: Callable[[], None]) -> None:
         self.ident = get_ident()
         self.native_id = threading.get_native_id()
         try:
-            # The name that ps and top show; at most 15 characters there. Not a file of Python's,
-            # which takes longer to make.
+            # The name that ps and top show; at most 15 characters. os.open, since it is faster
+            # than a Python file object.
             comm = os.open(f"/proc/self/task/{self.native_id}/comm", os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(comm, _short(self.name).encode())
             finally:
                 os.close(comm)
-        except OSError:  # no such file system here: the name inside Python is all there is
+        except OSError:  # no /proc here: only Python knows the name
             pass
         body()
 
 
 def task_waiting_for_thread() -> Task | None:
     """The task that waits for this thread in ``trio.to_thread.run_sync``; None if none does."""
-    # trio keeps it there, for each of its worker threads, while that is at work.
+    # trio stores the task there while its worker thread is busy.
     register = getattr(PARENT_TASK_DATA, "task_register", None)
     return None if register is None else register[0]
 
@@ -393,14 +390,12 @@ def thread_names() -> dict[int, str]:
 
 
 def stack_of(ident: int, limit: int = 20) -> str:
-    """What a thread is doing at this moment: its innermost frames, newest last."""
+    """The present call stack of a thread, formatted: its innermost frames, newest last."""
     frame = sys._current_frames().get(ident)
     return "".join(traceback.format_stack(frame)[-limit:]) if frame is not None else ""
 
 
 def _short(name: str) -> str:
-    """At most 15 characters, which must leave the number at the end: names that differ in nothing
-    are of no use.
-    """
+    """The name cut to 15 characters. The number at its end stays, since it tells threads apart."""
     kind, _, number = name.rpartition("-")
     return f"{kind[: 14 - len(number)]}-{number}"[:15]

@@ -1,9 +1,9 @@
-"""The cancel scopes and nurseries that a task has open, and how to close those that a callback
-left.
+"""`CancelScopes`: the cancel scopes and nurseries that a task has open. It closes those that a
+callback leaked.
 
-trio expects the code that opened one to close it, in order. If a callback enters one and returns,
-all that the kernel does next in this task happens inside it. trio notices when the task ends, and
-raises the error in the nursery that holds the task: that is the nursery of the whole node.
+trio expects the code that opened a scope to close it, in order. If a callback enters a scope and
+returns, the kernel's next steps in this task run inside the scope. trio notices only when the task
+ends, and raises the error in the nursery that holds the task: the nursery of the whole node.
 """
 
 from typing import Any, Final
@@ -16,12 +16,15 @@ __all__ = ["ADVICE", "CancelScopes", "close_coroutine", "is_being_closed", "left
 
 ADVICE: Final = (
     "leave it before the callback returns, with `async with` or `with`;"
-    " for work that goes on between callbacks write `self.start_task(function, *args)`"
+    " for work that continues between callbacks write `self.start_task(function, *args)`"
 )
 
 
 class CancelScopes:
-    """What a task has open at the moment this is made."""
+    """A snapshot of the cancel scopes and nurseries that a task has open.
+
+    The methods refer to the scopes opened since the snapshot.
+    """
 
     __slots__ = ("_depth", "_status", "_task")
 
@@ -32,10 +35,10 @@ class CancelScopes:
 
     @classmethod
     def since(cls, task: Any, status: Any) -> "CancelScopes":
-        """As if it was made when the task had this cancel status."""
+        """The snapshot as of the time when the task had this cancel status."""
         scopes = cls(task)
         scopes._status = status
-        # Those that were open already enclose it.
+        # A nursery that was open already encloses that status.
         scopes._depth = sum(
             nursery._cancel_status.encloses(status) for nursery in task._child_nurseries
         )
@@ -43,13 +46,15 @@ class CancelScopes:
 
     @classmethod
     def all_of(cls, task: Any) -> "CancelScopes":
-        """As if it was made at the beginning of the task: all that it has open was opened since."""
+        """The snapshot as of the start of the task: all its scopes were opened since."""
         scopes = cls(task)
         scopes._status, scopes._depth = task._parent_nursery._cancel_status, 0
         return scopes
 
     def force(self, task: Any) -> None:
-        """Cancel all that this task, or one below it, has open since, shielded or not."""
+        """Cancel all scopes opened since, shielded or not. ``task`` is this task, or a task below
+        it.
+        """
         status = task._cancel_status
         while status is not None and status is not self._status:
             status._scope.shield = False
@@ -57,61 +62,65 @@ class CancelScopes:
             status = status.parent
 
     def are_left(self) -> bool:
-        """Say whether the task has more open, or less, than then."""
+        """Say whether the open scopes differ from the snapshot: some were leaked, or closed too
+        often.
+        """
         return (
             self._task._cancel_status is not self._status
             or len(self._task._child_nurseries) != self._depth
         )
 
     def nurseries(self) -> list[Any]:
-        """The nurseries that it has opened since, the outermost first."""
+        """The nurseries opened since, the outermost first."""
         return self._task.child_nurseries[self._depth :]  # type: ignore[no-any-return]
 
     async def close(self) -> None:
-        """Close what was opened since. Only in the task itself. Tasks in a nursery are cancelled,
-        and waited for.
+        """Close the scopes and nurseries opened since. Call it only in the task itself. It cancels
+        the tasks in the nurseries, and waits for them.
         """
         for nursery in reversed(self.nurseries()):
             nursery.cancel_scope.cancel()
-            # Its own way out: it waits for its tasks. What they raise concerns nobody any more.
+            # trio's own code for the end of `async with`: it waits for the tasks. The callback has
+            # returned, so their exceptions have no receiver: drop them.
             await nursery._nested_child_finished(None)
         self.close_plain()
 
     def close_plain(self) -> None:
-        """Close the cancel scopes that were opened since, as far as no nursery is open."""
+        """Close the cancel scopes opened since. No nursery may be open."""
         task, status = self._task, self._status
         while (inner := task._cancel_status) is not status:
             if not status.encloses(inner):
-                # One was closed before one inside of it: trio has cut the inner one off from all
-                # others.
+                # An outer scope was closed before an inner scope: trio has cut the inner scope
+                # off from all others, so closing it would not lead back to `status`.
                 task._activate_cancel_status(status)
                 return
             inner._scope._close(None)
 
 
 def left_open(behaviour: str, callback: str, nurseries: list[Any]) -> CallbackError:
-    """The error of a callback that has returned from the middle of a nursery or a cancel scope."""
-    what = "a nursery" if nurseries else "a cancel scope"
-    return CallbackError(f"{behaviour}.{callback} has left {what} open; {ADVICE}")
+    """The error of a callback that returned inside a nursery or a cancel scope."""
+    scope = "a nursery" if nurseries else "a cancel scope"
+    return CallbackError(f"{behaviour}.{callback} has left {scope} open; {ADVICE}")
 
 
 _closing: list[Any] = []
+"""The coroutines that `close_coroutine` is closing now, the innermost last."""
 
 
 def close_coroutine(coroutine: Any) -> None:
-    """Close a coroutine, whatever it does about that."""
+    """Close a coroutine. It may await something, and so refuse, or raise any exception."""
     _closing.append(coroutine)
     try:
         coroutine.close()
     except BaseException:
-        # What one that was given up has to say concerns nobody any more.
+        # The coroutine was abandoned, so its exception has no receiver: drop it.
         pass
     finally:
         _closing.pop()
 
 
 def is_being_closed(task: object) -> bool:
-    """Say whether a ``GeneratorExit`` means that this task is being closed: user code may raise
-    one, too.
+    """Say whether a ``GeneratorExit`` means that this task is being closed. User code may raise
+    ``GeneratorExit``, too.
     """
     return bool(_closing) or not in_trio_task() or current_task() is not task

@@ -1,5 +1,5 @@
-"""A task that somebody waits for, but not for ever: it can be asked to end, and in the end be left
-behind.
+"""`DetachedTask`: a task that can be cancelled, and abandoned if it refuses to end, so that no
+waiter waits forever.
 """
 
 import contextvars
@@ -21,7 +21,9 @@ class Starter(Protocol):
 
 
 class DetachedTask:
-    """Runs one async function in a task of its own, in nobody's context: it serves everybody."""
+    """Runs an async function in its own task, with an empty ``contextvars`` context: the task
+    serves many processes, so it must not see the context variables of the process that started it.
+    """
 
     __slots__ = ("_ended", "_abandonable", "_scope", "gone", "task")
 
@@ -30,23 +32,24 @@ class DetachedTask:
         self._abandonable = Abandonable()
         self._scope = trio.CancelScope()
         self.task: Task | None = None
-        """Its task, once it has taken its first step and until its last."""
+        """The trio task, from its first step to its last."""
         self.gone = trio.Event()
+        """Set when the task has ended or was abandoned."""
 
     def start(self, kernel: Starter, body: Callable[[], Awaitable[None]], name: str) -> None:
-        """Run ``body``. It must not raise anything but a cancellation."""
+        """Run ``body`` in the new task. It must raise no exception but a cancellation."""
         contextvars.Context().run(lambda: kernel.start(self._run, body, name=name))
 
     def cancel(self) -> None:
-        """Ask it to end. It may take its time, and may refuse."""
+        """Cancel the task. It may take its time, and may refuse."""
         self._scope.cancel()
 
     async def cut_off(self) -> bool:
-        """Leave it behind if it has not ended, wherever it is. False if it has not begun in time."""
+        """Abandon the task, wherever it is, if it has not ended. False if it has not begun yet."""
         if self.task is not None:
             await self._abandonable.cut_off(self.task)
         else:
-            # One that has not begun is gone after its first step.
+            # A task that has not begun ends at its first step.
             self._abandonable.abandon()
         with trio.CancelScope(shield=True):
             await checkpoint()
@@ -75,14 +78,12 @@ class DetachedTask:
 
 
 def without_cancellation(error: BaseException) -> BaseException | None:
-    """What is left of an exception without the cancellations in it; None if it is nothing else."""
+    """The exception without the cancellations in it; None if nothing else remains."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1]
     return None if isinstance(error, trio.Cancelled) else error
 
 
 def is_cut_off(error: BaseException) -> bool:
-    """Whether an exception says no more than that its task is to end: it was cancelled, or left
-    behind.
-    """
+    """Whether an exception only means that its task is to end: it was cancelled or abandoned."""
     return isinstance(error, GeneratorExit) or without_cancellation(error) is None

@@ -1,5 +1,5 @@
-"""The threads in which plain callbacks run: a thread_group for each pinned process, each pod and
-each pool.
+"""`DispatcherThreads`: the threads in which plain callbacks run. A `ThreadGroup` for each pinned
+process, each pod and each thread pool.
 """
 
 import os
@@ -18,8 +18,8 @@ __all__ = ["ThreadGroup", "DispatcherThreads", "Job"]
 
 
 class Job:
-    """One callback that is to run in a thread. Who takes its only ticket, the thread or the loop,
-    decides whether it runs.
+    """A callback that is to run in a thread. The thread and the loop compete for its only ticket:
+    the thread takes it to run the job, the loop to withdraw it.
     """
 
     __slots__ = ("_finished", "_tickets", "function", "ident", "outcome", "owner")
@@ -29,21 +29,23 @@ class Job:
     ) -> None:
         self.function = function
         self.owner = owner
-        """The process whose callback it is."""
+        """The process that the callback belongs to."""
         self._finished = finished
-        # Taking an element from a list is one step, whoever else does it at the same time.
+        # A list, because list.pop() is atomic: the ticket cannot be taken twice.
         self._tickets = [None]
         self.ident = 0
-        """The thread it runs in; 0 before and after."""
+        """The thread that runs the job; 0 before and after."""
         self.outcome: outcome.Outcome[Any] | None = None
-        """What became of it, once it is done."""
+        """The result or exception of the callback, once it is done."""
 
     def withdraw(self) -> bool:
-        """Take it back. False if it has begun."""
+        """Withdraw the job. False if it has begun."""
         return self._take()
 
     def run(self, bridge: Bridge) -> None:
-        """Run it, in a thread. What it has sent comes to the loop before the news that it is done."""
+        """Run the job in this thread. Messages that the callback sends reach the loop before the
+        notice that it is done.
+        """
         if not self._take():
             return
         self.ident = get_ident()
@@ -53,11 +55,11 @@ class Job:
         try:
             bridge.post(self._finished)
         except NodeStoppedError:
-            # It was left behind, and nobody waits for it.
+            # The node has stopped and abandoned the job: no task waits for it.
             return
 
     def stack(self) -> str:
-        """What its thread is doing at this moment."""
+        """The present call stack of the job's thread; empty if it is not running."""
         return stack_of(self.ident) if self.ident else ""
 
     def _take(self) -> bool:
@@ -69,7 +71,7 @@ class Job:
 
 
 class ThreadGroup:
-    """A few threads that take jobs from one queue, first come first served."""
+    """A few threads that share a queue of jobs, first come first served."""
 
     __slots__ = ("_at_work", "_bridge", "_jobs", "dispatcher", "members", "threads")
 
@@ -81,28 +83,28 @@ class ThreadGroup:
         self._at_work: Job | None = None
         self.dispatcher = dispatcher
         self.members = 0
-        """How many processes it works for."""
+        """The number of processes that use these threads."""
         cpu = getattr(dispatcher, "cpu", None)
         self.threads = [ReaderThread(name, lambda: self._work(cpu, warn)) for name in names]
         try:
             for thread in self.threads:
                 thread.start()
         except BaseException:
-            # Those that have started end at once.
+            # The threads that have started end at once.
             self.dismiss()
             raise
 
     def put(self, job: Job) -> None:
-        """Have a job done when its turn comes."""
+        """Queue a job."""
         self._jobs.put(job)
 
     def is_wanted(self) -> bool:
-        """Say whether somebody waits for a thread. From any thread."""
+        """Say whether a job waits for a thread. From any thread."""
         return not self._jobs.empty()
 
     def holder(self) -> Any:
-        """The process that has the only thread at this moment; None if there are more threads, or
-        nobody has it.
+        """The process that occupies the only thread now; None if the thread is free, or the group
+        has several.
         """
         job = self._at_work
         return (
@@ -110,7 +112,7 @@ class ThreadGroup:
         )
 
     def dismiss(self) -> None:
-        """Let each thread end when it has done what it is at."""
+        """Let each thread end after its present job."""
         for _ in self.threads:
             self._jobs.put(None)
 
@@ -120,13 +122,13 @@ class ThreadGroup:
         while (job := self._jobs.get()) is not None:
             self._at_work = job
             job.run(self._bridge)
-            # What it held must not live as long as this thread waits.
+            # Drop the references: the job must not stay alive while this thread waits.
             self._at_work = None
             del job
 
 
 def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:
-    """Keep this thread on one CPU, where the platform can do that."""
+    """Pin this thread to a CPU, where the platform supports it."""
     if not hasattr(os, "sched_setaffinity"):
         warn("this platform has no CPU affinity")
         return
@@ -137,7 +139,7 @@ def _stay_on(cpu: int, warn: Callable[[str], None]) -> None:
 
 
 class DispatcherThreads:
-    """The dispatcher_threads of a node. Each is there while a process uses it."""
+    """The thread groups of a node. A group exists while a process uses it."""
 
     __slots__ = ("_thread_fairness", "_bridge", "_shared", "_warn", "threads")
 
@@ -152,13 +154,13 @@ class DispatcherThreads:
         self._warn = warn
         self._shared: dict[tuple[type, str], ThreadGroup] = {}
         self.threads = 0
-        """How many threads all of them have."""
+        """The number of threads in all groups."""
 
     def check(self, dispatcher: Dispatcher) -> None:
-        """Refuse a pod or a pool that exists already and is another one.
+        """Refuse a pod or thread pool with the name of an existing, different dispatcher.
 
         Raises:
-            BadInputError: says what it is.
+            BadInputError: the name is in use with other settings. The text shows them.
         """
         if isinstance(dispatcher, Pod | ThreadPool):
             thread_group = self._shared.get((type(dispatcher), dispatcher.name))
@@ -171,7 +173,7 @@ class DispatcherThreads:
                 )
 
     def join(self, dispatcher: Dispatcher, number: int) -> ThreadGroup:
-        """The thread_group for one more process; ``number`` is in the name of a thread of its own."""
+        """The thread group for another process. ``number`` names the thread of a pinned process."""
         self.check(dispatcher)
         key = (
             None
@@ -184,7 +186,7 @@ class DispatcherThreads:
             if isinstance(dispatcher, Pod):
                 names = [f"{dispatcher.name}-pod"]
             elif isinstance(dispatcher, ThreadPool):
-                names = [f"{dispatcher.name}-{one}" for one in range(1, dispatcher.size + 1)]
+                names = [f"{dispatcher.name}-{index}" for index in range(1, dispatcher.size + 1)]
             thread_group = ThreadGroup(
                 self._bridge, dispatcher, names, lambda why: self._warn(dispatcher, why)
             )
@@ -192,17 +194,19 @@ class DispatcherThreads:
                 self._shared[key] = thread_group
             self.threads += len(thread_group.threads)
             for _ in thread_group.threads:
-                # A loop that is never idle must not starve them.
+                # A busy loop must not starve these threads.
                 self._thread_fairness.watch()
         thread_group.members += 1
         return thread_group
 
     def leave(self, thread_group: ThreadGroup) -> None:
-        """One process less; the last one sends the threads home."""
+        """Remove a process from a group. After the last process the threads end."""
         thread_group.members -= 1
         if thread_group.members:
             return
-        self._shared = {key: one for key, one in self._shared.items() if one is not thread_group}
+        self._shared = {
+            key: group for key, group in self._shared.items() if group is not thread_group
+        }
         thread_group.dismiss()
         self.threads -= len(thread_group.threads)
         for _ in thread_group.threads:

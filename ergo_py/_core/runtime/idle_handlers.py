@@ -1,6 +1,4 @@
-"""Handlers of meta-processes that have nothing to do: kept for a moment, in case more comes, and
-then let go.
-"""
+"""`IdleHandlers`: idle timeout for the handler tasks of meta-processes."""
 
 from typing import Final, Protocol
 
@@ -9,18 +7,18 @@ import trio
 __all__ = ["IdleHandlers"]
 
 _ROUND: Final = 0.5
-"""Seconds between two rounds; a handler goes in the second round after it fell asleep."""
+"""Seconds between two rounds. A handler is retired in the second round after it became idle."""
 
 
 class Idle(Protocol):
-    """Somebody whose handler is asleep."""
+    """A meta-process with an idle handler."""
 
     def retire(self) -> None: ...
 
 
 class IdleHandlers:
-    """Starting a task for each burst costs as much as serving it, so a handler outlives its burst
-    by up to a second.
+    """Retires handlers that were idle for up to a second. They are kept that long because starting
+    a task for each burst of messages costs as much as serving the burst.
     """
 
     __slots__ = ("_idle", "_nursery", "_round", "_scope")
@@ -35,14 +33,14 @@ class IdleHandlers:
         return len(self._idle)
 
     def add(self, handler: Idle) -> None:
-        """Note one that fell asleep."""
+        """Add a handler that has become idle."""
         self._idle[handler] = self._round
         if self._scope is None:
             self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._go_round, self._scope, name="lingering handlers")
+            self._nursery.start_soon(self._retire_idle, self._scope, name="idle handlers")
 
     def discard(self, handler: Idle) -> None:
-        """Note one that was woken."""
+        """Remove a handler that was woken."""
         self._idle.pop(handler, None)
 
     def stop(self) -> None:
@@ -50,7 +48,7 @@ class IdleHandlers:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _go_round(self, scope: trio.CancelScope) -> None:
+    async def _retire_idle(self, scope: trio.CancelScope) -> None:
         with scope:
             while self._idle:
                 await trio.sleep(_ROUND)

@@ -1,9 +1,10 @@
-"""Ctrl-C while a node is up: the main task gets the ``KeyboardInterrupt``, at its next checkpoint.
+"""`Interrupts`: Ctrl-C while a node is up. The main task gets the ``KeyboardInterrupt``, at its
+next checkpoint.
 
-By default trio raises it wherever the main thread happens to be: in the middle of the kernel, which
-leaves a table half changed, or in a callback, which makes a process crash. trio has a mode in which
-only the main task gets it, but the caller of ``trio.run`` chooses the mode. So a node asks for it
-while it is up: trio's handler treats a signal without a frame as one that came in protected code.
+By default trio raises it wherever the main thread happens to be: inside the kernel, which leaves a
+table half changed, or inside a callback, which makes a process crash. trio has a mode in which only
+the main task gets it, but the caller of ``trio.run`` chooses the mode. So a node passes trio's
+handler a signal without a frame, which trio treats as a signal in protected code.
 """
 
 import signal
@@ -22,36 +23,38 @@ and then its group. A person needs longer for the second Ctrl-C.
 
 
 class _Handler:
-    """Stands before trio's own handler while at least one node of a run is up."""
+    """Wraps trio's own handler while at least a single node of a run is up."""
 
     def __init__(self, before: Any) -> None:
         self.before = before
         self.users = 0
+        """Number of nodes that hold this handler."""
         self._token = trio.lowlevel.current_trio_token()
         self._asked: float | None = None
+        """Time of the last signal that counted."""
         self._is_heard = True
+        """The loop has run since the last signal."""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if not self.users:
-            # Somebody has put it back after the last node was down.
+            # User code has reinstalled this handler after the last node was down.
             signal.default_int_handler(number, frame)
         now = monotonic()
         if self._asked is not None and now - self._asked < REPEAT:
             return
         self._asked = now
-        # If the loop has not moved since the signal before, this is for the code that blocks it.
+        # If the loop has not run since the previous signal, some code blocks it: interrupt that
+        # code, by passing its frame on.
         strikes = not self._is_heard
         self._is_heard = False
         try:
             self._token.run_sync_soon(self._hear)
-        except (
-            trio.RunFinishedError
-        ):  # pragma: no cover - nothing is left that could be interrupted
+        except trio.RunFinishedError:  # pragma: no cover - no task is left to interrupt
             pass
         self.before(number, frame if strikes else None)
 
     def is_of_this_run(self) -> bool:
-        """Say whether the node that asks belongs to the run whose main task gets the signals."""
+        """Say whether the caller runs in the trio run whose main task gets the signals."""
         return self._token is trio.lowlevel.current_trio_token()
 
     def _hear(self) -> None:
@@ -59,7 +62,9 @@ class _Handler:
 
 
 class Interrupts:
-    """What one node does about Ctrl-C. Nothing in another thread, or where the user has a handler."""
+    """A node's hold on Ctrl-C. It does nothing outside the main thread, or if the user has set a
+    handler.
+    """
 
     __slots__ = ("_handler",)
 
@@ -67,11 +72,11 @@ class Interrupts:
         self._handler: _Handler | None = None
 
     def hold(self) -> None:
-        """Have the main task get the next ones."""
+        """Deliver the next Ctrl-C to the main task."""
         handler = signal.getsignal(signal.SIGINT)
         if isinstance(handler, _Handler):
             if not handler.is_of_this_run():
-                # A node of the main thread has it, and this one is in another thread.
+                # A node in the main thread holds it, and this node runs in another thread.
                 return
         else:
             if not getattr(handler, "__module__", "").startswith("trio."):
@@ -85,7 +90,7 @@ class Interrupts:
         self._handler = handler
 
     def release(self) -> None:
-        """Leave them to trio again, once no node of this run is up. May be called twice."""
+        """Give Ctrl-C back to trio, once no node of this run is up. May be called twice."""
         handler, self._handler = self._handler, None
         if handler is None:
             return

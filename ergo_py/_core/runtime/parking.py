@@ -1,14 +1,15 @@
-"""How a task sleeps and is woken: the one place that leans on the details of trio's lowest level.
+"""`park` and `wake`: a task sleeps and is woken. The only module that relies on details of trio's
+lowest level to do so.
 
-``task.custom_sleep_data`` is the whole state of a sleeper. trio clears it whenever it reschedules a
-task, also when a cancellation ends the sleep, so "the mark is there" means "asleep here and nobody
-has woken it": nobody can be woken twice, and no sleep needs a flag or a function of its own.
+``task.custom_sleep_data`` is the whole state of a sleeping task. trio clears it whenever it
+reschedules the task, also when a cancellation ends the sleep. So "the mark is set" means "asleep
+here and not yet woken": no task can be woken twice, and no sleep needs its own flag or function.
 
-Two conventions are used beyond trio's documented contract: the trap object that
-``wait_task_rescheduled`` yields is made once and yielded again and again (trio only reads its
-``abort_func``), and ``reschedule`` is given None or an object of ours instead of an ``Outcome``
-(only our own generator ever receives it). Together they halve the cost of a wake-up. The tests of
-this module say at once if a release of trio no longer bears them.
+Two conventions go beyond trio's documented contract. The trap object that ``wait_task_rescheduled``
+yields is created once and yielded for each sleep (trio only reads its ``abort_func``). And
+``reschedule`` is passed None or an object of ours instead of an ``Outcome`` (only our own generator
+ever receives it). Together they halve the cost of a wake-up. The tests of this module fail at once
+if a release of trio breaks them.
 """
 
 import types
@@ -46,14 +47,14 @@ class _Mark:
 
 
 PARKED: Final = _Mark("PARKED")
-"""The mark of a task that sleeps in its mailbox."""
+"""The mark of a task that waits for its mailbox."""
 ENDED: Final = _Mark("ENDED")
-"""The mark of one that is no more: what is put into its mailbox, nobody takes out."""
+"""The mark of a task that has ended: no task reads its mailbox any more."""
 
 
 class Standin:
-    """Stands for the task of a process that has not taken its first step, or has taken its last:
-    never asleep, so never woken.
+    """Placeholder for the task of a process before its first step and after its last. It is never
+    asleep, so it is never woken.
     """
 
     __slots__ = ("custom_sleep_data",)
@@ -76,16 +77,16 @@ def _trap() -> Any:
 
 _TRAP: Final[Any] = _trap()
 NEVER: Final[Any] = type(_TRAP)(None)
-"""What a task yields to sleep for good: nothing can abort it."""
-_reschedule: Final[Any] = reschedule  # untyped, for what it is given here
+"""A task yields this trap to sleep for good: it has no abort function."""
+_reschedule: Final[Any] = reschedule  # untyped, since it is passed objects that are no Outcome
 
 
-# enable_ki_protection registers the code object it is given, and types.coroutine replaces that
-# object: so this order.
+# This order of decorators: types.coroutine replaces the code object, and enable_ki_protection
+# registers the final code object.
 @enable_ki_protection
 @types.coroutine
 def park(task: Task) -> Generator[Any, Any, None]:
-    """Sleep until :func:`wake`. Between the mark and the trap nothing may run: no call, no
+    """Sleep until :func:`wake`. No code may run between the mark and the trap: no call, no
     allocation.
     """
     task.custom_sleep_data = PARKED
@@ -97,11 +98,11 @@ def park(task: Task) -> Generator[Any, Any, None]:
 @enable_ki_protection
 @types.coroutine
 def park_unless(task: Task, queue: Sized) -> Generator[Any, Any, None]:
-    """Sleep until :func:`wake`, unless there is something in ``queue``, to which threads may append
-    at any moment.
+    """Sleep until :func:`wake`, unless ``queue`` is not empty. Threads may append to it at any
+    moment.
 
-    It is marked first and looked at then; a thread appends first and looks at the mark then. So one
-    of both sees the other.
+    The task sets the mark first, then checks the queue. A thread appends first, then checks the
+    mark. So either the task sees the message or the thread sees the mark: no wake-up is lost.
     """
     task.custom_sleep_data = PARKED
     if queue:
@@ -124,10 +125,10 @@ def park_as(task: Task, mark: object) -> Generator[Any, Any, None]:
 
 @enable_ki_protection
 def wake(task: Task | Standin) -> None:
-    """Wake ``task`` if it sleeps in :func:`park`. Only on the loop's thread.
+    """Wake ``task`` if it sleeps in :func:`park`. Only in the loop's thread.
 
-    The mark is left to ``reschedule`` to remove: if that raises, because a foreign thread came
-    here, nothing is lost.
+    ``reschedule`` removes the mark. If it raises, because another thread called this by mistake,
+    the mark stays and no wake-up is lost.
     """
     if task.custom_sleep_data is PARKED:
         _reschedule(task, None)
@@ -135,7 +136,7 @@ def wake(task: Task | Standin) -> None:
 
 @enable_ki_protection
 def wake_with(task: Task, mark: object) -> bool:
-    """Wake ``task`` if it sleeps in :func:`park_as` under this very mark. Only on the loop's
+    """Wake ``task`` if it sleeps in :func:`park_as` under this very mark. Only in the loop's
     thread.
     """
     if task.custom_sleep_data is not mark:

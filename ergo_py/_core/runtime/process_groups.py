@@ -1,8 +1,8 @@
-"""The programs of the operating system that this one has started, and that must not outlive it.
+"""Process groups of the programs that this program has started, and that must not outlive it.
 
-Meta-processes end theirs in order when they are stopped. When the program is left at once, nothing
-of that runs, and programs that lead sessions of their own are reached by no terminal: so they are
-known here.
+Meta-processes end their programs in order when they are stopped. If this program exits at once,
+that cleanup does not run, and no terminal signal reaches programs that lead their own session. So
+their groups are registered here, and killed at exit.
 """
 
 import atexit
@@ -16,34 +16,34 @@ _groups: Final[set[int]] = set()
 
 
 def note_group(group: int) -> None:
-    """Know a process group that this program has started. From any thread."""
+    """Register a process group that this program has started. From any thread."""
     _groups.add(group)
 
 
 def forget_group(group: int) -> None:
-    """Know it no more: nothing is left of it, and its number may be given to others. From any
-    thread.
+    """Unregister a group: all its processes have exited, and the system may reuse its number. From
+    any thread.
     """
     _groups.discard(group)
 
 
 def kill_groups() -> None:
-    """Kill all of them. From a signal handler, too."""
+    """Kill all registered groups. Safe in a signal handler."""
     for group in tuple(_groups):
         try:
             os.killpg(group, signal.SIGKILL)
-        except OSError:  # nothing is left of it, or it has become another user's
+        except OSError:  # all its processes have exited, or another user has the number now
             continue
 
 
-# For a node that was left behind, and whose meta-processes were never stopped.
+# For a node that was never closed, so that its meta-processes were never stopped.
 atexit.register(kill_groups)
 
 
 def _forget_in_copy() -> None:
-    """A forked copy of this program has started none of them."""
+    """Clear the table in a forked copy of this program, which has started none of the groups."""
     _groups.clear()
 
 
-if hasattr(os, "register_at_fork"):  # pragma: no branch - only Windows has none, and no fork either
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     os.register_at_fork(after_in_child=_forget_in_copy)

@@ -1,8 +1,9 @@
-"""Waking a thread that sits in a system call: what works for which kind of thing.
+"""`Resources`: the sockets, files and programs of a reader thread, and how to wake the thread when
+it blocks in a system call on them.
 
-``close`` frees nobody, and lets the next ``open`` take over the number while the thread still reads
-from it. So what is registered here is woken first, and closed only when its thread is known to be
-gone.
+``close`` does not wake a blocked thread, and lets the next ``open`` reuse the descriptor while the
+thread still reads from it. So a registered resource is woken first, and closed only when its thread
+is known to be gone.
 """
 
 import io
@@ -23,12 +24,12 @@ from .wakeable_file import can_block, make_wakeable
 __all__ = ["Doorbell", "Resources"]
 
 _REAP: Final = 0.5
-"""Seconds for a program that was killed to be gone."""
+"""Seconds to wait for the exit of a killed program."""
 
 
 class Doorbell:
-    """A descriptor that becomes readable when rung, and stays so: what a thread selects on beside
-    its own.
+    """A descriptor that becomes readable when rung, and stays so. A thread selects on it beside its
+    own descriptors.
     """
 
     __slots__ = ("_read", "_write")
@@ -38,24 +39,24 @@ class Doorbell:
         os.set_blocking(self._write, False)
 
     def fileno(self) -> int:
-        """What to select on."""
+        """The descriptor to select on."""
         return self._read
 
     def ring(self) -> None:
-        """Wake whoever waits, now and from now on."""
+        """Wake all threads that wait for the bell, now and from now on."""
         try:
             os.write(self._write, b"!")
-        except BlockingIOError:  # full is as good as rung
+        except BlockingIOError:  # the pipe is full, so it is readable already
             return
 
     def close(self) -> None:
-        """Give the descriptors back; only once no thread can be selecting on them."""
+        """Close the descriptors. Call it only when no thread can be selecting on them."""
         for fd in (self._read, self._write):
             os.close(fd)
 
 
 class Resources:
-    """What a reader has opened, how to free a thread that is blocked in it, and closing it in the
+    """The resources of a reader: wakes a thread that is blocked in them, and closes them at the
     end.
     """
 
@@ -67,18 +68,20 @@ class Resources:
         self._bell: Doorbell | None = None
         self._closed = False
         self.stopping = False
+        """The meta-process is stopping: the reader is to return."""
 
     def add(self, resource: Any, unblock: Callable[[], object] | None) -> None:
-        """Remember something that a thread may block in.
+        """Register a resource that a thread may block in.
 
         Raises:
-            BadInputError: a thread that is blocked in it could not be woken.
+            BadInputError: a thread that is blocked in the resource could not be woken.
         """
         if unblock is None:
             self._prepare(resource)
         self._known.append((resource, unblock))
         if self.stopping:
-            # Opened while the stop was under way: woken now, since nobody may come round again.
+            # The reader opened it while the meta-process was stopping. Wake it now, since
+            # unblock() may not be called again.
             self._wake(resource, unblock)
             if self._closed:
                 self._close_all()
@@ -87,7 +90,7 @@ class Resources:
         if isinstance(resource, selectors.BaseSelector):
             resource.register(self.bell(), selectors.EVENT_READ)
         elif isinstance(resource, subprocess.Popen):
-            # Killing the program is not enough if a program that it started holds the pipe.
+            # Killing the program is not enough: a program that it started may hold the pipe open.
             for stream in (resource.stdin, resource.stdout, resource.stderr):
                 if stream is not None:
                     make_wakeable(stream, self.bell())
@@ -103,19 +106,18 @@ class Resources:
     def _prepare_file(self, file: io.IOBase) -> None:
         try:
             fd = file.fileno()
-        except (OSError, ValueError):  # in memory, or closed: nobody blocks in it
+        except (OSError, ValueError):  # in memory, or closed: no read can block
             return
         if can_block(fd) and not make_wakeable(file, self.bell()):
             raise BadInputError(
                 "opened(resource)",
                 file,
-                "a buffered file, or `unblock=` as well: a read without a buffer cannot be woken "
-                "from a pipe; "
-                "or self.wait_readable(file) before each read",
+                "a buffered file, or `unblock=` as well: an unbuffered read from a pipe cannot be "
+                "woken; or self.wait_readable(file) before each read",
             )
 
     def bell(self) -> Doorbell:
-        """The doorbell, made when first needed."""
+        """The doorbell, created on first use."""
         if self._bell is None:
             self._bell = Doorbell()
             if self.stopping:
@@ -123,7 +125,7 @@ class Resources:
         return self._bell
 
     def wait_readable(self, fd: Any, timeout: float | None) -> bool:
-        """Block until ``fd`` can be read; False when the time is over or the stop has come."""
+        """Block until ``fd`` is readable. False on timeout, or when the meta-process stops."""
         poll = select.poll()
         bell = self.bell()
         poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
@@ -132,15 +134,15 @@ class Resources:
         return not self.stopping and any(number != bell.fileno() for number, _ in ready)
 
     def pause(self, seconds: float) -> bool:
-        """Block for some time; False when the stop has come."""
+        """Block for some seconds. False when the meta-process stops."""
         poll = select.poll()
         poll.register(self.bell(), select.POLLIN)
-        # Rounded up: a pause that ends early makes a loop around it spin.
+        # Round up: a pause that ends early makes a loop around it spin.
         poll.poll(ceil(min(seconds, 1e6) * 1000))
         return not self.stopping
 
     def unblock(self) -> None:
-        """Free whoever is blocked. On the loop, any number of times."""
+        """Wake all blocked threads. Call it on the loop, any number of times."""
         self.stopping = True
         if self._bell is not None:
             self._bell.ring()
@@ -148,7 +150,7 @@ class Resources:
             self._wake(resource, unblock)
 
     def close(self) -> None:
-        """Close what is still open. Only when no thread uses it any more."""
+        """Close all resources that are still open. Call it only when no thread uses them."""
         self.stopping = self._closed = True
         self._close_all()
         if self._bell is not None:
@@ -163,7 +165,7 @@ class Resources:
                     _end_program(resource)
                 elif hasattr(resource, "close"):
                     resource.close()
-            except (OSError, ValueError):  # it was broken, or closed by somebody else
+            except (OSError, ValueError):  # broken, or closed by the reader's own code
                 continue
             except Exception as error:
                 self._report("closing", error)
@@ -178,7 +180,7 @@ class Resources:
                 _kill(resource)
             elif hasattr(resource, "fileno"):
                 _wake_socket_below(resource.fileno())
-        except (OSError, ValueError):  # closed already: then nobody is blocked in it
+        except (OSError, ValueError):  # closed already, so no thread is blocked in it
             return
         except Exception as error:
             self._report("unblocking", error)
@@ -186,12 +188,14 @@ class Resources:
 
 def _shut_down(sock: socket.socket) -> None:
     if sock.fileno() >= 0:
-        # On a datagram socket this raises ENOTCONN, and wakes the reader all the same.
+        # On an unconnected datagram socket this raises ENOTCONN, and wakes the reader nevertheless.
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def _wake_socket_below(fd: int) -> None:
-    """Free the reader of what is made of a socket: ``makefile()``, a connection of multiprocessing."""
+    """Wake the reader of an object that wraps a socket: a ``makefile()``, or a connection of
+    ``multiprocessing``.
+    """
     if stat.S_ISSOCK(os.fstat(fd).st_mode):
         with socket.socket(fileno=os.dup(fd)) as sock:
             _shut_down(sock)
@@ -200,7 +204,7 @@ def _wake_socket_below(fd: int) -> None:
 def _kill(program: "subprocess.Popen[Any]") -> None:
     if program.poll() is None:
         if os.getpgid(program.pid) == program.pid:
-            # It has a group of its own, so those that it started are in there, too.
+            # The program leads its own process group: kill the programs that it started, too.
             os.killpg(program.pid, signal.SIGKILL)
         else:
             program.kill()
@@ -209,17 +213,15 @@ def _kill(program: "subprocess.Popen[Any]") -> None:
 def _end_program(program: "subprocess.Popen[Any]") -> None:
     try:
         _kill(program)
-    except OSError:  # gone in the meantime
+    except OSError:  # it has exited in the meantime
         pass
     for stream in (program.stdin, program.stdout, program.stderr):
         if stream is not None:
             try:
                 stream.close()
-            except (OSError, ValueError):  # what it did not take is lost with it
+            except (OSError, ValueError):  # unwritten data is lost with the program
                 continue
     try:
         program.wait(_REAP)
-    except (
-        subprocess.TimeoutExpired
-    ):  # stuck in the system: nothing ends it, and the loop must not wait
+    except subprocess.TimeoutExpired:  # stuck in the kernel, and the loop must not wait for it
         return

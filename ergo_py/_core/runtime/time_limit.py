@@ -1,8 +1,8 @@
-"""Time limits of an ending, of which the time does not count in which the loop itself stood still.
+"""`TimeLimit`: a timeout for shutdown that does not count the time in which the loop stood still.
 
-After SIGSTOP and SIGCONT, or on a machine that was paused, every deadline is over at once, and that
-says nothing about those it was set for: they stood still as well. So a limit is counted in turns,
-and a turn that ends late moves it.
+After SIGSTOP and SIGCONT, or on a machine that was paused, all deadlines expire at once. That says
+nothing about the tasks they were set for: these stood still as well. So a limit is measured in
+short turns, and a turn that ends late extends the limit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,11 @@ import trio
 __all__ = ["TimeLimit", "wait_within"]
 
 _FIRST: Final = 0.02
-"""Seconds of the first turn; each takes twice as long as the one before, up to one second."""
+"""Seconds of the first turn. Each turn is twice as long as the turn before, up to 1 s."""
 
 
 class TimeLimit:
-    """How long somebody waits. At least one turn is waited in any case."""
+    """A limit for a wait. It allows at least a single turn in any case."""
 
     __slots__ = ("_end", "_scope")
 
@@ -27,17 +27,17 @@ class TimeLimit:
         self._scope = trio.CancelScope()
 
     def hurry(self, seconds: float) -> None:
-        """Let it take no longer than this from now on."""
+        """Shorten the limit to ``seconds`` from now."""
         self._end = min(self._end, trio.current_time() + seconds)
         self._scope.deadline = min(self._scope.deadline, self._end)
 
     async def wait(
         self, wait: Callable[[], Awaitable[object]], again: Callable[[], None] | None = None
     ) -> bool:
-        """Have ``wait()`` awaited until it returns; False if the time is over first.
+        """Await ``wait()`` until it returns. False if the limit expires first.
 
-        It is begun anew in each turn, so it must wait for a state and not for a moment. ``again``
-        is called before each turn.
+        Each turn calls ``wait()`` again, so it must wait for a state (level-triggered) and not for
+        an event. ``again`` is called before each turn.
         """
         pause = _FIRST if self._end < inf or again is not None else inf
         is_over = False
@@ -56,5 +56,5 @@ class TimeLimit:
 
 
 async def wait_within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
-    """Wait for a state, for no longer than ``seconds``; False if that was not enough."""
+    """Wait for a state, for at most ``seconds``. False if the limit expires first."""
     return await TimeLimit(seconds).wait(wait)

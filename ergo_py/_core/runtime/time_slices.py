@@ -1,4 +1,6 @@
-"""Long work of the kernel's own, in slices: after each millisecond others get a turn."""
+"""`in_slices`: runs long work of the kernel in slices of a millisecond, so that other tasks run in
+between.
+"""
 
 from collections.abc import Iterator
 from time import perf_counter
@@ -10,17 +12,15 @@ from trio.lowlevel import checkpoint
 __all__ = ["at_once", "in_slices"]
 
 _SLICE: Final = 0.001
-"""Seconds after which others run. The work itself says how often the clock is looked at: wherever
-it yields.
-"""
+"""Seconds after which other tasks run. The clock is read wherever the work yields."""
 
 
 async def in_slices(work: Iterator[None]) -> None:
-    """Go through ``work`` to its end, and let others run in between. Work that is short takes no
-    turn at all.
+    """Run ``work`` to its end, and let other tasks run in between. Short work does not yield to the
+    scheduler at all.
 
-    No cancellation ends it. If its task is cut off in the middle, the rest is done at once: what
-    has begun is not left half done.
+    Cancellation does not end the work. If its task is abandoned in the middle, the rest is done at
+    once, so that no work is left half done.
     """
     end = perf_counter() + _SLICE
     for _ in work:
@@ -35,6 +35,6 @@ async def in_slices(work: Iterator[None]) -> None:
 
 
 def at_once(work: Iterator[None]) -> None:
-    """Go through ``work`` to its end, where nothing can wait."""
+    """Run ``work`` to its end without a pause, where no task can wait."""
     for _ in work:
         pass

@@ -1,9 +1,9 @@
-"""Files on pipes and terminals that can be woken: their reads end when the doorbell rings.
+"""`make_wakeable`: makes the reads of a pipe or terminal file end when the doorbell rings.
 
-A thread in ``read`` on a pipe stays there until a byte comes or the last writer leaves; closing the
-file under it helps nobody, and a byte of our own would be a lie to whoever reads. So the file is
-given another bottom, which looks at the doorbell, too, before it reads. The file itself, with its
-encoding and its idea of a line, is the user's own.
+A thread in ``read`` on a pipe blocks until a byte comes or the last writer closes. Closing the file
+does not wake the thread, and a byte written by us would corrupt the data. So the file gets another
+raw layer, which polls the doorbell, too, before it reads. The file object itself, with its encoding
+and its newline mode, stays the user's own.
 """
 
 import io
@@ -15,18 +15,18 @@ from typing import Any, Protocol, cast
 __all__ = ["can_block", "make_wakeable"]
 
 _CHUNK = select.PIPE_BUF
-"""What can be written without blocking when a descriptor says that it can be written."""
+"""Bytes that can be written without blocking to a descriptor that polls as writable."""
 
 
 class Bell(Protocol):
-    """Becomes readable when the stop has come."""
+    """A descriptor that becomes readable when the meta-process stops."""
 
     def fileno(self) -> int: ...
 
 
 def can_block(fd: int) -> bool:
-    """Say whether a read may wait for somebody, and is woken by the bell: not on a disk, and
-    sockets have a way of their own.
+    """Say whether a read may block and needs the bell: reads from disk do not block, and sockets
+    are woken by ``shutdown``.
     """
     mode = os.fstat(fd).st_mode
     return not (
@@ -35,8 +35,8 @@ def can_block(fd: int) -> bool:
 
 
 def make_wakeable(file: Any, bell: Bell) -> bool:
-    """Have reads and writes of a buffered file end when ``bell`` rings. False if it is not a
-    buffered file.
+    """Make reads and writes of a buffered file end when ``bell`` rings. False if the file is not
+    buffered.
     """
     buffer = file.buffer if isinstance(file, io.TextIOWrapper) else file
     if not isinstance(buffer, io.BufferedReader | io.BufferedWriter) or not isinstance(
@@ -49,14 +49,16 @@ def make_wakeable(file: Any, bell: Bell) -> bool:
         read = _buffered(buffer, original.fileno())
     else:
         buffer.flush()
-    # The same object gets another bottom: there is no other way to keep the newline mode of a text
-    # file.
+    # Initialise the same object with another raw layer: a new TextIOWrapper could not take over the
+    # newline mode, which cannot be read back.
     cast(Any, buffer).__init__(_Wakeable(original, bell, read))
     return True
 
 
 def _buffered(buffer: io.BufferedReader, fd: int) -> bytes:
-    """What has been read and not been taken; without reading on, which might block."""
+    """The bytes in the buffer. peek() would read on and might block, so the descriptor is replaced
+    by the empty /dev/null meanwhile.
+    """
     aside = os.dup(fd)
     try:
         with open(os.devnull, "rb") as nothing:
@@ -70,8 +72,8 @@ def _buffered(buffer: io.BufferedReader, fd: int) -> bytes:
 
 
 class _Wakeable(io.RawIOBase):
-    """Reads from and writes to a descriptor that belongs to another file, and looks at the bell
-    while it waits.
+    """Raw layer that reads and writes the descriptor of another file, and polls the bell while it
+    waits.
     """
 
     def __init__(self, original: io.FileIO, bell: Bell, read: bytes) -> None:
@@ -114,7 +116,7 @@ class _Wakeable(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         if not self._wait(select.POLLOUT):
-            raise BrokenPipeError("the meta-process is to end")
+            raise BrokenPipeError("the meta-process is stopping")
         return os.write(self.fileno(), memoryview(data).cast("B")[:_CHUNK])
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class _Wakeable(io.RawIOBase):
             self._original.close()
 
     def _wait(self, event: int) -> bool:
-        """Wait until the descriptor is ready. False when the bell has rung."""
+        """Block until the descriptor is ready. False when the bell has rung."""
         poll = select.poll()
         poll.register(self.fileno(), event)
         poll.register(self._bell, select.POLLIN)

@@ -368,7 +368,7 @@ async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
     bridge = Bridge("test@localhost", loop, complain)
 
     for _ in range(2):
-        with pytest.raises(NodeStoppedError, match="its event loop is over"):
+        with pytest.raises(NodeStoppedError, match="its event loop has ended"):
             bridge.post(list)
 
     assert len(asked) == 1
