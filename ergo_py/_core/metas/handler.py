@@ -1,4 +1,7 @@
-"""How the handler of a meta-process serves its messages: each callback where its colour says."""
+"""The handler of a meta-process: serves its messages.
+
+An ``async def`` callback runs on the loop, a plain ``def`` callback in a worker thread.
+"""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -29,7 +32,7 @@ _CALLBACK: Final = {MESSAGE: "handle_message", CALL: "handle_call", RESPONSE: "h
 
 
 async def serve(meta: "Meta", task: Task) -> None:
-    """Serve until the meta-process is ending, or nothing has come for a while."""
+    """Serve messages until the meta-process is ending, or the handler has retired after idling."""
     box, lingering = meta.mailbox, meta.kernel.idle_handlers
     observer = meta.kernel.observer
     left, end = _BURST, perf_counter() + _SLICE
@@ -40,7 +43,8 @@ async def serve(meta: "Meta", task: Task) -> None:
                 continue
             if meta.has_retired():
                 return
-            # To sleep. No await lies between the look at the lanes and the mark that park() sets.
+            # Go to sleep. There must be no await between the look at the lanes and park(), which
+            # marks the task as sleeping: a sender that sees no mark does not wake the task.
             meta.handling = envelope = None
             meta.enter(MetaState.SLEEP)
             lingering.add(meta)
@@ -77,14 +81,15 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
     callbacks, behaviour = meta.callbacks, meta.behaviour
     is_async = name in callbacks.asynchronous
     if not is_async and name in callbacks.defined:
-        await _hop(meta, envelope)
+        await _serve_in_worker(meta, envelope)
     elif kind == MESSAGE:
         result = behaviour.handle_message(payload, sender)
         if is_async:
             await result
     elif kind == CALL:
         try:
-            # The one that is not defined refuses at once, so there is something to wait for.
+            # The default handle_call raises, so `await` only ever gets the coroutine of an async
+            # one.
             reply = await behaviour.handle_call(payload, ref)
         except Reject as rejection:
             meta.kernel.calls.reply(ref, None, rejection.error)
@@ -100,29 +105,30 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
 
 
 async def wait_in_callback(meta: "Meta", waits: Callable[[], bool]) -> None:
-    """Let an async callback wait for something of its own, and answer inspects meanwhile.
+    """Let an async callback wait for a condition, and answer inspections meanwhile.
 
-    It looks again whenever ``meta.wake()`` is called, and goes on when ``waits()`` no longer holds
-    or the meta-process is ending.
+    Each ``meta.wake()`` checks the condition again. Returns when ``waits()`` is False or the
+    meta-process is ending.
     """
     box, task = meta.mailbox, current_task()
     while waits() and meta.reason is None:
-        # In this lane there are inspects only: what users send goes to the other two.
+        # The urgent lane holds inspections only: user messages go to the other two lanes.
         while box.urgent:
             _, _, caller, items = box.pop_ahead()
             _inspect(meta, caller, items)
         await park(task)
 
 
-async def _hop(meta: "Meta", envelope: Envelope) -> None:
+async def _serve_in_worker(meta: "Meta", envelope: Envelope) -> None:
     """Serve a burst in a worker thread."""
     try:
-        # Shielded: a thread cannot be cancelled, only left. The ending decides when that must be.
-        with trio.CancelScope(shield=True) as meta.hop:
+        # Shielded: a thread cannot be cancelled, only abandoned. The termination decides when.
+        with trio.CancelScope(shield=True) as meta.worker_scope:
             await meta.in_worker(_work, meta, envelope)
     finally:
-        meta.hop = None
-        # What it sent and answered comes before whatever happens next, its own end included.
+        meta.worker_scope = None
+        # Deliver the sends and replies of the burst before anything else happens, including the end
+        # of this meta-process.
         meta.router.bridge.catch_up()
         promised, meta.promised = meta.promised, []
         for caller in promised:
@@ -139,7 +145,7 @@ def _work(meta: "Meta", envelope: Envelope) -> None:
 
 
 def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
-    """Serve a burst of messages with plain callbacks in one hop to a worker thread."""
+    """Serve a burst of messages with plain callbacks, in a single hop to a worker thread."""
     box, main, callbacks, behaviour = (
         meta.mailbox,
         meta.mailbox.main,
@@ -160,8 +166,8 @@ def _serve_in_thread(meta: "Meta", envelope: Envelope) -> None:
                 meta.kernel.calls.reply(ref, None, rejection.error)
             else:
                 _answer_from_thread(meta, ref, reply)
-        # An inspect, or the end, must not wait behind the rest of the burst; and an observer is
-        # told on the loop.
+        # An inspection or the end must not wait behind the rest of the burst. The observer runs on
+        # the loop, so it needs a hop for each message.
         if meta.reason is not None or box.ahead or left == 1 or meta.kernel.observer is not None:
             return
         if box.waiters and not left & 7:
@@ -191,7 +197,7 @@ def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
         answer = dict(meta.behaviour.handle_inspect(*items))
         told = {str(key): str(value) for key, value in answer.items()}
     except Exception as error:
-        # An inspection must not kill the inspected process.
+        # An inspection must not crash the inspected meta-process.
         meta.report("handle_inspect", error)
         meta.kernel.calls.reply(caller, None, error)
     else:

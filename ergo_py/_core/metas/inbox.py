@@ -1,4 +1,6 @@
-"""What comes into a meta-process: two lanes, and the answers to its own requests."""
+"""``TwoLanes``, the mailbox of a meta-process, and ``RequestCaller``, a request that it has
+sent.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -18,17 +20,17 @@ def _lane(lane: Lane) -> Lane:
 
 
 class TwoLanes(Mailbox):
-    """The mailbox of a meta-process: what users send goes to SYSTEM or MAIN.
+    """The mailbox of a meta-process: user messages go to the lane SYSTEM or MAIN.
 
-    Signals use the lane before both, so that an inspect overtakes every waiting message. A worker
-    thread may take messages while the loop looks at them, so nothing here may rely on a lane being
-    as full as it was a line before.
+    Signals use the URGENT lane, so an inspection overtakes every waiting message. A worker thread
+    may pop messages while the loop reads the lanes, so no method may assume that a lane stays as
+    full as it was a line before.
     """
 
     __slots__ = ()
 
     def push(self, lane: Lane, envelope: Envelope) -> None:
-        """Append without looking at any bound."""
+        """Append without checking the bound."""
         super().push(_lane(lane) if envelope[0] <= EVENT else lane, envelope)
 
     def has_room(self, lane: Lane) -> bool:
@@ -36,25 +38,25 @@ class TwoLanes(Mailbox):
         return super().has_room(_lane(lane))
 
     def admit(self, lane: Lane, envelope: Envelope) -> tuple[Verdict, Envelope | None]:
-        """Put a user message, as far as bound and overflow rule allow."""
+        """Add a user message, as far as the bound and the overflow policy allow."""
         return super().admit(_lane(lane), envelope)
 
     def depth(self, lane: Lane) -> int:
-        """How many envelopes wait in a lane."""
+        """Count the envelopes that wait in a lane."""
         return super().depth(_lane(lane))
 
     def promise(self, lane: Lane) -> bool:
-        """Keep a place for a message that is on its way."""
+        """Reserve a place for a message that is on its way."""
         return super().promise(_lane(lane))
 
     def redeem(self, lane: Lane) -> None:
-        """Give a kept place back."""
+        """Return a reserved place."""
         super().redeem(_lane(lane))
 
     def wait_for_room(
         self, lane: Lane, envelope: Envelope | None, waiter: Waiter, depth: int = 0
     ) -> None:
-        """Queue an envelope that goes in as soon as there is room."""
+        """Queue an envelope until there is room for it."""
         super().wait_for_room(_lane(lane), envelope, waiter, depth)
 
     def stop_waiting(self, lane: Lane, waiter: Waiter) -> None:
@@ -62,7 +64,7 @@ class TwoLanes(Mailbox):
         super().stop_waiting(_lane(lane), waiter)
 
     def depths(self) -> dict[str, int]:
-        """How many envelopes wait in each lane."""
+        """Count the envelopes that wait in each lane."""
         return {"system": len(self.urgent) + len(self.system), "main": len(self.main)}
 
     def _take_oldest_user_message(self, lane: Lane) -> Envelope | None:
@@ -72,16 +74,16 @@ class TwoLanes(Mailbox):
         oldest: Envelope | None = None
         try:
             while (oldest := self.main.popleft())[0] > EVENT:
-                # Not a user's message, so it is not displaced.
+                # Overflow displaces only user messages, so keep this envelope.
                 kept.append(oldest)
-        except IndexError:  # the worker thread was faster: then there is room
+        except IndexError:  # the worker thread took the last message: there is room now
             oldest = None
         self.main.extendleft(reversed(kept))
         return oldest
 
 
 class RequestCaller(Caller):
-    """A request of a meta-process: its answer is a message to the handler."""
+    """A request that a meta-process has sent. The reply arrives as a message to the handler."""
 
     __slots__ = ("meta",)
 
@@ -90,11 +92,11 @@ class RequestCaller(Caller):
         self.meta = meta
 
     def awaken(self) -> None:
-        """Hand the answer to the handler, unless the meta-process is ending."""
+        """Pass the reply to the handler, unless the meta-process is ending."""
         meta = self.meta
         meta.requests.pop(self.number, None)
         if meta.reason is None:
-            # As the answer to a call does, it comes before the messages that wait.
+            # Like the reply to a call, it overtakes the waiting messages.
             meta.mailbox.push(
                 Lane.SYSTEM, (RESPONSE, self.pid, None, Response(self.ref, self.value, self.error))
             )

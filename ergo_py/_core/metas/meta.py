@@ -1,5 +1,7 @@
-"""The life of a meta-process: a reader that may block, a handler that comes when there are
-messages, and one order of ending.
+"""``Meta``: the kernel's object for a meta-process, with its lifecycle.
+
+A meta-process has a reader that may block, a handler that runs while there are messages, and a
+single order of termination.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,21 +50,23 @@ __all__ = ["Meta"]
 
 _HISTORY: Final = 16
 _SLEEP: Final = MetaState.SLEEP
-_HASTE: Final = 0.05
-"""Seconds that each step of an ending may still take after a second kill."""
-_LAST_CHANCE: Final = 2.0
-"""Seconds after which an ending that should be over is left behind."""
+_HURRIED_STEP: Final = 0.05
+"""Seconds that each step of a termination may still take after a second kill."""
+_OVERDUE: Final = 2.0
+"""Seconds that the kernel still waits for an overdue termination before it abandons the
+meta-process.
+"""
 
 
 class Meta:
-    """The kernel's side of a meta-process; the behaviour is the user's side. Everything here
-    happens on the loop's thread.
+    """The kernel's side of a meta-process; the behaviour is the user's side. All methods run on the
+    loop's thread, unless they say otherwise.
     """
 
     name = None
     """A meta-process has no name, only its alias."""
     inline = False
-    """It always has a handler answer."""
+    """Its calls are never answered inline: they always go to the handler."""
 
     __slots__ = (
         "_initialising",
@@ -81,10 +85,10 @@ class Meta:
         "handled",
         "handler",
         "handling",
-        "has_last_word",
+        "terminate_begun",
         "has_thread",
         "history",
-        "hop",
+        "worker_scope",
         "id",
         "initialised",
         "kernel",
@@ -95,13 +99,13 @@ class Meta:
         "over",
         "owned",
         "owner",
-        "passing",
+        "serve_inline",
         "priority",
         "process",
         "promised",
         "reader",
         "reader_gone",
-        "reader_left",
+        "reader_abandoned",
         "reason",
         "requests",
         "resources",
@@ -110,8 +114,8 @@ class Meta:
         "silenced",
         "splits",
         "state",
-        "step",
-        "stragglers",
+        "step_limit",
+        "abandoned_threads",
         "thread",
         "timers",
         "unhandled",
@@ -148,7 +152,7 @@ class Meta:
         self.history: list[MetaState | float] = [MetaState.SLEEP, self.born]
         self.reason: Reason | None = None
         self.blameless = False
-        """If it ends with a failure, that is not its own: its peer's doing, or its owner's."""
+        """The failure is not the fault of this meta-process, but of its peer or its owner."""
         self.deferred: set[Caller] | None = None
         self.timers: Owned | None = None
         self.owned: dict[object, Meta] = {}
@@ -161,41 +165,41 @@ class Meta:
         self.sent = 0
         self.initialised = False
         self.birth: DetachedTask | None = None
-        """The task in which ``init`` runs, if it was made for that."""
+        """The task that runs ``init``, if the spawn has made a task for it."""
         self._initialising: trio.CancelScope | None = None
         self._logger: Any = None
-        # The reader: a thread or an detached.
+        # The reader: a thread, or a detached task.
         self.thread: ReaderThread | None = None
         self.reader: DetachedTask | None = None
         self.reader_gone = trio.Event()
         # The handler.
-        self.passing: Callable[[Any, Any], bool] | None = None
-        """Serves simple messages in their sender's turn; says False for what it leaves to the
-        handler.
+        self.serve_inline: Callable[[Any, Any], bool] | None = None
+        """Serves simple messages in the sender's turn. Returns False for a message that the handler
+        must serve.
         """
         self.handler: DetachedTask | None = None
         self.handling: Envelope | None = None
-        self.hop: trio.CancelScope | None = None
-        """Around the worker thread in which a plain callback runs."""
+        self.worker_scope: trio.CancelScope | None = None
+        """The cancel scope around the worker thread that runs a plain callback."""
         self.worker = 0
-        """That thread."""
+        """The identifier of that thread; 0 if there is none."""
         self.promised: list[Caller] = []
-        """Calls whose answers were deferred in a worker thread, for the loop to note."""
-        # The end.
+        """Calls whose replies a worker thread has deferred, until the loop records them."""
+        # The termination.
         self.closing: DetachedTask | None = None
-        self.step: TimeLimit | None = None
-        """The step of the ending that is under way."""
+        self.step_limit: TimeLimit | None = None
+        """The step of the termination in progress."""
         self.kills = 0
-        self.reader_left = False
-        """The reader would not end, and was left: it may not send any more."""
-        self.stragglers: set[str] = set()
-        """Threads that were left behind, and may still use what was opened."""
-        self.has_last_word = False
+        self.reader_abandoned = False
+        """The reader did not end and was abandoned: it may not send any more."""
+        self.abandoned_threads: set[str] = set()
+        """Abandoned threads, which may still use the resources."""
+        self.terminate_begun = False
         """``terminate`` has begun."""
         self.over = False
-        """Nothing follows but the telling."""
+        """``release`` has begun: only cleanup and notifications follow."""
         self.silenced = False
-        """All is over, and whoever was left behind may not send any more."""
+        """The meta-process has ended, and its abandoned threads may not send any more."""
         self.gone = trio.Event()
 
     def __repr__(self) -> str:
@@ -203,10 +207,10 @@ class Meta:
 
     @property
     def abandoned(self) -> bool:
-        """Whether a part of it would not end, and was left behind: what it had opened may still be
-        in use.
+        """Whether the reader or the handler did not end and was abandoned, so that the resources
+        may still be in use.
         """
-        return bool(self.stragglers) or self.reader_left
+        return bool(self.abandoned_threads) or self.reader_abandoned
 
     @property
     def log(self) -> Any:
@@ -221,36 +225,36 @@ class Meta:
         return self._logger
 
     def report(self, what: str, error: Exception) -> None:
-        """Log an error of the user's code that must not stop what is being done."""
+        """Log an exception of user code, and continue."""
         self.log.error(f"{what} raised", exception=Crashed(error).traceback)
 
     def allow(self, operation: MetaOperation | Operation) -> None:
-        """Raise unless ``operation`` may be done in the present state."""
+        """Raise unless the present state allows ``operation``."""
         check_meta_allowed(MetaOperation[operation.name], self.state, self)
 
     def enter(self, state: MetaState) -> None:
-        """Change state, if the table knows the change, and note when."""
+        """Change the state, if the state table has this transition, and record the time."""
         check_meta_transition(self.state, state)
         self.state = state
         self.history += (state, perf_counter())
         del self.history[:-_HISTORY]
 
     def own(self, key: object, thing: "Meta") -> None:
-        """Note a meta-process that must not outlive this one."""
+        """Add a child, which must not outlive this meta-process."""
         self.owned[key] = thing
 
     def disown(self, key: object) -> None:
-        """Forget one that has ended."""
+        """Remove a child that has ended."""
         self.owned.pop(key, None)
 
-    # -- birth -------------------------------------------------------------------------------------
+    # -- spawn -------------------------------------------------------------------------------------
 
     spawn = classmethod(spawn)
     spawn_beside = classmethod(spawn_beside)
     spawn_from_thread = spawn_from_thread
 
     def allow_spawn(self) -> None:
-        """Raise if it is too late to start anything."""
+        """Raise if this meta-process is ending or has ended."""
         self.allow(MetaOperation.SPAWN)
         if self.reason is not None:
             raise NotAllowedError(f"{self} is ending ({self.reason}) and starts nothing any more")
@@ -258,7 +262,7 @@ class Meta:
     # -- the handler -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the handler look at the mailbox: start it, or wake it if it lingers."""
+        """Have the handler check the mailbox: start the handler, or wake it if it is idle."""
         handler = self.handler
         if handler is None:
             if self.initialised and self.reason is None:
@@ -268,17 +272,17 @@ class Meta:
             wake(handler.task)
 
     def stir(self) -> None:
-        """Never asked for."""
+        """Never called: ``open`` is False."""
         raise AssertionError("a meta-process is never open")
 
     def retire(self) -> None:
-        """Let a handler go that had nothing to do for a while."""
+        """End a handler that has been idle for a while."""
         if self.handler is not None:
             self._retired = True
             self.wake()
 
     def has_retired(self) -> bool:
-        """Whether the handler is to go, now that there is nothing to do."""
+        """Whether the handler should end instead of waiting for a message."""
         return self._retired
 
     async def _handle(self) -> None:
@@ -301,36 +305,34 @@ class Meta:
     def _handler_ended(self) -> None:
         self.handler = None
         if len(self.mailbox):
-            # Something came between the decision to go and this line.
+            # A message arrived after the handler had decided to end.
             self.wake()
 
     @runs_callbacks
     async def callback(self, name: str, *args: Any) -> None:
-        """Call ``init`` or ``terminate`` where its colour says: ``async def`` on the loop, a plain
-        ``def`` on a worker thread.
+        """Call ``init`` or ``terminate``: an ``async def`` on the loop, a plain ``def`` in a worker
+        thread.
         """
         function = getattr(self.behaviour, name)
         if name in self.callbacks.asynchronous:
-            self.has_last_word = name == "terminate"
+            self.terminate_begun = name == "terminate"
             await function(*args)
             return
 
         def call() -> None:
-            self.has_last_word = name == "terminate"
+            self.terminate_begun = name == "terminate"
             try:
                 check_plain(self, name, function(*args))
             finally:
                 self.worker_ended(name)
 
-        self.stragglers.add(name)
+        self.abandoned_threads.add(name)
         await self.in_worker(call)
 
     async def in_worker(self, work: Any, *args: Any) -> None:
-        """Run blocking code of the user's in a worker thread. If it is cancelled, the thread is
-        left behind.
-        """
+        """Run blocking user code in a worker thread. Cancellation abandons the thread."""
         thread_fairness = self.kernel.thread_fairness
-        # A loop that is never idle must not starve this thread either.
+        # A loop that is never idle must not starve the worker thread.
         thread_fairness.watch()
         try:
             await trio.to_thread.run_sync(
@@ -340,26 +342,28 @@ class Meta:
             thread_fairness.unwatch()
 
     def worker_ended(self, which: str) -> None:
-        """Note, in a worker thread, that it is done; perhaps it was left behind long ago."""
-        self.stragglers.discard(which)
+        """Record, in a worker thread, that its work is done. The thread may have been abandoned
+        long ago.
+        """
+        self.abandoned_threads.discard(which)
         if self.over:
             try:
-                self.router.bridge.post(self.straggler_ended, which)
+                self.router.bridge.post(self.abandoned_thread_ended, which)
             except NodeStoppedError:
-                self.straggler_ended(which)
+                self.abandoned_thread_ended(which)
 
-    def straggler_ended(self, which: str) -> None:
-        """Close what was opened once nobody can use it any more."""
-        self.stragglers.discard(which)
-        if self.over and not self.stragglers:
+    def abandoned_thread_ended(self, which: str) -> None:
+        """Close the resources once no abandoned thread can use them."""
+        self.abandoned_threads.discard(which)
+        if self.over and not self.abandoned_threads:
             self.resources.close()
 
     def messages_out(self) -> int:
-        """How many messages both of its halves have sent."""
+        """Count the messages that the reader and the handler have sent."""
         return self.sent + self.outbox.sent + self.outbox.direct
 
     def current_callback(self) -> str | None:
-        """The callback in progress, if any."""
+        """Name the callback in progress, if any."""
         if not self.initialised:
             return None if self.gone.is_set() else "init"
         if self.state is MetaState.TERMINATED:
@@ -368,21 +372,21 @@ class Meta:
 
     @property
     def open(self) -> bool:
-        """Its mailbox is always asked."""
+        """Always False: no sender appends to the lanes directly, they must ask the mailbox."""
         return False
 
     measured = open
 
     def serves_in_passing(self, message: object, sender: PID | Alias, /) -> bool:
-        """Serve a message in its sender's turn, if the behaviour can and the handler could be
-        served nothing before it.
+        """Serve a message in the sender's turn, if the behaviour can do that and no other message
+        waits before it.
 
-        The handler is asleep, and a plain function on the loop is not interrupted: so callbacks do
-        not overlap, and nothing is overtaken.
+        The handler is asleep, and nothing interrupts a plain function on the loop. So callbacks do
+        not overlap, and no message overtakes another.
         """
-        passing, box = self.passing, self.mailbox
+        serve, box = self.serve_inline, self.mailbox
         if (
-            passing is None
+            serve is None
             or self.state is not _SLEEP
             or box.main
             or box.ahead
@@ -390,7 +394,7 @@ class Meta:
         ):
             return False
         try:
-            served = passing(message, sender)
+            served = serve(message, sender)
         except Exception as error:
             self.handling = (MESSAGE, sender, None, message)
             self.finish(self.failed("handle_message", error))
@@ -399,14 +403,16 @@ class Meta:
         return served
 
     def answer_now(self, caller: Caller, request: object) -> NoReturn:
-        """Never asked for."""
+        """Never called: ``inline`` is False."""
         raise AssertionError("a meta-process does not answer on the spot")
 
     def failed(self, callback: str, error: BaseException) -> Reason:
-        """Account for an exception that left a callback, and tell the caller it was serving."""
+        """Record an exception that left a callback, and fail the call that the callback was
+        serving.
+        """
         reason = Crashed(error)
         self.kernel.note_crash(self, reason)
-        # Whatever the handler is doing is no concern of the reader's.
+        # The reader fails independently of the message that the handler is serving.
         handling = None if callback == "start" else self.handling
         message_type = None if handling is None else type(handling[3]).__qualname__
         self.kernel.obituaries.note_crash(self, callback, message_type)
@@ -426,16 +432,18 @@ class Meta:
         return reason
 
     def pass_on(self, error: BaseException) -> None:
-        """Let the host program have what is meant for it: KeyboardInterrupt, SystemExit."""
+        """Pass KeyboardInterrupt and SystemExit on to the host program."""
         if not isinstance(error, Exception):
             self.kernel.panic(error)
 
     async def send_wait(self, to: Target, message: object, priority: Priority | None) -> bool:
-        """Send from async code, as far ahead of the receiver as the reader's thread may be."""
+        """Send from async code. Waits while the receiver is too far behind, as the reader's thread
+        does.
+        """
         return await send_wait(self, to, message, priority)
 
     async def wait_for_room(self, to: Target, lane: Lane = Lane.MAIN) -> bool:
-        """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling
+        """Wait while a receiver is full or too far behind. Returns whether it waited. Cancellation
         loses nothing.
         """
         return await wait_for_room(self, to, lane)
@@ -445,7 +453,7 @@ class Meta:
     def request(
         self, to: Target, request: object, timeout: float | None, priority: Priority | None
     ) -> Ref:
-        """Ask without waiting."""
+        """Send a request without waiting for its reply."""
         self.allow(MetaOperation.REQUEST)
         self.router.resolve(to)
         caller = RequestCaller(self, next(self.router.references), to, request)
@@ -456,14 +464,14 @@ class Meta:
         return caller.ref
 
     def cancel_request(self, ref: Ref) -> bool:
-        """Take a request back; no response follows."""
+        """Cancel a request: no response follows."""
         caller = self.requests.pop(ref.number, None)
         if caller is None:
             return False
         caller.abandon()
         return True
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- termination -------------------------------------------------------------------------------
 
     def _overrun(self) -> None:
         self.router.bridge.do(
@@ -472,12 +480,12 @@ class Meta:
         )
 
     def ask_to_exit(self, _sender: PID | Alias, reason: Reason) -> None:
-        """End; the callback in progress is allowed to finish, what waits is not begun."""
+        """End. The callback in progress may finish; the waiting messages are not served."""
         self.finish(reason)
 
     @enable_ki_protection
     def finish(self, reason: Reason) -> None:
-        """Begin the end. The first reason counts."""
+        """Begin the termination. Only the first reason counts."""
         if self.reason is not None:
             return
         self._begin_to_end(reason)
@@ -490,7 +498,7 @@ class Meta:
             self._initialising.cancel()
 
     async def end_here(self, reason: Reason) -> None:
-        """End in the task of the reader, which has ended by itself: no other task is needed."""
+        """Terminate in the reader's task: the reader has returned, so this saves a task."""
         self._begin_to_end(reason)
         self.closing, self.reader = self.reader, None
         await close(self)
@@ -500,24 +508,24 @@ class Meta:
         self.reason = reason
         self.kernel.obituaries.note(self)
         self.accepting = False
-        self.passing = None
+        self.serve_inline = None
         self.mailbox.refuse_waiters()
         for child in list(self.owned.values()):
-            # The reader may be waiting for it, and must be free to end.
+            # The reader may be waiting for the init of this child, and must be able to end.
             if not child.initialised:
                 child.finish(reason)
 
     @enable_ki_protection
     def kill(self) -> None:
-        """End without waiting for the handler. A second kill cuts every step of the ending short,
-        too.
+        """End without waiting for the handler. A second kill also shortens every step of the
+        termination.
         """
         self.kills += 1
         self.finish(Killed())
         if self.handler is not None:
             self.handler.cancel()
-        if self.kills > 1 and self.step is not None:
-            self.step.hurry(_HASTE)
+        if self.kills > 1 and self.step_limit is not None:
+            self.step_limit.hurry(_HURRIED_STEP)
         for child in list(self.owned.values()):
             if not child.options.linger:
                 child.kill()
@@ -525,27 +533,29 @@ class Meta:
     force_end = kill
 
     def is_unborn_in(self, _task: object) -> bool:
-        """A meta-process is undone by itself."""
+        """Always False: the spawn of a meta-process does its own cleanup."""
         return False
 
     def stop_accepting(self) -> "Sequence[Process]":
-        """Accept nobody any more, if this is a server. Returns the processes that were made for its
+        """If this is a server, stop accepting connections. Returns the processes of its
         connections.
         """
         return self.behaviour._stop_accepting() if self.initialised else ()
 
     def patience(self) -> float:
-        """How long the next step of the ending may take."""
+        """Return how long the next step of the termination may take."""
         limit = self.options.stop_timeout
-        return limit if self.kills < 2 else min(limit, _HASTE)
+        return limit if self.kills < 2 else min(limit, _HURRIED_STEP)
 
     def finish_with_owner(self, reason: Reason) -> None:
-        """Begin the end because the owner ends, whose failure it is if it is one."""
+        """Begin the termination because the owner ends. A failure is the owner's."""
         self.blameless = True
         self.finish(reason)
 
     async def shut(self, reason: Reason) -> None:
-        """Stop it on behalf of its owner. Every step of an ending is bounded, so this is."""
+        """Stop on behalf of the owner. Takes bounded time, since each step of the
+        termination does.
+        """
         self.finish_with_owner(reason)
         if not self.initialised:
             await wait_within(self.options.stop_timeout, self.gone.wait)
@@ -553,15 +563,15 @@ class Meta:
         await self.gone.wait()
 
     async def wait_gone(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until the meta-process has ended and everything is released."""
         await self.gone.wait()
 
     async def abandon(self) -> None:
-        """Leave it behind: nothing helps any more."""
+        """Give up on a meta-process that does not end."""
         if self.closing is not None:
-            # Each of its steps is bounded: it is nearly through, and a busy machine must not cost
-            # it its last word.
-            with trio.move_on_after(_LAST_CHANCE):
+            # Each step of the termination has a time limit, so it is nearly done: a busy machine
+            # must not cost the meta-process its `terminate`.
+            with trio.move_on_after(_OVERDUE):
                 await self.gone.wait()
         if self.gone.is_set():
             return
@@ -575,12 +585,12 @@ class Meta:
         with trio.CancelScope(shield=True):
             await kill_all(self.owned)
         if not self.reader_gone.is_set() and self.initialised:
-            self.stragglers.add("reader")
+            self.abandoned_threads.add("reader")
         release(self)
 
     def note_abandoned(self) -> None:
-        """Have the exit report name it."""
-        if all(one.pid != self.id for one in self.kernel.abandoned):
+        """List this meta-process as abandoned in the exit report."""
+        if all(ended.pid != self.id for ended in self.kernel.abandoned):
             self.kernel.abandoned.append(
                 Ended(self.id, None, self.callbacks.behaviour, self.reason)
             )

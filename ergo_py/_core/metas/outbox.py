@@ -1,6 +1,4 @@
-"""What a reader has sent and nobody has taken: bounded, so that no reader runs away from a slow
-receiver.
-"""
+"""``Outbox``: bounded queue from a reader to its receivers. It gives the reader backpressure."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,20 +23,21 @@ Entry = tuple[Target, object, Priority]
 
 
 class Outbox:
-    """A queue from one reader to its receivers, in the order of sending.
+    """Bounded queue from a reader to its receivers, in the order of sending.
 
-    While its receiver keeps up, a reader in a thread puts messages straight into the receiver's
-    mailbox, as any thread may. Only what follows on one that has to wait is queued here.
+    While its receiver keeps up, a reader thread appends messages directly to the receiver's
+    mailbox, as any thread may. A message is queued here only behind a message that has to wait.
 
-    The thread appends first and looks at the flag then; the loop takes the flag down first and
-    looks at the queue then. The thread announces that it waits and then looks again, at every
-    reason to go on. So nothing is lost, and nobody waits in vain.
+    The order of steps closes two race conditions. Queueing: the thread appends to the queue, then
+    checks ``_armed``; the loop clears ``_armed``, then reads the queue. So no message stays behind.
+    Waiting: the thread sets ``_waits``, then checks each reason to continue once more, and only
+    then blocks. So it cannot miss its wake-up.
     """
 
     __slots__ = (
         "_armed",
         "_closed",
-        "_door",
+        "_waits_at_mailbox",
         "_emptied",
         "_forced",
         "_holds",
@@ -49,7 +48,7 @@ class Outbox:
         "_router",
         "_sender",
         "_waits",
-        "_winds_up",
+        "_nothing_follows",
         "backlog",
         "direct",
         "dropped",
@@ -71,47 +70,48 @@ class Outbox:
         self._sender = sender
         self._queue: deque[Entry] = deque()
         self._armed = False
-        self._door: tuple[Receiver, Lane, Entry] | None = None
-        """The first message, which waits at its receiver's mailbox and goes in by itself."""
+        self._waits_at_mailbox: tuple[Receiver, Lane, Entry] | None = None
+        """The first message, if it waits for room at its receiver's mailbox. The mailbox admits it.
+        """
         self._holds = False
-        """The loop has taken messages out of the queue that are not delivered, or has closed it."""
+        """The loop has popped messages that are not delivered yet, or has closed the outbox."""
         self._peer: Any = NO_RECEIVER
-        """To whom the reader has last sent, if that is an open process."""
+        """The receiver of the reader's last message, if that receiver is an open process."""
         self._forced = False
         self._closed = False
-        self._winds_up = False
+        self._nothing_follows = False
         self._overrun = overrun
         self._overran = False
-        """The meta-process ends because too many were queued: more would come after a gap."""
+        """The queue overran and the meta-process is ending: later messages would follow a gap."""
         self._waits: Parker[None] | None = None
         self._emptied: list[TaskWaiter] = []
         self.backlog = backlog
         self.policy = policy
         self.reader = 0
-        """The thread that may put messages straight into mailboxes; 0 if there is none. Changed by
-        the loop only.
+        """The thread that may append to mailboxes directly; 0 if there is none. Only the loop
+        changes this.
         """
         self.released = False
-        """The stop has come: nobody waits here any more."""
+        """The meta-process is stopping: the reader must not wait here any more."""
         self.sent = 0
-        """Changed by the loop only."""
+        """Only the loop changes this."""
         self.direct = 0
-        """How many have not been queued; changed by the reader only."""
+        """How many messages bypassed the queue. Only the reader changes this."""
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._queue) + (self._door is not None)
+        return len(self._queue) + (self._waits_at_mailbox is not None)
 
     @property
     def reader_waits(self) -> bool:
-        """Whether the reader's thread is held up by a slow receiver at this moment."""
+        """Whether a slow receiver is blocking the reader's thread now."""
         return self._waits is not None
 
-    # -- straight to the receiver ------------------------------------------------------------------
+    # -- directly to the receiver ------------------------------------------------------------------
 
     def deliver(self, to: Target, message: object, priority: Priority) -> bool:
-        """Put a message into the mailbox of an open process that keeps up, from the reader. False
-        if that cannot be done.
+        """Append a message to the mailbox of an open process that keeps up, from the reader. False
+        if that is not possible.
         """
         receiver: Any = self._peer
         kind = MESSAGE
@@ -122,7 +122,7 @@ class Outbox:
             elif receiver.splits and type(to) is not PID:
                 kind = ADDRESSED
             self._peer = receiver
-        # The queue first, as in _is_clear, which costs too much here.
+        # Check the queue first, as _is_clear does: its call would cost too much here.
         if self._queue or self._holds or self._overran or priority:
             return False
         if not receiver.open or len(receiver.main) >= self.backlog:
@@ -135,15 +135,15 @@ class Outbox:
         return True
 
     def _is_clear(self) -> bool:
-        """Whether the reader overtakes nothing of its own if it sends straight to the receiver."""
-        # In this order: what the loop takes out of the queue it holds before, and has delivered
-        # after.
+        """Whether a direct send overtakes no earlier message of the reader."""
+        # Check the queue first: the loop sets `_holds` before it pops and clears it after delivery.
+        # In the other order, a message could leave the queue between the two checks unseen.
         return not (self._queue or self._holds or self._overran)
 
     # -- in the reader's thread --------------------------------------------------------------------
 
     def put(self, to: Target, message: object, priority: Priority) -> bool:
-        """Send a message, waiting or dropping as the policy says when too many are queued."""
+        """Send a message. If the queue is full, wait or drop according to the policy."""
         if self.deliver(to, message, priority):
             return True
         receiver = self._router.resolve(to)
@@ -170,7 +170,9 @@ class Outbox:
         return True
 
     def put_many(self, to: Target, messages: Sequence[object], priority: Priority) -> None:
-        """Send several messages to one receiver: in one step if it keeps up, else one by one."""
+        """Send several messages to a single receiver: in a single step if it keeps up, else one
+        after another.
+        """
         receiver = self._router.resolve(to)
         if (
             receiver is not None
@@ -186,9 +188,7 @@ class Outbox:
             self.put(to, message, priority)
 
     def _wait_at(self, receiver: Any) -> None:
-        """Wait until a receiver has worked off half of what it may be behind, or the stop has come,
-        or it is ending.
-        """
+        """Wait until the receiver has worked off half of the backlog, or either side is ending."""
         parker: Parker[None] = Parker()
         self._waits = parker
         self._router.bridge.post(self._call_when_there_is_room, receiver, parker)
@@ -205,7 +205,7 @@ class Outbox:
             parker.settle(None)
 
     def _make_room(self, to: Target, message: object) -> bool:
-        """Returns whether the new message may be queued."""
+        """Make room according to the policy. Returns whether the new message may be queued."""
         if not self.released:
             match self.policy:
                 case Behind.WAIT:
@@ -229,7 +229,9 @@ class Outbox:
             self._waits = None
 
     def wind_up(self) -> None:
-        """Wait until everything is delivered, or the stop has come: nothing more follows."""
+        """Wait until everything is delivered or the meta-process is stopping. The reader sends
+        nothing after this.
+        """
         if len(self):
             self._router.bridge.post(self.rush)
         while len(self) and not self.released:
@@ -242,7 +244,7 @@ class Outbox:
     def _drop_oldest(self) -> None:
         try:
             to, message, _ = self._queue.popleft()
-        except IndexError:  # the loop was faster
+        except IndexError:  # the loop emptied the queue
             return
         self._drop(to, message)
 
@@ -253,10 +255,10 @@ class Outbox:
     # -- on the loop -------------------------------------------------------------------------------
 
     def offer(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message of a reader that is a task, which cannot wait in a plain function.
+        """Queue a message of a reader that is a task. A plain function cannot wait there.
 
         Raises:
-            MailboxFullError: too many are queued, and the policy is to wait.
+            MailboxFullError: the queue is full, and the policy is to wait.
         """
         receiver = self._router.resolve(to)
         if receiver is None or not receiver.accepting:
@@ -279,12 +281,12 @@ class Outbox:
 
     @enable_ki_protection
     def flush(self) -> None:
-        """Deliver what is queued, as far as the receivers keep up."""
+        """Deliver queued messages, as far as the receivers keep up."""
         self._armed = False
         self._deliver()
         waits = self._waits
         if waits is not None and (
-            self.released or len(self) * 2 <= (0 if self._winds_up else self.backlog)
+            self.released or len(self) * 2 <= (0 if self._nothing_follows else self.backlog)
         ):
             waits.settle(None)
         if self._emptied and not len(self):
@@ -297,23 +299,23 @@ class Outbox:
         try:
             self._move()
         finally:
-            self._holds = self._door is not None or self._closed
+            self._holds = self._waits_at_mailbox is not None or self._closed
 
     def _move(self) -> None:
         queue, router = self._queue, self._router
-        while queue and self._door is None:
+        while queue and self._waits_at_mailbox is None:
             try:
                 entry = queue.popleft()
-            except IndexError:  # the reader has dropped its oldest
+            except IndexError:  # the reader dropped the oldest message
                 return
             to, message, priority = entry
             if self._closed:
-                # Sent by a reader that was left behind, in the moment in which it was.
+                # Sent by a reader thread at the moment in which it was abandoned.
                 router.dead_letters.add(self._sender, to, message, Why.STOPPING)
                 continue
             receiver, lane = router.resolve(to), LANES[priority]
             if receiver is not None and receiver.accepting and self.is_behind(receiver, lane):
-                self._door = (receiver, lane, entry)
+                self._waits_at_mailbox = (receiver, lane, entry)
                 letter = envelope(receiver, self._sender, to, message)
                 receiver.mailbox.wait_for_room(lane, letter, self, self.backlog)
                 router.note(self._sender, to, message)
@@ -325,50 +327,48 @@ class Outbox:
         try:
             self._router.send(self._sender, to, message, priority)
         except MailboxFullError:
-            # It had to be now: counted and dead-lettered by the router.
+            # The message cannot wait any longer. The router counts it and makes it a dead letter.
             self.dropped += 1
         else:
             self.sent += 1
 
     def is_behind(self, receiver: Receiver, lane: Lane) -> bool:
-        """Whether a receiver has as much to do as it may have before the reader waits."""
+        """Whether a receiver has so many waiting messages that the reader must wait."""
         if self._forced:
             return False
         box = receiver.mailbox
         if box.limit and box.overflow in (Overflow.RAISE, Overflow.WAIT) and not box.has_room(lane):
             return True
-        return not self._winds_up and box.depth(lane) >= self.backlog
+        return not self._nothing_follows and box.depth(lane) >= self.backlog
 
     def settle(self, admitted: bool, /) -> None:
-        """The first message went in, or its receiver is ending."""
-        door, self._door = self._door, None
-        if door is not None:
+        """The mailbox has admitted the first message, or its receiver is ending."""
+        waiting, self._waits_at_mailbox = self._waits_at_mailbox, None
+        if waiting is not None:
             if admitted:
                 self.sent += 1
             else:
-                to, message, _ = door[2]
+                to, message, _ = waiting[2]
                 self._router.dead_letters.add(self._sender, to, message, Why.STOPPING)
         self.flush()
 
     def follow(self, to: Target, message: object, priority: Priority) -> bool:
-        """Queue a message of the handler behind those of the reader to the same receiver, from any
-        thread.
+        """Queue a message of the handler behind the reader's messages to the same receiver, from
+        any thread.
 
-        Returns False if there are none: then it may be sent at once, without overtaking anything.
+        Returns False if there are none: then a direct send overtakes nothing.
         """
-        if self._queue and self._door is None and self._router.bridge.on_loop():
+        if self._queue and self._waits_at_mailbox is None and self._router.bridge.on_loop():
             self.flush()
         if not len(self):
             return False
-        receiver, door = self._router.resolve(to), self._door
+        receiver, waiting = self._router.resolve(to), self._waits_at_mailbox
         try:
             ahead = [entry[0] for entry in self._queue]
-        except (
-            RuntimeError
-        ):  # changed by the other side in the middle of this look: so there was something
+        except RuntimeError:  # the other thread changed the queue, so it was not empty
             ahead = [to]
-        if (door is None or door[0] is not receiver) and all(
-            self._router.resolve(one) is not receiver for one in ahead
+        if (waiting is None or waiting[0] is not receiver) and all(
+            self._router.resolve(target) is not receiver for target in ahead
         ):
             return False
         self._queue.append((to, message, priority))
@@ -376,13 +376,13 @@ class Outbox:
         return True
 
     def rush(self) -> None:
-        """Deliver what is queued, into mailboxes without a bound whatever their depth: nothing more
+        """Deliver queued messages. Ignore the depth of unbounded mailboxes, since nothing
         follows.
         """
-        self._winds_up = True
-        door, self._door = self._door, None
-        if door is not None:
-            receiver, lane, entry = door
+        self._nothing_follows = True
+        waiting, self._waits_at_mailbox = self._waits_at_mailbox, None
+        if waiting is not None:
+            receiver, lane, entry = waiting
             receiver.mailbox.stop_waiting(lane, self)
             self._queue.appendleft(entry)
         self.flush()
@@ -401,19 +401,19 @@ class Outbox:
     # -- the end -----------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let the reader go, whatever it waits for. From the loop, when the stop has come."""
+        """Stop the reader from waiting. The loop calls this when the meta-process stops."""
         self.released = True
         waits = self._waits
         if waits is not None:
             waits.settle(None)
 
     def force(self) -> None:
-        """Deliver the rest now. Where it is refused it becomes dead letters."""
+        """Deliver the rest now. Refused messages become dead letters."""
         self._forced = True
         self.rush()
 
     def close(self) -> None:
-        """Deliver nothing any more."""
+        """Close the outbox: it delivers nothing after this."""
         self.release()
         self.force()
         self._closed = self._holds = True
@@ -432,5 +432,5 @@ class _Waker:
 
 
 def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
-    """The envelope of a message that has to wait for room at its receiver."""
+    """Make the envelope for a message that has to wait for room at its receiver."""
     return (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)

@@ -1,4 +1,4 @@
-"""The reader of a meta-process: ``start``, from its beginning to its end, in a thread or in a task."""
+"""The reader of a meta-process: runs ``start`` in a thread or in a task."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ __all__ = ["in_reader", "read", "reader_ended", "start_reader"]
 
 
 def start_reader(meta: "Meta") -> None:
-    """Start the reader where the colour of ``start`` says.
+    """Start the reader: a thread for a plain ``def start``, a task for an ``async def start``.
 
     Raises:
-        SpawnError: the system has no thread to give.
+        SpawnError: the system cannot start a thread.
     """
     if not meta.has_thread:
         meta.reader = DetachedTask(lambda: reader_ended(meta))
@@ -43,7 +43,9 @@ def start_reader(meta: "Meta") -> None:
 
 
 def in_reader(meta: "Meta") -> bool:
-    """Whether this code is run by the reader: its thread, its task, or a task below that."""
+    """Whether the current code runs in the reader: in its thread, its task, or a child task of
+    that.
+    """
     if meta.has_thread:
         return meta.thread is not None and get_ident() == meta.thread.ident
     reader = None if meta.reader is None else meta.reader.task
@@ -51,7 +53,7 @@ def in_reader(meta: "Meta") -> bool:
         return False
     try:
         task: Task | None = current_task()
-    except RuntimeError:  # a callback of the loop itself
+    except RuntimeError:  # a callback of the loop, outside any task
         return False
     while task is not None and task is not reader:
         nursery = task.parent_nursery
@@ -62,29 +64,31 @@ def in_reader(meta: "Meta") -> bool:
 def _read_in_thread(meta: "Meta") -> None:
     result = outcome.capture(_start, meta)
     try:
-        # After everything it has sent: the bridge keeps the order of a thread.
+        # The bridge keeps the order of a thread, so this arrives after everything the reader has
+        # sent.
         meta.router.bridge.post(_thread_ended, meta, result)
     except NodeStoppedError:
-        # Left behind by a node that is no more: nobody else closes what it had opened.
+        # The node has stopped and abandoned this thread, so only this thread can close the
+        # resources.
         meta.resources.close()
 
 
 def _start(meta: "Meta") -> None:
     check_plain(meta, "start", meta.behaviour.start())
-    # It has ended well when its messages have found their receivers, however slow these are.
+    # The reader counts as ended once its messages are delivered, however slow the receivers are.
     meta.outbox.wind_up()
 
 
 def _thread_ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
     meta.kernel.thread_fairness.give_place_back()
     _ended(meta, result)
-    meta.straggler_ended("reader")
+    meta.abandoned_thread_ended("reader")
 
 
 @runs_callbacks
 async def read(meta: "Meta") -> None:
-    """Be the reader, in its task; and if it ends by itself, be the task of the whole ending, since
-    nobody else needs this one.
+    """Run ``start`` in the reader's task. If it returns, the same task runs the termination, since
+    the reader does not need the task any more.
     """
     try:
         await meta.behaviour.start()
@@ -104,8 +108,8 @@ async def read(meta: "Meta") -> None:
 
 
 def reader_ended(meta: "Meta") -> None:
-    """Note that the reader's task has ended, if it did not say so itself: it was told to, or cut
-    off.
+    """Record the end of a reader task that did not record it itself: it was cancelled or
+    abandoned.
     """
     _ended(meta, outcome.Value(None))
 
@@ -113,7 +117,7 @@ def reader_ended(meta: "Meta") -> None:
 def _ended(meta: "Meta", result: outcome.Outcome[Any]) -> None:
     meta.reader_gone.set()
     if meta.reason is not None:
-        # It was told to end: how it did so says nothing.
+        # The reader was asked to end, so its exception is no failure.
         if isinstance(result, outcome.Error):
             meta.pass_on(result.error)
     elif isinstance(result, outcome.Error):

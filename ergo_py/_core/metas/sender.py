@@ -1,5 +1,5 @@
-"""How a meta-process sends: its reader within a bound, its handler at once, and neither overtaking
-the other.
+"""Sending from a meta-process: the reader within a bound, the handler at once, without overtaking
+each other.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = ["send", "send_wait", "wait_for_room"]
 
 
 def send(meta: "Meta", to: Target, message: object, priority: Priority | None) -> bool:
-    """Send, from the reader, from the handler, or from anywhere else."""
+    """Send from the reader, the handler, or any other code."""
     chosen = _check(meta, priority)
     thread = meta.thread
     if thread is not None and get_ident() == thread.ident:
@@ -33,14 +33,16 @@ def send(meta: "Meta", to: Target, message: object, priority: Priority | None) -
     if thread is None and in_reader(meta):
         return meta.outbox.offer(to, message, chosen)
     meta.sent += 1
-    # The handler must not overtake what the reader has sent before.
+    # The handler must not overtake earlier messages of the reader.
     if len(meta.outbox) and meta.outbox.follow(to, message, chosen):
         return True
     return meta.router.send(meta.id, to, message, chosen)
 
 
 async def send_wait(meta: "Meta", to: Target, message: object, priority: Priority | None) -> bool:
-    """Send from async code, as far ahead of the receiver as the reader's thread may be."""
+    """Send from async code. Waits while the receiver is too far behind, as the reader's thread
+    does.
+    """
     chosen = _check(meta, priority)
     lane = LANES[chosen]
     if meta.options.when_behind is not Behind.WAIT and in_reader(meta):
@@ -70,8 +72,8 @@ async def send_wait(meta: "Meta", to: Target, message: object, priority: Priorit
 
 
 async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> bool:
-    """Wait while a receiver is too far behind, or full. Returns whether it waited; cancelling loses
-    nothing.
+    """Wait while a receiver is full or too far behind. Returns whether it waited. Cancellation
+    loses nothing.
     """
     waited = False
     while True:
@@ -89,7 +91,7 @@ async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> boo
 
 
 def _check(meta: "Meta", priority: Priority | None) -> Priority:
-    if meta.silenced or (meta.reader_left and in_reader(meta)):
+    if meta.silenced or (meta.reader_abandoned and in_reader(meta)):
         raise NotAllowedError(
             f"{meta} was stopped, and this part of it was left behind because it did not end; it "
             "cannot send any more"

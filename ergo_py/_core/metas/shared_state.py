@@ -1,6 +1,4 @@
-"""State that both halves of a meta-process touch: two small helpers, and a way to find what should
-have used them.
-"""
+"""``Counter`` and ``Flag``: state that the reader and the handler of a meta-process share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +9,7 @@ __all__ = ["Counter", "Flag", "watch_writes"]
 
 
 class Counter:
-    """A number that reader and handler may both add to. No lock is needed around it."""
+    """A number that the reader and the handler may both add to, without a lock of their own."""
 
     __slots__ = ("_lock", "_value")
 
@@ -21,14 +19,14 @@ class Counter:
 
     def add(self, amount: int = 1) -> int:
         """Add, and return the new value."""
-        # Two threads may both read the old value of a plain +=; here they cannot.
+        # With a plain +=, two threads may both read the old value, and lose an addition.
         with self._lock:
             self._value += amount
             return self._value
 
     @property
     def value(self) -> int:
-        """The number now."""
+        """The present number."""
         return self._value
 
     def __int__(self) -> int:
@@ -42,7 +40,7 @@ class Counter:
 
 
 class Flag:
-    """A yes or no that reader and handler may both set and look at."""
+    """A boolean that the reader and the handler may both set and read."""
 
     __slots__ = ("_value",)
 
@@ -50,11 +48,11 @@ class Flag:
         self._value = value
 
     def set(self) -> None:
-        """Say yes."""
+        """Make it true."""
         self._value = True
 
     def clear(self) -> None:
-        """Say no."""
+        """Make it false."""
         self._value = False
 
     def __bool__(self) -> bool:
@@ -67,10 +65,10 @@ class Flag:
 def watch_writes(
     behaviour: Any, side: Callable[[], str | None], report: Callable[[str], None]
 ) -> None:
-    """Have ``report(attribute)`` called, once, when an attribute of ``behaviour`` is written by
-    both sides.
+    """Call ``report(attribute)`` once if both the reader and the handler write an attribute of
+    ``behaviour``.
 
-    ``side`` says which one runs; None means that there is no other one at that moment.
+    ``side()`` names the half that is running; None if the other half cannot be running.
     """
     cls = type(behaviour)
     write: Any = cls.__setattr__

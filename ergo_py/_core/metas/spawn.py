@@ -1,4 +1,4 @@
-"""How a meta-process comes to be: initialised, its reader started, or nothing at all."""
+"""Spawning a meta-process: run its ``init`` and start its reader, or leave nothing behind."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -43,11 +43,11 @@ async def spawn(
     birth: DetachedTask | None = None,
     reads: bool = False,
 ) -> "Meta":
-    """Make a meta-process, run its ``init``, start its reader; with ``reads``, the task ``birth``
-    goes on as the reader.
+    """Make a meta-process, run its ``init``, start its reader. With ``reads``, the task ``birth``
+    becomes the reader.
 
     Raises:
-        SpawnError: and nothing of it remains.
+        SpawnError: the meta-process could not be started; everything is cleaned up.
     """
     kernel = owner.kernel
     if kernel.router.stopped:
@@ -67,11 +67,11 @@ async def spawn(
     if meta.has_thread and kernel.thread_fairness.readers >= kernel.options.max_reader_threads:
         raise TooManyReadersError(kernel.options.max_reader_threads)
     meta.birth = birth
-    # Past whatever the class does on assignment: a frozen dataclass is a fine meta-process.
+    # Bypass the class's own __setattr__: a frozen dataclass may be a meta-process.
     object.__setattr__(behaviour, "_meta", meta)
     if meta.has_thread:
-        # Taken before init runs, so that those who spawn at the same time do not all see the last
-        # place free.
+        # Reserve the place before init runs, so that concurrent spawns do not all take the last
+        # one.
         kernel.thread_fairness.take_place()
     kernel.router.registry.add_alias(meta.id, meta)
     owner.own(meta.id, meta)
@@ -84,7 +84,7 @@ async def spawn(
         else:
             start_reader(meta)
     except BaseException as error:
-        reason = _begin_to_undo(meta, error)
+        reason = _begin_cleanup(meta, error)
         if meta.owned and not isinstance(error, GeneratorExit):
             with trio.CancelScope(shield=True):
                 await stop_all(meta.owned, reason)
@@ -94,8 +94,8 @@ async def spawn(
         raise InitError(meta.callbacks.behaviour, error, reason) from error
     meta.initialised = True
     if kernel.observer is None:
-        # One who observes is told of what the handler is given.
-        meta.passing = behaviour._serve_in_passing
+        # The observer must see each message, so the handler serves all of them.
+        meta.serve_inline = behaviour._serve_in_passing
     else:
         kernel.observer(Spawned(meta.id, owner.id, meta.callbacks.behaviour, None))
     if len(meta.mailbox):
@@ -111,13 +111,13 @@ def spawn_beside(
     find_owner: "Callable[[], Awaitable[Process | Meta]]",
     behaviour: Any,
     options: MetaOptions,
-    told: Callable[[BaseException | None], None],
+    on_start: Callable[[BaseException | None], None],
 ) -> DetachedTask:
-    """Make a meta-process in a task of its own, and do not wait for it. If its reader is a task, it
-    is that very one.
+    """Make a meta-process in a task of its own, without waiting for it. If its reader is a task, it
+    is the same task.
 
-    ``told`` is called once: with None when its reader starts, or with the exception that is why
-    there is none.
+    Calls ``on_start`` once: with None when the reader starts, or with the exception that prevented
+    the start.
 
     Raises:
         NodeStoppedError: the node has ended.
@@ -133,11 +133,11 @@ def spawn_beside(
         try:
             made = await spawn(kind, await find_owner(), behaviour, options, detached, reads=True)
         except BaseException as error:
-            told(error)
+            on_start(error)
             if is_cut_off(error):
                 raise
             return
-        told(None)
+        on_start(None)
         if not made.has_thread:
             await read(made)
 
@@ -150,13 +150,13 @@ def spawn_beside(
 
 
 async def _initialise(meta: "Meta") -> None:
-    passing = meta.behaviour._begin_in_passing
-    if "init" not in meta.callbacks.defined or (passing is not None and passing()):
+    init_inline = meta.behaviour._begin_in_passing
+    if "init" not in meta.callbacks.defined or (init_inline is not None and init_inline()):
         return
     timeout = meta.options.init_timeout
     with trio.CancelScope(deadline=trio.current_time() + timeout) as meta._initialising:
         await meta.callback("init")
-    # Also if it swallowed the cancellation: what came too late has failed.
+    # The init was too late and has failed, even if it swallowed the cancellation.
     was_cut, meta._initialising = meta._initialising.cancel_called, None
     if meta.reason is not None:
         raise SpawnError(f"{meta.callbacks.behaviour} was stopped during its init: {meta.reason}")
@@ -164,9 +164,9 @@ async def _initialise(meta: "Meta") -> None:
         raise InitTimeoutError(meta.callbacks.behaviour, timeout)
 
 
-def _begin_to_undo(meta: "Meta", error: BaseException) -> Reason:
-    """Nothing was started but what ``init`` itself has started; ``terminate`` is not for what never
-    lived.
+def _begin_cleanup(meta: "Meta", error: BaseException) -> Reason:
+    """Begin the cleanup after a failed ``init``. ``terminate`` is not called, since the
+    meta-process never started.
     """
     if meta.has_thread:
         meta.kernel.thread_fairness.give_place_back()
@@ -181,24 +181,24 @@ def _begin_to_undo(meta: "Meta", error: BaseException) -> Reason:
 
 
 def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Alias:
-    """Spawn a child, blocking this thread until it is registered or refused."""
+    """Spawn a child. Blocks this thread until the child is registered or has failed."""
     parker: Parker[outcome.Outcome[Meta]] = Parker()
 
     def refuse() -> None:
-        # However the detached ends, the thread goes on; if it was told something else before, this
-        # says nothing.
+        # The thread must continue even if the task was cut off. After an earlier result, this has
+        # no effect.
         parker.settle(
             outcome.Error(NodeStoppedError(meta.router.node, "it starts nothing any more"))
         )
 
     detached = DetachedTask(refuse)
 
-    async def bear() -> None:
+    async def spawn_child() -> None:
         parker.settle(await outcome.acapture(spawn, type(meta), meta, behaviour, options, detached))
 
     def start() -> None:
         try:
-            detached.start(meta.kernel, bear, f"spawn {type(behaviour).__qualname__}")
+            detached.start(meta.kernel, spawn_child, f"spawn {type(behaviour).__qualname__}")
         except RuntimeError:  # the nursery is closed
             refuse()
 
@@ -209,11 +209,11 @@ def spawn_from_thread(meta: "Meta", behaviour: Any, options: MetaOptions) -> Ali
 
 
 def _side(meta: "Meta") -> str | None:
-    """Which half runs at this moment; None if it is alone."""
+    """Name the half that is running; None if the other half cannot be running."""
     if meta.state is MetaState.TERMINATED:
         return None
     if in_reader(meta):
-        # Its thread may run before the one who starts it has taken note of that.
+        # The thread may run before start_reader has stored its identifier.
         return "reader"
     return "handler" if meta.initialised else None
 

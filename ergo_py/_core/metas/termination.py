@@ -1,7 +1,8 @@
-"""How a meta-process ends: one order, whatever the cause, and every step bounded.
+"""The termination of a meta-process: the same steps in the same order for every cause, each with a
+time limit.
 
-Refuse messages, unblock the reader and wait for it, let the handler finish, stop what it owns,
-``terminate``, release, tell.
+Refuse messages, unblock the reader and wait for it, let the handler finish, stop the children, call
+``terminate``, release the resources, notify.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,21 +33,19 @@ if TYPE_CHECKING:
 __all__ = ["close", "release"]
 
 _GRACE: Final = 0.5
-"""Seconds that something cancelled is given to be gone."""
-_AGAIN: Final = 0.02
-"""Seconds after which a reader that has not ended is woken once more; then twice as many, and so on
-up to one.
-"""
+"""Seconds that a cancelled task has to end."""
+_POLL: Final = 0.02
+"""Seconds between two checks whether ``terminate`` has begun."""
 
 
 async def close(meta: "Meta") -> None:
-    """Go through the whole ending. It happens in a task of its own."""
+    """Run all steps of the termination, in a task of its own."""
     try:
         await _end_reader(meta)
         await _end_handler(meta)
         await _end_children(meta)
         await _deliver_rest(meta)
-        _set_aside(meta)
+        _defer_calls_in_progress(meta)
         meta.enter(MetaState.TERMINATED)
         await _terminate(meta)
         await in_slices(_answer(meta))
@@ -60,18 +59,18 @@ async def _wait(
     most: float = inf,
     again: Callable[[], None] | None = None,
 ) -> None:
-    """Wait for as long as a step may take; a second kill shortens it."""
-    meta.step = TimeLimit(min(meta.patience(), most))
-    await meta.step.wait(wait, again)
-    meta.step = None
+    """Wait within the time limit of a step. A second kill shortens the limit."""
+    meta.step_limit = TimeLimit(min(meta.patience(), most))
+    await meta.step_limit.wait(wait, again)
+    meta.step_limit = None
 
 
 # -- the reader ------------------------------------------------------------------------------------
 
 
 async def _end_reader(meta: "Meta") -> None:
-    """Unblock, and wait: again and again, since an unblocking of the user's own may have come a
-    moment too early.
+    """Unblock the reader, and wait for it. Unblock repeatedly: the user's ``unblock`` may have run
+    a moment before the reader blocked.
     """
     meta.resources.stopping = True
     meta.outbox.release()
@@ -85,7 +84,7 @@ async def _end_reader(meta: "Meta") -> None:
 
     await _wait(meta, meta.reader_gone.wait, again=free)
     if not meta.reader_gone.is_set():
-        await _leave_reader(meta)
+        await _abandon_reader(meta)
 
 
 def _unblock(meta: "Meta") -> None:
@@ -96,17 +95,17 @@ def _unblock(meta: "Meta") -> None:
     meta.resources.unblock()
 
 
-async def _leave_reader(meta: "Meta") -> None:
-    meta.reader_left = True
+async def _abandon_reader(meta: "Meta") -> None:
+    meta.reader_abandoned = True
     meta.outbox.reader = 0
     if meta.reader is not None and await meta.reader.cut_off():
         meta.log.error(
             "a reader did not end when cancelled and was cut off", waited=meta.options.stop_timeout
         )
         return
-    meta.stragglers.add("reader")
+    meta.abandoned_threads.add("reader")
     name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
-    _note_left(meta, is_thread=meta.thread is not None)
+    _note_abandoned(meta, is_thread=meta.thread is not None)
     meta.log.error(
         "a reader did not end and was left behind; it cannot send any more",
         thread=name,
@@ -115,14 +114,14 @@ async def _leave_reader(meta: "Meta") -> None:
     )
 
 
-def _note_left(meta: "Meta", *, is_thread: bool) -> None:
+def _note_abandoned(meta: "Meta", *, is_thread: bool) -> None:
     if is_thread:
         meta.kernel.threads_abandoned += 1
         meta.kernel.publisher.announce(THREAD_ABANDONED, meta.id)
     meta.note_abandoned()
 
 
-# -- the handler, and what it owns -----------------------------------------------------------------
+# -- the handler and the children ------------------------------------------------------------------
 
 
 async def _end_handler(meta: "Meta") -> None:
@@ -131,31 +130,31 @@ async def _end_handler(meta: "Meta") -> None:
         return
     if handler.task is not None and handler.task.custom_sleep_data is PARKED:
         meta.retire()
-    # A plain callback in its worker thread cannot be cancelled, so even a kill gives it its time.
-    if not meta.kills or meta.hop is not None:
+    # A plain callback in a worker thread cannot be cancelled, so even a kill waits for it.
+    if not meta.kills or meta.worker_scope is not None:
         await _wait(meta, handler.gone.wait)
     handler.cancel()
-    if meta.hop is not None:
-        # Perhaps it is blocked in what the reader had opened.
+    if meta.worker_scope is not None:
+        # The callback may be blocked in a resource that the reader has opened.
         _unblock(meta)
     await _wait(meta, handler.gone.wait, _GRACE)
     if not handler.gone.is_set():
-        await _leave_handler(meta, handler)
+        await _abandon_handler(meta, handler)
 
 
-async def _leave_handler(meta: "Meta", handler: DetachedTask) -> None:
+async def _abandon_handler(meta: "Meta", handler: DetachedTask) -> None:
     callback, stack = meta.current_callback(), ""
-    if meta.hop is not None:
-        meta.stragglers.add("handler")
-        meta.hop.cancel()
-        # Looked at after the note was made: a thread that ends just now sees the note, or is seen
-        # to have ended.
+    if meta.worker_scope is not None:
+        meta.abandoned_threads.add("handler")
+        meta.worker_scope.cancel()
+        # Read `worker` after the name is in `abandoned_threads`: a thread that ends at this moment
+        # removes the name itself, or has cleared `worker` before.
         if not meta.worker:
-            meta.stragglers.discard("handler")
+            meta.abandoned_threads.discard("handler")
         else:
             stack = stack_of(meta.worker)
     await handler.cut_off()
-    _note_left(meta, is_thread="handler" in meta.stragglers)
+    _note_abandoned(meta, is_thread="handler" in meta.abandoned_threads)
     meta.log.error(
         "a handler did not end and was left behind; it cannot send any more",
         callback=callback,
@@ -174,19 +173,19 @@ async def _end_children(meta: "Meta") -> None:
 
 
 async def _deliver_rest(meta: "Meta") -> None:
-    """Deliver what the reader sent before it ended, giving those who are full a last chance."""
+    """Deliver the reader's remaining messages. Full receivers get a last chance."""
     meta.outbox.rush()
     if len(meta.outbox) and not meta.kills:
         await _wait(meta, meta.outbox.wait_until_empty, _GRACE)
     meta.outbox.force()
 
 
-# -- the last word ---------------------------------------------------------------------------------
+# -- terminate, and the release --------------------------------------------------------------------
 
 
-def _set_aside(meta: "Meta") -> None:
-    """Nothing is in progress any more. A call that was when the handler was cut off is answered
-    with those that were deferred.
+def _defer_calls_in_progress(meta: "Meta") -> None:
+    """Nothing is in progress any more. If the handler was cut off during a call, treat the call as
+    deferred.
     """
     owed = list(meta.promised)
     if meta.handling is not None and isinstance(meta.handling[2], Caller):
@@ -197,17 +196,17 @@ def _set_aside(meta: "Meta") -> None:
 
 
 async def _terminate(meta: "Meta") -> None:
-    if "terminate" not in meta.callbacks.defined or _ends_in_passing(meta):
+    if "terminate" not in meta.callbacks.defined or _terminates_inline(meta):
         return
-    # In a task of its own, since one that swallows its cancellation must be left behind, too.
+    # In a task of its own: a terminate that swallows its cancellation can then be abandoned.
     last = DetachedTask()
-    last.start(meta.kernel, lambda: _last_word(meta), f"{meta.callbacks.behaviour}.terminate")
+    last.start(meta.kernel, lambda: _run_terminate(meta), f"{meta.callbacks.behaviour}.terminate")
     await _wait(meta, last.gone.wait)
-    if not meta.has_last_word:
-        # A busy machine has not come to it yet. It has its last word in any case; what is bounded
-        # is how long that takes.
-        while not meta.has_last_word and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
-            await trio.sleep(_AGAIN)
+    if not meta.terminate_begun:
+        # terminate has not begun, since the machine is busy. It always gets to run; only its
+        # duration is limited.
+        while not meta.terminate_begun and not last.gone.is_set():  # noqa: ASYNC110 - a worker thread sets no event of trio's
+            await trio.sleep(_POLL)
         await _wait(meta, last.gone.wait)
     if last.gone.is_set():
         return
@@ -217,18 +216,18 @@ async def _terminate(meta: "Meta") -> None:
     await last.cut_off()
 
 
-def _ends_in_passing(meta: "Meta") -> bool:
-    passing = meta.behaviour._end_in_passing
-    if passing is None:
+def _terminates_inline(meta: "Meta") -> bool:
+    terminate_inline = meta.behaviour._end_in_passing
+    if terminate_inline is None:
         return False
     try:
-        return bool(passing(meta.reason))
+        return bool(terminate_inline(meta.reason))
     except BaseException as error:
         _account_for(meta, error)
         return True
 
 
-async def _last_word(meta: "Meta") -> None:
+async def _run_terminate(meta: "Meta") -> None:
     try:
         await meta.callback("terminate", meta.reason)
     except BaseException as error:
@@ -236,7 +235,7 @@ async def _last_word(meta: "Meta") -> None:
 
 
 def _account_for(meta: "Meta", error: BaseException) -> None:
-    """Deal with what left ``terminate``: the end goes on."""
+    """Handle an exception that left ``terminate``: the termination continues."""
     if isinstance(error, Exception):
         meta.report("terminate", error)
     elif isinstance(error, trio.Cancelled | GeneratorExit):
@@ -247,7 +246,9 @@ def _account_for(meta: "Meta", error: BaseException) -> None:
 
 @enable_ki_protection
 def release(meta: "Meta") -> None:
-    """Everything after ``terminate``. Nothing here waits, so nobody sees it half done."""
+    """Do everything that follows ``terminate``. There is no await, so no other task sees an
+    intermediate state.
+    """
     if meta.over:
         return
     meta.over = True
@@ -262,8 +263,8 @@ def release(meta: "Meta") -> None:
         timer.cancel()
     meta.outbox.close()
     meta.kernel.idle_handlers.discard(meta)
-    meta.silenced = bool(meta.stragglers)
-    if not meta.stragglers:
+    meta.silenced = bool(meta.abandoned_threads)
+    if not meta.abandoned_threads:
         meta.resources.close()
     meta.router.registry.aliases.pop(meta.id, None)
     owner = meta.owner
@@ -284,8 +285,8 @@ def release(meta: "Meta") -> None:
 
 
 def _is_needed(meta: "Meta") -> bool:
-    """Whether its owner must learn of a failure as by a link. One that is linked learns of it
-    anyhow.
+    """Whether a failure must take the owner along, like a link. A linked owner is notified by its
+    link.
     """
     chosen = meta.options.needed
     needed = meta.behaviour._needed if chosen is None else chosen
@@ -296,10 +297,10 @@ def _is_needed(meta: "Meta") -> bool:
 
 
 def _answer(meta: "Meta") -> Iterator[None]:
-    """Answer every call that was queued, deferred, or in progress when the handler was cut off;
-    bury the messages.
+    """Answer every call that was queued, deferred, or in progress when the handler was cut off.
+    Turn the remaining messages into dead letters.
     """
     reason = meta.reason or Shutdown()
-    _set_aside(meta)
+    _defer_calls_in_progress(meta)
     yield from refuse(list(meta.deferred or ()), reason)
     yield from discard(meta, reason)

@@ -200,7 +200,7 @@ class Run:
 
     async def until_quiet(self) -> None:
         """Until the loop has nothing to do, with threads given the time they need."""
-        while self.kernel_side() is not None and meta_of(self.meta).hop is not None:  # noqa: ASYNC110
+        while self.kernel_side() is not None and meta_of(self.meta).worker_scope is not None:  # noqa: ASYNC110
             await trio.sleep(0.001)
         await wait_all_tasks_blocked()
 
@@ -1357,10 +1357,10 @@ async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_a
 
         await inner.abandon()
 
-        stragglers = set(inner.stragglers)
+        abandoned_threads = set(inner.abandoned_threads)
         let_go.set()
-        await owned.until(lambda: not inner.stragglers)
-        assert stragglers == {"reader"}
+        await owned.until(lambda: not inner.abandoned_threads)
+        assert abandoned_threads == {"reader"}
     assert owned.node.exit_report is not None
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
@@ -1431,9 +1431,12 @@ async def test_a_part_of_it_that_was_left_behind_is_remembered() -> None:
             await owned.end(meta.id)
 
         assert [meta_of(meta).abandoned for meta in (well, cut_off, stuck)] == [False, True, True]
-        assert (meta_of(cut_off).stragglers, meta_of(stuck).stragglers) == (set(), {"handler"})
+        assert (meta_of(cut_off).abandoned_threads, meta_of(stuck).abandoned_threads) == (
+            set(),
+            {"handler"},
+        )
         held.set()
-        await owned.until(lambda: not meta_of(stuck).stragglers)
+        await owned.until(lambda: not meta_of(stuck).abandoned_threads)
 
 
 async def test_one_in_its_init_says_so() -> None:
@@ -1804,7 +1807,7 @@ async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(
         await inner.abandon()
 
         assert trio.current_time() - began == pytest.approx(2.0)
-        assert (opened.closed, inner.stragglers, inner.gone.is_set()) == (True, set(), True)
+        assert (opened.closed, inner.abandoned_threads, inner.gone.is_set()) == (True, set(), True)
         assert kept.of("abandoned") == [{"callback": "terminate"}]
         assert owned.node.metas() == []
     assert owned.node.exit_report is not None
@@ -1905,7 +1908,7 @@ async def test_the_last_thread_that_was_left_closes_what_was_opened(first: str) 
         gates = {"reader": meta.reader_may_go, "handler": meta.handler_may_go}
 
         gates.pop(first).set()
-        await owned.until(lambda: first not in meta_of(meta).stragglers)
+        await owned.until(lambda: first not in meta_of(meta).abandoned_threads)
         # By now the loop has been told.
         await owned.node.call(owned.owner, "anything", timeout=20)
         between = opened.closed
@@ -1921,7 +1924,7 @@ async def test_a_worker_that_outlives_the_node_closes_what_was_opened() -> None:
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)
         meta.reader_may_go.set()
-        await owned.until(lambda: "reader" not in meta_of(meta).stragglers)
+        await owned.until(lambda: "reader" not in meta_of(meta).abandoned_threads)
     before = opened.closed
 
     meta.handler_may_go.set()

@@ -714,7 +714,7 @@ async def test_a_thread_that_sends_after_the_node_is_gone_is_told_so() -> None:
         await owned.spawn(meta, stop_timeout=0.01)
         # As if it had passed the look at whether it may still send.
         await owned.end(meta.id)
-        meta_of(meta).reader_left = meta_of(meta).silenced = False
+        meta_of(meta).reader_abandoned = meta_of(meta).silenced = False
     held.set()
     ended.wait(20)
 

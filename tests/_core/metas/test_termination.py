@@ -520,8 +520,8 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
             await wait_all_tasks_blocked()
             # The reader has returned by itself, so the handler is first given its time, which is
             # over now.
-            assert ending.step is not None
-            ending.step.hurry(0.0)
+            assert ending.step_limit is not None
+            ending.step_limit.hurry(0.0)
             await owned.ended(alias)
 
             assert len(failed) == 1
@@ -681,14 +681,16 @@ async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_
         workers.total_tokens = 1
         await workers.acquire_on_behalf_of(owned)
         owned.node.send_exit(alias, "done")
-        await owned.until(lambda: ending.state is MetaState.TERMINATED and ending.step is not None)
+        await owned.until(
+            lambda: ending.state is MetaState.TERMINATED and ending.step_limit is not None
+        )
 
-        assert ending.step is not None
-        ending.step.hurry(0.0)
-        await owned.until(lambda: ending.step is None)
-        begun = ending.has_last_word
+        assert ending.step_limit is not None
+        ending.step_limit.hurry(0.0)
+        await owned.until(lambda: ending.step_limit is None)
+        begun = ending.terminate_begun
         workers.release_on_behalf_of(owned)
-        await owned.until(lambda: late.is_set() and ending.step is not None)
+        await owned.until(lambda: late.is_set() and ending.step_limit is not None)
         seen.set()
         await owned.ended(alias)
 
@@ -1031,7 +1033,7 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
         owned.node.send(alias, lambda _me: gate.wait(HELD) and None)
         await owned.until(lambda: meta.serving == 1)
         inner: Any = meta_of(meta)
-        inner.hop = JustInTime(inner)
+        inner.worker_scope = JustInTime(inner)
 
         await owned.end(alias)
 
