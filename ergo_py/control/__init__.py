@@ -1,1 +1,1 @@
-"""The control socket: how another program of the same user looks into a running node."""
+"""The control socket: lets another program of the same user inspect a running node."""

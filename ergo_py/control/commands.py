@@ -1,5 +1,5 @@
-"""What can be asked through a control socket: each command, what it needs to be allowed, and where
-it is answered.
+"""`COMMANDS`: the commands of a control socket, each with the permission it needs and the thread
+that answers it.
 """
 
 import json
@@ -27,34 +27,35 @@ from .._core.vocabulary.errors import (
 from .._core.vocabulary.ids import PID, Alias
 from .._core.vocabulary.reasons import Custom, Shutdown
 from .evaluator import Session
+from .node_access import kernel_of
 from .protocol import ControlError, as_json
 from .rows import SORTS, describe_threads, list_rows, remember, stamp
 
 __all__ = ["COMMANDS", "Arguments", "Client", "Command", "explain"]
 
 LIMIT: Final = 1000
-"""Rows of an answer, unless another number is asked for."""
+"""Default limit on the rows of an answer."""
 
 
 class Client:
-    """What is remembered about one connection."""
+    """The state of a connection that lasts from request to request."""
 
     def __init__(self, node: Any, write: Callable[[str], object]) -> None:
         self.node = node
         self.write = write
-        """Says something before the answer."""
+        """Sends output before the answer."""
         self.before: dict[int, tuple[float, int, float]] = {}
         self._session: Session | None = None
 
     @property
     def session(self) -> Session:
-        """The prompt at the other end, from its first input on."""
+        """The session of the client's prompt, created at its first input."""
         if self._session is None:
             self._session = Session(self.node, self.write)
         return self._session
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget the session."""
         if self._session is not None:
             self._session.close()
 
@@ -63,8 +64,8 @@ _PRINTED: Final = re.compile(r"<(PID|Alias) (?P<number>\d+) (?P<node>[^>]+)>")
 
 
 class Arguments:
-    """The arguments of one request: each is asked for once, and what nobody asks for is a mistake
-    of the client's.
+    """The arguments of a request. The command takes each of them; an argument that is left over is
+    a mistake of the client.
     """
 
     def __init__(self, command: str, given: dict[str, Any]) -> None:
@@ -72,11 +73,11 @@ class Arguments:
         self._given = dict(given)
 
     def has(self, name: str) -> bool:
-        """Whether it was given."""
+        """Return whether the argument was given."""
         return name in self._given
 
     def target(self, node: Any) -> PID | Alias:
-        """Whom ``to`` means: a number, a registered name, or what was printed for somebody (``<PID
+        """Resolve ``to``: a number, a registered name, or the printed form of an identifier (``<PID
         12 demo@localhost>``).
         """
         to = self._given.pop("to", None)
@@ -85,30 +86,29 @@ class Arguments:
                 "bad_argument",
                 f"{self._command} needs to: the number or the registered name of a process",
             )
-        router = node._router
+        router = kernel_of(node).router
         if (
             isinstance(to, str)
             and (printed := _PRINTED.fullmatch(to))
             and printed["node"] == node.name
         ):
             to = printed["number"]
-        # Nobody has a number of more digits, and Python refuses to read one of thousands.
+        # No process has a number of more digits, and Python refuses to parse thousands of digits.
         if isinstance(to, int) or (to.isdecimal() and len(to) <= 20):
             for kind in (PID, Alias):
-                one = kind(node.name, node.pid.creation, int(to))
-                if router.resolve(one) is not None:
-                    return one
+                candidate = kind(node.name, node.pid.creation, int(to))
+                if router.resolve(candidate) is not None:
+                    return candidate
         found = router.resolve(str(to))
         if found is None:
             raise ControlError(
                 "no_such_process",
-                f"nobody on {node.name} has the number or the name {to!r}; `ergo ps` shows who is "
-                "there",
+                f"no process on {node.name} has the number or the name {to!r}; `ergo ps` lists all",
             )
         return found.id  # type: ignore[no-any-return]
 
     def number(self, name: str, otherwise: float, least: float, most: float) -> float:
-        """A number, within limits."""
+        """A number within limits."""
         value = self._given.pop(name, otherwise)
         if (
             isinstance(value, bool)
@@ -128,7 +128,7 @@ class Arguments:
         return value
 
     def text(self, name: str, otherwise: str | None = None, choices: tuple[str, ...] = ()) -> str:
-        """Some text, perhaps one of a few."""
+        """A text; with ``choices``, one of them."""
         value = self._given.pop(name, otherwise)
         if not isinstance(value, str) or (choices and value not in choices):
             allowed = f"one of {', '.join(choices)}" if choices else "text"
@@ -138,32 +138,32 @@ class Arguments:
     def words(self, name: str) -> list[str]:
         """A list of texts."""
         value = self._given.pop(name, [])
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise ControlError("bad_argument", f"{name} is a list of texts, and not {value!r}")
         return value
 
     def anything(self, name: str) -> object:
-        """Whatever JSON can say."""
+        """Any JSON value."""
         if name not in self._given:
             raise ControlError("bad_argument", f"{self._command} needs {name}")
         return self._given.pop(name)
 
     def done(self) -> None:
-        """Refuse what was not asked for."""
+        """Refuse arguments that the command does not know."""
         if self._given:
             unknown = ", ".join(map(repr, sorted(self._given)))
             raise ControlError("bad_argument", f"{self._command} does not know {unknown}")
 
 
 def explain(error: BaseException) -> ControlError:
-    """An error of the node's, as a client is told of it."""
+    """Translate an error of the node for the client."""
     match error:
         case ControlError():
             return error
         case ProcessUnknownError() | NameUnknownError() | TargetDownError():
             return ControlError("no_such_process", str(error))
         case CallTimeoutError():
-            return ControlError("timeout", f"{error}; `info` says what it is doing")
+            return ControlError("timeout", f"{error}; `info` shows its current callback")
         case NodeStoppedError():
             return ControlError("stopping", str(error))
         case BadInputError():
@@ -173,12 +173,12 @@ def explain(error: BaseException) -> ControlError:
     return ControlError("failed", f"{type(error).__name__}: {error}")
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- look ------------------------------------------------------------------------------------------
 
 
 def ps(client: Client, arguments: Arguments, blocked: object) -> object:
-    """Rows about everything alive. Answered by the thread of the control socket: a blocked loop is
-    no obstacle.
+    """Rows about every process and meta-process. Answered by the control thread, so also while the
+    loop is blocked.
     """
     sort, find = arguments.text("sort", "id", SORTS), arguments.text("find", "")
     threads, limit = arguments.flag("threads"), int(arguments.number("limit", LIMIT, 1, 100_000))
@@ -194,7 +194,7 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
             for row in rows
             if find in (row["name"] or "") or find in row["behaviour"] or find == str(row["id"])
         ]
-    # Those that have most to tell first; by number the oldest.
+    # Highest value first; by number, oldest first.
     rows.sort(key=lambda row: row["id"] if sort == "id" else (-row[sort], row["id"]))
     return {
         "rows": rows[:limit],
@@ -208,7 +208,7 @@ def ps(client: Client, arguments: Arguments, blocked: object) -> object:
 
 
 async def info(client: Client, arguments: Arguments) -> object:
-    """The node; or one process or meta-process, if it is named."""
+    """The node; or a process or meta-process, if ``to`` is given."""
     if not arguments.has("to"):
         arguments.done()
         return {
@@ -220,17 +220,17 @@ async def info(client: Client, arguments: Arguments) -> object:
         }
     to = arguments.target(client.node)
     arguments.done()
-    found = client.node._router.resolve(to)
+    found = kernel_of(client.node).router.resolve(to)
     if isinstance(found, Meta):
-        told = as_json(client.node.meta_info(to))
+        facts = as_json(client.node.meta_info(to))
         if found.worker:
-            told["handler_stack"] = stack_of(found.worker)
-        return {"kind": "meta", **told}
+            facts["handler_stack"] = stack_of(found.worker)
+        return {"kind": "meta", **facts}
     return {"kind": "process", **as_json(client.node.process_info(to))}
 
 
 async def tree(client: Client, arguments: Arguments) -> object:
-    """Who belongs to whom."""
+    """The supervision tree."""
     depth, alike = (int(arguments.number(name, 0, 0, 1_000_000)) for name in ("depth", "alike"))
     arguments.done()
     taken = client.node.tree()
@@ -238,17 +238,17 @@ async def tree(client: Client, arguments: Arguments) -> object:
 
 
 async def inspect(client: Client, arguments: Arguments) -> object:
-    """What a process or meta-process tells about itself."""
+    """The diagnostics of a process or meta-process (``handle_inspect``)."""
     to, items = arguments.target(client.node), arguments.words("items")
     timeout = arguments.number("timeout", 5.0, 0.0, 60.0)
     arguments.done()
-    is_meta = isinstance(client.node._router.resolve(to), Meta)
+    is_meta = isinstance(kernel_of(client.node).router.resolve(to), Meta)
     verb = client.node.inspect_meta if is_meta else client.node.inspect
     return await verb(to, *items, timeout=timeout)
 
 
 async def peek(client: Client, arguments: Arguments) -> object:
-    """What waits in a mailbox."""
+    """The messages queued in a mailbox."""
     to, limit = arguments.target(client.node), int(arguments.number("limit", 100, 1, 10_000))
     contents = arguments.flag("contents")
     arguments.done()
@@ -260,19 +260,19 @@ async def state(client: Client, arguments: Arguments) -> object:
     to = arguments.target(client.node)
     arguments.done()
     found = await client.node.get_state(to)
-    return {name: show(client.node._kernel, name, value) for name, value in found.items()}
+    return {name: show(kernel_of(client.node), name, value) for name, value in found.items()}
 
 
 async def statistics(client: Client, arguments: Arguments) -> object:
-    """What a process or meta-process does during the next seconds."""
+    """The activity of a process or meta-process during the next seconds."""
     to, seconds = arguments.target(client.node), arguments.number("seconds", 1.0, 0.0, 60.0)
     arguments.done()
     return await client.node.statistics(to, seconds=seconds)
 
 
 async def trace(client: Client, arguments: Arguments) -> object:
-    """The callbacks and messages of a process as they happen: one line of ``out`` each, for people
-    or as JSON.
+    """The callbacks and messages of a process as they happen: a line of ``out`` each, as text or as
+    JSON.
     """
     to, contents, as_lines = (
         arguments.target(client.node),
@@ -303,30 +303,35 @@ async def trace(client: Client, arguments: Arguments) -> object:
 
 
 async def dead_letters(client: Client, arguments: Arguments) -> object:
-    """The last messages that had nowhere to go."""
+    """The last undeliverable messages."""
     count = int(arguments.number("count", 20, 0, 10_000))
     arguments.done()
     return {
         "counts": client.node.info().dead_letters,
         "last": [
-            {**as_json(one), "target": str(one.target)} for one in client.node.dead_letters(count)
+            {**as_json(letter), "target": str(letter.target)}
+            for letter in client.node.dead_letters(count)
         ],
     }
 
 
 async def crashes(client: Client, arguments: Arguments) -> object:
-    """Why the last processes ended; those that failed, or all."""
+    """The last processes that failed, with their reasons; with ``all``, every process that
+    ended.
+    """
     count, everything = int(arguments.number("count", 20, 0, 10_000)), arguments.flag("all")
     arguments.done()
     found = client.node.ended(count) if everything else client.node.crashes(count)
-    return [{**as_json(one), "traceback": one.traceback, "failed": one.failed} for one in found]
+    return [
+        {**as_json(ended), "traceback": ended.traceback, "failed": ended.failed} for ended in found
+    ]
 
 
-# -- acting ----------------------------------------------------------------------------------------
+# -- act -------------------------------------------------------------------------------------------
 
 
 async def send(client: Client, arguments: Arguments) -> object:
-    """Send a message that JSON can say."""
+    """Send a JSON value as a message."""
     to, message = arguments.target(client.node), arguments.anything("message")
     priority = arguments.text("priority", "normal", ("normal", "high", "max"))
     arguments.done()
@@ -341,31 +346,31 @@ async def exit(client: Client, arguments: Arguments) -> object:
 
 
 async def kill(client: Client, arguments: Arguments) -> object:
-    """End a process."""
+    """Kill a process."""
     to = arguments.target(client.node)
     arguments.done()
     return {"killed": client.node.kill(to)}
 
 
 async def suspend(client: Client, arguments: Arguments) -> object:
-    """Hold a process."""
+    """Suspend a process."""
     to = arguments.target(client.node)
     arguments.done()
     return {"suspended": await client.node.suspend(to)}
 
 
 async def resume(client: Client, arguments: Arguments) -> object:
-    """Let a process go on."""
+    """Resume a suspended process."""
     to = arguments.target(client.node)
     arguments.done()
     return {"resumed": await client.node.resume(to)}
 
 
-# -- attaching -------------------------------------------------------------------------------------
+# -- attach ----------------------------------------------------------------------------------------
 
 
 async def evaluate(client: Client, arguments: Arguments) -> object:
-    """Run some input of a prompt."""
+    """Evaluate an input of a prompt."""
     source = arguments.text("source")
     arguments.done()
     await client.session.run(source)
@@ -373,7 +378,7 @@ async def evaluate(client: Client, arguments: Arguments) -> object:
 
 
 async def complete(client: Client, arguments: Arguments) -> object:
-    """Names that begin like this."""
+    """Completions of a name."""
     text = arguments.text("text")
     arguments.done()
     return client.session.complete(text)
@@ -381,7 +386,7 @@ async def complete(client: Client, arguments: Arguments) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that a client may give."""
+    """A command of the protocol."""
 
     permission: str
     on_loop: Callable[[Client, Arguments], Awaitable[object]] | None = None

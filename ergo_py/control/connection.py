@@ -1,4 +1,4 @@
-"""One client of a control socket: its lines in and out, bounded, and never waited for."""
+"""`Connection`: a client of a control socket, with bounded buffers and non-blocking I/O."""
 
 import selectors
 import socket
@@ -13,7 +13,7 @@ __all__ = ["Connection"]
 
 
 class Connection:
-    """The buffers of one client. Everything here happens in the thread of the server."""
+    """The buffers of a client. Used only in the server thread."""
 
     def __init__(
         self,
@@ -28,42 +28,42 @@ class Connection:
         self._received = bytearray()
         self._to_send = bytearray()
         self.pending: Any = None
-        """What is being answered."""
+        """The request in progress."""
         self.active = perf_counter()
-        """When it last asked something, or came."""
+        """When the client last sent a request, or connected."""
         self.not_before = self.active
-        """When it may ask again."""
+        """The earliest time of its next request (rate limit)."""
         self.line_began: float | None = None
         self.write_began: float | None = None
-        """Since when nothing of what is to be said was taken."""
+        """Since when the client has read nothing of the pending output."""
         self.leaving = False
-        """To be closed as soon as its last answer is out."""
+        """Close the connection as soon as its last answer is out."""
         self.gone = False
         sock.setblocking(False)
         selector.register(sock, selectors.EVENT_READ, self)
 
     @property
     def has_line(self) -> bool:
-        """A whole line waits."""
+        """A complete line is in the buffer."""
         return b"\n" in self._received
 
     @property
-    def says_too_much(self) -> bool:
-        """What waits is longer than a line may be, and has no end."""
+    def is_oversized(self) -> bool:
+        """The buffer exceeds the maximum line length without a line end."""
         return len(self._received) > MAX_REQUEST and not self.has_line
 
     @property
     def is_full(self) -> bool:
-        """So much is to be said that nothing should be added which could be left out."""
+        """The output buffer is full: drop output that is optional."""
         return len(self._to_send) >= MAX_ANSWER
 
     @property
-    def is_listening(self) -> bool:
-        """All that was said has been taken."""
+    def has_sent_all(self) -> bool:
+        """The client has read everything."""
         return not self._to_send
 
     def receive(self) -> bool:
-        """Take what there is. False if nobody is at the other end any more."""
+        """Read the available bytes. False if the client has disconnected."""
         try:
             data = self.sock.recv(MAX_REQUEST)
         except BlockingIOError:
@@ -75,29 +75,31 @@ class Connection:
         if not self.leaving:
             self.line_began = self.line_began or perf_counter()
             self._received += data
-            self._mind()
+            self._update_events()
         return True
 
     def first_line(self) -> bytes:
-        """The line that waits, or what there is of it."""
+        """The next line, or its beginning, without removing it."""
         return bytes(self._received.partition(b"\n")[0])
 
     def take_line(self) -> bytes:
-        """The same, taken away."""
+        """Remove and return the next line."""
         line, _, self._received = self._received.partition(b"\n")
         self.line_began = perf_counter() if self._received else None
-        self._mind()
+        self._update_events()
         return bytes(line)
 
     def say(self, line: bytes) -> bool:
-        """Send as much as is taken at once, and the rest later. False if nobody is there any more."""
+        """Send as much as the socket takes now, and the rest later. False if the client is gone."""
         self._to_send += line
-        # Somebody who does not read is not given more time by being told more.
+        # More output does not extend the deadline of a client that does not read.
         self.write_began = self.write_began or perf_counter()
         return self.flush()
 
     def flush(self) -> bool:
-        """Send more. False if nobody is there any more, or all is said to somebody who is to leave."""
+        """Send more. False if the client is gone, or if the last answer is out and the connection
+        is to close.
+        """
         try:
             sent = self.sock.send(self._to_send)
         except BlockingIOError:
@@ -111,11 +113,13 @@ class Connection:
             self.write_began = None
             if self.leaving:
                 return False
-        self._mind()
+        self._update_events()
         return True
 
-    def _mind(self) -> None:
-        """Listen to as much as fits; what a client says beyond that waits in its own buffers."""
+    def _update_events(self) -> None:
+        """Stop reading when the buffer is full: backpressure leaves further bytes in the client's
+        socket.
+        """
         events = selectors.EVENT_WRITE if self._to_send else 0
         if len(self._received) <= MAX_REQUEST:
             events |= selectors.EVENT_READ
@@ -128,7 +132,7 @@ class Connection:
             self._selector.unregister(self.sock)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.gone = True
         if self.sock in self._selector.get_map():
             self._selector.unregister(self.sock)

@@ -1,5 +1,5 @@
-"""Running what somebody types: Python with top-level ``await``, on the node's own loop, in a
-namespace that lasts.
+"""`Session`: evaluates the input of a prompt, Python with top-level ``await``, on the node's loop
+and in a lasting namespace.
 """
 
 import ast
@@ -30,7 +30,7 @@ _WIDTH: Final = 100
 
 
 class Session:
-    """What one prompt has typed so far: its variables, and the way to its screen."""
+    """The session of a prompt: its variables, and its output."""
 
     def __init__(
         self, node: Any, write: Callable[[str], object], more: dict[str, Any] | None = None
@@ -39,8 +39,8 @@ class Session:
         self._write = write
         self._count = 0
         self._files: list[str] = []
-        # The public names of the package, as they are on the day: this module is one of the parts
-        # they are made of.
+        # The public names of the package, looked up at run time: the package imports this module,
+        # so a direct import would be circular.
         package = sys.modules[__name__.partition(".")[0]]
         public = {name: getattr(package, name) for name in getattr(package, "__all__", ())}
         self.names: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Session:
             **(more or {}),
         }
 
-    # -- what is preloaded -------------------------------------------------------------------------
+    # -- preloaded functions -----------------------------------------------------------------------
 
     def _print(
         self,
@@ -71,23 +71,21 @@ class Session:
         file: Any = None,
         **how: Any,
     ) -> None:
-        """Print where the prompt is, which need not be where the node is."""
+        """Print on the client's screen, which need not be the node's terminal."""
         out = io.StringIO() if file is None else file
         print(*values, sep=sep, end=end, file=out, **how)
         if file is None:
             self._write(out.getvalue())
 
-    def _help(self, what: object = None) -> None:
-        """Show the documentation of something. Not in a pager, which would be one at the node's
-        terminal.
-        """
-        if what is None:
+    def _help(self, thing: object = None) -> None:
+        """Show documentation. Without a pager, which would open at the node's terminal."""
+        if thing is None:
             self._print(
-                "help(x) shows what x is; `node` is the node, and ps(), tree() and crashes() show "
-                "what it is doing"
+                "help(x) shows the documentation of x; `node` is the node; ps(), tree() and "
+                "crashes() show its state"
             )
         else:
-            self._print(pydoc.plain(pydoc.render_doc(what, "%s")))
+            self._print(pydoc.plain(pydoc.render_doc(thing, "%s")))
 
     def _pid(self, number: int) -> PID:
         """The PID with this number."""
@@ -106,21 +104,23 @@ class Session:
         )
 
     def _tree(self) -> None:
-        """Show who belongs to whom."""
+        """Show the supervision tree."""
         self._print(self._node.tree())
 
     def _crashes(self, count: int = 10) -> None:
-        """Show why the last processes died."""
-        for one in self._node.crashes(count):
-            self._print(crash(one))
+        """Show the last crashes with their reasons."""
+        for obituary in self._node.crashes(count):
+            self._print(crash(obituary))
 
-    # -- running -----------------------------------------------------------------------------------
+    # -- evaluation --------------------------------------------------------------------------------
 
     async def run(self, source: str) -> None:
-        """Run some input, and write what it prints, the value of its last expression, or its error."""
+        """Evaluate an input, and write its output, the value of its last expression, or its
+        error.
+        """
         self._count += 1
         name = f"<input {self._count}>"
-        # So that tracebacks show the line.
+        # Register the source, so that tracebacks show its lines.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         self._files.append(name)
         try:
@@ -130,15 +130,15 @@ class Session:
                 self._print(_display(value))
                 if inspect.iscoroutine(value):
                     self._print(
-                        "nothing has happened yet: `await _` does it, and next time write `await` "
-                        "before it"
+                        "this is a coroutine that has not run: `await _` runs it; next time, write "
+                        "`await` before it"
                     )
         except (trio.Cancelled, GeneratorExit):
             raise
         except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: what is typed here must not end the node.
+            # Also SystemExit and KeyboardInterrupt: an input at the prompt must not end the node.
             self._print(_explain(error), end="")
-            self._let_go(error)
+            self._keep_error(error)
 
     async def _evaluate(self, source: str, name: str) -> object:
         tree = ast.parse(source, name)
@@ -154,24 +154,24 @@ class Session:
         result = FunctionType(code, self.names)()
         return await result if code.co_flags & inspect.CO_COROUTINE else result
 
-    def _let_go(self, error: BaseException) -> None:
-        # The frames would keep the variables of whatever failed alive.
+    def _keep_error(self, error: BaseException) -> None:
+        # Without its traceback: the frames would keep the failed call's variables alive.
         self.names["_error"] = error
         error.__traceback__ = None
 
     def complete(self, text: str) -> list[str]:
-        """The names that begin like this, with their dots."""
+        """Complete a name, also with dots."""
         completer = rlcompleter.Completer(self.names)
         found: list[str] = []
         try:
-            while len(found) < 200 and (one := completer.complete(text, len(found))) is not None:
-                found.append(one)
-        except Exception:  # a property of somebody's that raised
+            while len(found) < 200 and (name := completer.complete(text, len(found))) is not None:
+                found.append(name)
+        except Exception:  # a property of a user's object raised
             return found
         return found
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget all variables and sources."""
         self.names.clear()
         for name in self._files:
             linecache.cache.pop(name, None)
@@ -179,8 +179,8 @@ class Session:
 
 def _no_input(*_: object, **__: object) -> NoReturn:
     raise NotAllowedError(
-        "nothing that waits for the keyboard may run here: it would block the event loop of the "
-        "node"
+        "input() and breakpoint() are not allowed here: waiting for the keyboard would block the "
+        "event loop of the node"
     )
 
 
@@ -196,7 +196,7 @@ def _display(value: object) -> str:
 
 
 def _explain(error: BaseException) -> str:
-    """What Python would print, without the frames of this module."""
+    """Format an error as Python does, without the frames of this module."""
     if isinstance(error, SyntaxError):
         return "".join(traceback.format_exception_only(error))
     trace = error.__traceback__

@@ -1,5 +1,5 @@
-"""Whether the loop moves: asked for a sign of life by a thread, which looks at the loop's stack if
-none comes.
+"""`Heartbeat`: detects a blocked event loop. A thread posts a heartbeat to the loop, and reads the
+loop's stack if the answer is overdue.
 """
 
 from time import perf_counter
@@ -8,21 +8,22 @@ from typing import Any
 from .._core.inspection.watchdog import look_at_loop
 from .._core.vocabulary.errors import NodeStoppedError
 from .._core.vocabulary.info import BlockedReport
+from .node_access import kernel_of, watchdog_waits_since
 
 __all__ = ["Heartbeat"]
 
 
 class Heartbeat:
-    """Asks only while somebody wants to know."""
+    """Checks the loop only on request."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self._bridge = node._router.bridge
+        self._bridge = kernel_of(node).router.bridge
         self._asked: float | None = None
-        """When the loop was asked for a sign of life that has not come."""
+        """When the unanswered heartbeat was posted; None without an unanswered heartbeat."""
 
     def ask(self) -> None:
-        """Ask, unless an answer is awaited already."""
+        """Post a heartbeat, unless an earlier heartbeat is unanswered."""
         if self._asked is not None:
             return
         self._asked = perf_counter()
@@ -32,18 +33,18 @@ class Heartbeat:
             self._asked = None
 
     def _answer(self) -> None:
-        """On the loop."""
+        """Runs on the loop."""
         self._asked = None
 
-    def who_blocks(self, patience: float) -> BlockedReport | None:
-        """Who keeps the loop from running, if it has given no sign of life for ``patience``
+    def blocked_report(self, patience: float) -> BlockedReport | None:
+        """Report the code that blocks the loop, if a heartbeat is unanswered for ``patience``
         seconds.
         """
         asked, now = self._asked, perf_counter()
         if asked is None or now - asked < patience:
             return None
         # The watchdog may have been waiting for longer.
-        watchdog = self._node._watchdog
-        if watchdog is not None and watchdog.asked is not None:
-            asked = min(asked, watchdog.asked)
+        earlier = watchdog_waits_since(self._node)
+        if earlier is not None:
+            asked = min(asked, earlier)
         return look_at_loop(self._bridge, now - asked)

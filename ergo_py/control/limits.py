@@ -1,25 +1,25 @@
-"""What the clients of a control socket may do, in numbers."""
+"""`Limits`: the limits on the clients of a control socket."""
 
 __all__ = ["Limits"]
 
 
 class Limits:
-    """What clients may do. The tests have others."""
+    """The limits on clients. Tests override them."""
 
     clients = 32
     line = 5.0
-    """Seconds that a line may take from its first byte to its last."""
+    """Seconds from the first byte of a line to its last."""
     writing = 5.0
-    """Seconds that a client may take to read something of its answer."""
+    """Seconds within which a client must read some of its answer."""
     idle = 12 * 3600.0
-    """Seconds without a request."""
+    """Idle timeout in seconds, without a request."""
     accepts = 100
-    """Connections after which nobody is accepted for a second."""
+    """Number of connections after which the server accepts none for a second."""
     pace = 0.005
-    """Seconds from one request of a client to its next."""
+    """Minimum seconds between two requests of a client."""
     pace_of_all = 0.002
-    """The same for all clients together."""
+    """Minimum seconds between two requests of all clients together."""
     patience = 1.5
-    """Seconds without a sign of life after which the loop is said to be blocked."""
+    """Seconds without a heartbeat after which the loop counts as blocked."""
     glance = 0.3
-    """The same for requests that can be answered without the loop."""
+    """The same for requests that the server thread can answer without the loop."""

@@ -1,9 +1,9 @@
-"""What is said over a control socket: one JSON object a line, each way, with a version and with
-limits.
+"""The protocol of a control socket: a JSON object per line in each direction, versioned and
+bounded.
 
 The server speaks first: ``{"ergo": 1, "node": …, "may": […]}``. A client asks ``{"v": 1, "id": 7,
 "do": "ps", "with": {…}}`` and gets ``{"id": 7, "ok": true, "result": …}`` or ``{"id": 7, "ok":
-false, "error": {"code": …, "text": …}}``. Answers come in the order of asking.
+false, "error": {"code": …, "text": …}}``. Answers arrive in the order of the requests.
 """
 
 import json
@@ -30,13 +30,13 @@ __all__ = [
 
 VERSION: Final = 1
 MAX_REQUEST: Final = 64 * 1024
-"""Bytes of a request, its line end included."""
+"""Maximum bytes of a request, including its line end."""
 MAX_ANSWER: Final = 8 * 1024 * 1024
-"""Bytes of an answer, its line end included."""
+"""Maximum bytes of an answer, including its line end."""
 
 
 class ControlError(Exception):
-    """A request that is refused, with a code for programs and a text for people.
+    """A refused request, with a code for programs and a text for people.
 
     Codes: ``bad_request`` (not understood, and the connection is closed), ``version``, ``unknown``,
     ``bad_argument``, ``not_permitted``, ``no_such_process``, ``timeout``, ``blocked`` (with a
@@ -52,7 +52,7 @@ class ControlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request that could be read."""
+    """A parsed request."""
 
     id: int | str | None
     do: str
@@ -60,15 +60,14 @@ class Question:
 
 
 def read_question(line: bytes) -> Question:
-    """Read one line.
+    """Parse a line.
 
     Raises:
-        ControlError: it is no request; ``bad_request`` and ``version`` are the codes after which
-            nothing more is read.
+        ControlError: the line is no request; after ``bad_request`` and ``version`` the server reads
+            nothing more.
     """
     try:
-        # Not left to the parser, which takes UTF-16 as well: the check looks at what the parser
-        # gets.
+        # Decode here: the parser also accepts UTF-16, and the depth check must see the same text.
         text = line.decode("utf-8")
         _check_depth(text)
         said = json.loads(text)
@@ -105,9 +104,7 @@ _DEEPEST: Final = 50
 
 
 def _check_depth(line: str) -> None:
-    """Refuse brackets in brackets in brackets: the parser goes as deep as they do, and the stack of
-    this thread is small.
-    """
+    """Refuse deep nesting: the parser recurses with it, and the stack of this thread is small."""
     if line.count("[") + line.count("{") <= _DEEPEST:
         return
     depth = 0
@@ -118,7 +115,7 @@ def _check_depth(line: str) -> None:
 
 
 def encode(value: object) -> bytes:
-    """One line."""
+    """Encode a value as a line."""
     return (
         json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_stand_in).encode(
             errors="replace"
@@ -128,29 +125,30 @@ def encode(value: object) -> bytes:
 
 
 def answer(id: int | str | None, result: object) -> bytes:
-    """The line for a request that was done."""
+    """The line of a successful answer."""
     line = encode({"id": id, "ok": True, "result": as_json(result)})
     if len(line) > MAX_ANSWER:
         too_large = ControlError(
-            "too_large", f"the answer has {len(line)} bytes, at most {MAX_ANSWER} go; ask for less"
+            "too_large",
+            f"the answer has {len(line)} bytes, the limit is {MAX_ANSWER}; ask for less",
         )
         return refusal(id, too_large)
     return line
 
 
 def refusal(id: int | str | None, error: ControlError) -> bytes:
-    """The line for a request that was not done."""
-    told = {
+    """The line of a refused request."""
+    details = {
         "code": error.code,
         "text": error.text,
         **{key: as_json(value) for key, value in error.more.items()},
     }
-    return encode({"id": id, "ok": False, "error": told})
+    return encode({"id": id, "ok": False, "error": details})
 
 
 def as_json(value: object) -> Any:
-    """What JSON can say of a snapshot: identifiers become their numbers, names stay names, anything
-    unknown becomes text.
+    """Convert a snapshot to JSON values: identifiers become numbers, names stay names, unknown
+    types become text.
     """
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
@@ -162,9 +160,9 @@ def as_json(value: object) -> Any:
         case Enum():
             return value.value
         case dict():
-            return {_key(key): as_json(one) for key, one in value.items()}
+            return {_key(key): as_json(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [as_json(one) for one in value]
+            return [as_json(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         if isinstance(value, Reason):
             return str(value)

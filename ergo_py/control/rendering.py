@@ -1,6 +1,4 @@
-"""Snapshots as text for people: tables that fit the terminal, durations and sizes one can read at a
-glance.
-"""
+"""Snapshots as text: tables that fit the terminal, readable durations, crashes and stacks."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +24,7 @@ __all__ = [
 
 
 def duration(seconds: float) -> str:
-    """Seconds, in the unit that suits."""
+    """A duration in a readable unit."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f}µs"
     if seconds < 1:
@@ -41,7 +39,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(at: float) -> str:
-    """A moment, as of today's date and zone."""
+    """A wall-clock time, with date, in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
@@ -52,25 +50,25 @@ def fit(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table says, before anybody has decided how it looks. No cell can move the cursor."""
+    """The content of a table, independent of its rendering. No cell can move the cursor."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: frozenset[str] = frozenset()
-    """The columns that stand to the right: numbers."""
+    """Right-aligned columns: numbers."""
     below: tuple[tuple[str, ...], ...] = ()
-    """Lines that stand below each row."""
+    """Lines below each row."""
     sorted_by: str | None = None
-    """The column that the rows are sorted by, if somebody chose it."""
+    """The column that the user sorts by."""
     spare: tuple[str, ...] = ()
-    """The columns that are left out first where there is no room."""
+    """The columns to leave out first in a narrow terminal."""
 
     def shown_heads(self) -> list[str]:
-        """The heads, with a mark at the one that decides the order."""
+        """The heads, with a mark at the sort column."""
         return [f"{head}↓" if head == self.sorted_by else head for head in self.heads]
 
     def widths(self) -> list[int]:
-        """How many characters each column needs."""
+        """The width of each column in characters."""
         return [
             max([len(head), *(len(row[index]) for row in self.rows)])
             for index, head in enumerate(self.shown_heads())
@@ -78,7 +76,7 @@ class Table:
 
 
 def table(heads: str, rows: Iterable[Sequence[object]], *, right: str = "") -> Table:
-    """A table whose columns are the words in ``heads``; those in ``right`` stand to the right."""
+    """A table whose columns are the words in ``heads``; those in ``right`` are right-aligned."""
     return Table(
         tuple(heads.split()),
         tuple(tuple(printable(str(cell)) for cell in row) for row in rows),
@@ -87,8 +85,8 @@ def table(heads: str, rows: Iterable[Sequence[object]], *, right: str = "") -> T
 
 
 def narrowed(table: Table, width: int) -> Table:
-    """The table without the columns for which there is no room. The last one can be cut, so it
-    needs little.
+    """The table without the columns that do not fit. The last column may be cut, so it needs
+    little.
     """
     spare = [head for head in table.spare if head != table.sorted_by]
     while spare and sum(size + 2 for size in table.widths()[:-1]) + _LEAST > width:
@@ -99,8 +97,8 @@ def narrowed(table: Table, width: int) -> Table:
 
 
 def table_text(table: Table, width: int = 0) -> str:
-    """Columns as wide as they must be. A ``width`` leaves columns out, and cuts the lines that are
-    still too long.
+    """Render a table with minimal column widths. A ``width`` leaves columns out, and cuts the lines
+    that are still too long.
     """
     if width:
         table = narrowed(table, width)
@@ -117,26 +115,26 @@ def table_text(table: Table, width: int = 0) -> str:
     return "\n".join(fit(line, width) if width else line for line in lines)
 
 
-def pairs(these: Mapping[str, object]) -> str:
-    """One line for each name and value."""
-    size = max((len(str(key)) for key in these), default=0)
+def pairs(values: Mapping[str, object]) -> str:
+    """A line for each name and value."""
+    size = max((len(str(key)) for key in values), default=0)
     return "\n".join(
         f"{printable(str(key)).rjust(size)}  {printable(str(value))}"
-        for key, value in these.items()
+        for key, value in values.items()
     )
 
 
 _LEAST: Final = 12
-"""Characters for the last column."""
+"""Minimum characters of the last column."""
 _SPARE: Final = ("UP", "HANDLED", "STATE", "TIME", "LOAD", "BEHAVIOUR")
 _COLUMNS: Final = {"id": "ID", "mailbox": "MAIL", "rate": "MSG/S", "load": "LOAD", "time": "TIME"}
-"""The column for each thing that rows can be sorted by."""
+"""The column of each sort key."""
 
 
 def process_table(
     rows: Sequence[dict[str, Any]], *, threads: bool = False, rates: bool = False, sort: str = "id"
 ) -> Table:
-    """What ``ps`` shows."""
+    """The table of ``ps``."""
     cells = [
         (
             row["id"],
@@ -180,8 +178,8 @@ def _doing(row: dict[str, Any], threads: bool) -> str:
 
 
 def stack_text(error: Any) -> str:
-    """Where a loop is blocked, if an error of a node says so; without the frames of the scheduler,
-    which tell nobody anything.
+    """The stack of a blocked loop, if the error contains a report; without the frames of the
+    scheduler, which help no reader.
     """
     report = error.more.get("report")
     if not report:
@@ -196,7 +194,7 @@ def stack_text(error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What is told about one that failed."""
+    """The text about a failed process, in parts."""
 
     who: str
     reason: str
@@ -212,14 +210,12 @@ class Crash:
         )
 
 
-def crash(one: Any) -> Crash:
-    """What is known of a process that failed: an obituary, or the same as it came over a control
-    socket.
-    """
+def crash(obituary: Any) -> Crash:
+    """Describe a failed process, from an obituary or its JSON form."""
     facts = (
-        one
-        if isinstance(one, dict)
-        else {name: getattr(one, name) for name in (*_FACTS, "traceback")}
+        obituary
+        if isinstance(obituary, dict)
+        else {name: getattr(obituary, name) for name in (*_FACTS, "traceback")}
     )
     called = f" {facts['name']}" if facts["name"] else ""
     pid = facts["pid"] if isinstance(facts["pid"], int) else facts["pid"].number
@@ -227,17 +223,17 @@ def crash(one: Any) -> Crash:
     if facts["callback"]:
         of = f" of {facts['message_type']}" if facts["message_type"] else ""
         lines.append(f"in {facts['callback']}{of}")
-    told = [f"lived {duration(facts['uptime'])}", f"{facts['handled']} handled"]
+    details = [f"lived {duration(facts['uptime'])}", f"{facts['handled']} handled"]
     if facts["left"]:
-        told.append(
+        details.append(
             f"{facts['left']} not handled: {', '.join(facts['waiting'])}"
             + (", …" if facts["left"] > len(facts["waiting"]) else "")
         )
     if facts["recent"]:
-        told.append(f"the last were {', '.join(facts['recent'])}")
+        details.append(f"the last were {', '.join(facts['recent'])}")
     if facts["restarts"]:
-        told.append(f"{facts['restarts']} restart{'s' if facts['restarts'] > 1 else ''} before")
-    lines.append(", ".join(told))
+        details.append(f"{facts['restarts']} restart{'s' if facts['restarts'] > 1 else ''} before")
+    lines.append(", ".join(details))
     return Crash(
         printable(f"{clock(facts['at'])}  {pid}{called} {facts['behaviour']}"),
         printable(str(facts["reason"])),

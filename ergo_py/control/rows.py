@@ -1,5 +1,5 @@
-"""Rows about everything alive, read from any thread without the help of the loop, which may be
-blocked.
+"""Rows about every process and meta-process, read from any thread and without the loop, which may
+be blocked.
 """
 
 import os
@@ -12,59 +12,60 @@ from typing import Any, Final
 
 from .._core.metas.meta import Meta
 from .._core.processes.process import Process
+from .node_access import kernel_of
 
 __all__ = ["SORTS", "Row", "describe_threads", "list_rows", "remember", "stamp"]
 
 Row = dict[str, Any]
 
 SORTS: Final = ("id", "mailbox", "rate", "load", "time")
-"""By number, by waiting messages, by messages per second, by share of the time in callbacks, by all
+"""The sort keys: number, queued messages, messages per second, share of time in callbacks, total
 time in callbacks.
 """
 
 Before = Mapping[int, tuple[float, int, float]]
 
 
-def living(node: Any) -> list[Process | Meta]:
-    """Every process and meta-process. Copying a dict's values is one step that no other thread can
-    interrupt.
+def list_processes(node: Any) -> list[Process | Meta]:
+    """Every process and meta-process. Copying a dict's values is atomic: no other thread can
+    interrupt it.
     """
-    router = node._router
-    metas = [one for one in list(router.registry.aliases.values()) if isinstance(one, Meta)]
+    router = kernel_of(node).router
+    metas = [found for found in list(router.registry.aliases.values()) if isinstance(found, Meta)]
     return [*list(router.processes.values()), *metas]
 
 
 def list_rows(node: Any, *, threads: bool = False, before: Before | None = None) -> list[Row]:
-    """One row for each process and meta-process; with ``before``, also what each did since then."""
-    return [_row(one, threads, before or {}) for one in living(node)]
+    """A row per process and meta-process; with ``before``, also the rates since then."""
+    return [_row(process, threads, before or {}) for process in list_processes(node)]
 
 
-def _row(one: Process | Meta, threads: bool, before: Before) -> Row:
-    handling, now = one.handling, perf_counter()
-    watch = one.kernel.watches.get(one.id) if isinstance(one, Process) else None
+def _row(process: Process | Meta, threads: bool, before: Before) -> Row:
+    handling, now = process.handling, perf_counter()
+    watch = process.kernel.watches.get(process.id) if isinstance(process, Process) else None
     row: Row = {
-        "id": one.id.number,
-        "kind": "process" if isinstance(one, Process) else "meta",
-        "name": None if isinstance(one, Meta) else one.name,
-        "behaviour": one.callbacks.behaviour,
-        "state": one.state.value if watch is None or not watch.suspended else "suspended",
-        "mailbox": len(one.mailbox),
-        "messages": one.handled,
-        "sent": one.messages_out() if isinstance(one, Meta) else one.sent,
-        "time": 0.0 if isinstance(one, Meta) else one.time_in_callbacks(now),
-        "uptime": now - one.born,
-        "callback": one.current_callback(),
+        "id": process.id.number,
+        "kind": "process" if isinstance(process, Process) else "meta",
+        "name": None if isinstance(process, Meta) else process.name,
+        "behaviour": process.callbacks.behaviour,
+        "state": process.state.value if watch is None or not watch.suspended else "suspended",
+        "mailbox": len(process.mailbox),
+        "messages": process.handled,
+        "sent": process.messages_out() if isinstance(process, Meta) else process.sent,
+        "time": 0.0 if isinstance(process, Meta) else process.time_in_callbacks(now),
+        "uptime": now - process.born,
+        "callback": process.current_callback(),
         "message_type": None if handling is None else type(handling[3]).__qualname__,
-        "parent": _parent(one),
+        "parent": _parent(process),
     }
-    if isinstance(one, Meta):
-        row["reader"] = "thread" if one.has_thread else "task"
-        row["backlog"] = len(one.outbox)
-        row["thread"] = None if one.thread is None else one.thread.name
-        if threads and one.thread is not None:
-            row["thread_id"] = one.thread.native_id
-            row["frames"] = _frames(one.thread.ident)
-    then = before.get(one.id.number)
+    if isinstance(process, Meta):
+        row["reader"] = "thread" if process.has_thread else "task"
+        row["backlog"] = len(process.outbox)
+        row["thread"] = None if process.thread is None else process.thread.name
+        if threads and process.thread is not None:
+            row["thread_id"] = process.thread.native_id
+            row["frames"] = _frames(process.thread.ident)
+    then = before.get(process.id.number)
     if then is not None and now > then[0]:
         row["rate"] = (row["messages"] - then[1]) / (now - then[0])
         row["load"] = max(0.0, min(1.0, (row["time"] - then[2]) / (now - then[0])))
@@ -73,33 +74,33 @@ def _row(one: Process | Meta, threads: bool, before: Before) -> Row:
     return row
 
 
-def _parent(one: Process | Meta) -> int:
-    parent = one.owner if isinstance(one, Meta) else one.parent
+def _parent(process: Process | Meta) -> int:
+    parent = process.owner if isinstance(process, Meta) else process.parent
     return 0 if parent is None else parent.id.number
 
 
 def _frames(ident: int) -> list[str]:
-    """The innermost frames of a thread, newest last, one line each."""
+    """The three innermost frames of a thread, newest last, a line each."""
     frame = sys._current_frames().get(ident)
     if frame is None:
         return []
     return [
-        f"{os.path.basename(one.filename)}:{one.lineno} in {one.name}: {one.line}"
-        for one in traceback.extract_stack(frame)[-3:]
+        f"{os.path.basename(entry.filename)}:{entry.lineno} in {entry.name}: {entry.line}"
+        for entry in traceback.extract_stack(frame)[-3:]
     ]
 
 
 def describe_threads(rows: list[Row]) -> list[Row]:
-    """Only those whose reader is a thread."""
+    """Only the rows of meta-processes with a reader thread."""
     return [row for row in rows if row.get("thread")]
 
 
 def remember(rows: list[Row]) -> dict[int, tuple[float, int, float]]:
-    """What the next rows are to be compared with."""
+    """The counters that the next rows are compared with."""
     now = perf_counter()
     return {row["id"]: (now, row["messages"], row["time"]) for row in rows}
 
 
 def stamp() -> float:
-    """When this was seen."""
+    """The wall-clock time of a snapshot."""
     return time.time()

@@ -1,9 +1,9 @@
-"""The server of a control socket: a thread of its own, which answers also while the loop is
+"""`Server`: serves a control socket in its own thread, so it answers also while the loop is
 blocked.
 
-Clients are taken for hostile. Each may ask one thing at a time, a bounded number of times a second,
-in lines of bounded length that come within bounded time; and whoever does not read its answers is
-dropped. None of that costs the loop more than what was asked.
+Clients are treated as hostile. Each has a single request in progress, a bounded rate, a bounded
+line length and a bounded time per line; a client that does not read its answers is disconnected.
+None of that costs the loop more than the work of the request.
 """
 
 import contextvars
@@ -26,6 +26,7 @@ from .commands import COMMANDS, Arguments, Command, explain
 from .connection import Connection
 from .heartbeat import Heartbeat
 from .limits import Limits
+from .node_access import kernel_of
 from .protocol import (
     MAX_REQUEST,
     VERSION,
@@ -41,11 +42,11 @@ from .socket_paths import bind_socket, clean, peer_user
 __all__ = ["Server", "open_control"]
 
 _MOST_STEPS: Final = 10_000
-"""Things that wait to be said; what a prompt prints beyond that is lost."""
+"""Maximum of queued outputs; further output of a prompt is dropped."""
 
 
 class _Pending:
-    """A request that is being answered."""
+    """A request in progress."""
 
     def __init__(
         self, connection: Connection, question: Question, command: Command, now: float
@@ -58,7 +59,7 @@ class _Pending:
 
 
 class Server:
-    """Serves one control socket until it is closed."""
+    """Serves a control socket until it is closed."""
 
     def __init__(
         self, node: Any, permissions: frozenset[str], limits: type[Limits] = Limits
@@ -66,13 +67,15 @@ class Server:
         self._node = node
         self._may = permissions
         self._limits = limits
-        self._bridge = node._router.bridge
+        self._kernel = kernel_of(node)
+        self._bridge = self._kernel.router.bridge
         self._connections: set[Connection] = set()
         self._answers: deque[Callable[[], None]] = deque()
-        """What the loop wants said, in order."""
+        """Answers and output from the loop, in order, as functions for the server thread."""
         self._heartbeat = Heartbeat(node)
         self._accepted = 0
-        self._deaf_until = 0.0
+        self._accepts_again_at = 0.0
+        """When accepting resumes; 0 while the server accepts."""
         self._not_before = 0.0
         self._closing = False
         self._over: Parker[None] = Parker()
@@ -91,19 +94,21 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Drop everybody and remove the socket. Waits for the thread, which never takes long."""
+        """Disconnect all clients and remove the socket. Waits for the thread, which ends
+        quickly.
+        """
         self._closing = True
         self._wake()
         self._over.wait(1.0)
 
     def forked(self) -> None:
-        """In a copy of the program: let the socket go, so that nobody takes the copy for the node."""
+        """In a forked child: close the socket, so that no client takes the child for the node."""
         self._listener.close()
 
     def _wake(self) -> None:
         try:
             self._waker.send(b".")
-        except OSError:  # full, so it wakes up anyway; or closed
+        except OSError:  # full, so the thread wakes up anyway; or closed
             return
 
     # -- the thread --------------------------------------------------------------------------------
@@ -114,13 +119,13 @@ class Server:
                 try:
                     self._turn()
                 except Exception as error:
-                    # A mistake of this server's. It costs those who are connected their connection,
-                    # and the node nothing.
+                    # A bug in this server. It costs the connected clients their connection, and the
+                    # node nothing.
                     self._node.log.error("control socket: a turn failed", error=shown(error))
                     for connection in tuple(self._connections):
                         self._drop(connection)
         finally:
-            # First the file: who sees it gone does not even try.
+            # Remove the file first: a client that does not see it does not try to connect.
             self.path.unlink(missing_ok=True)
             for connection in tuple(self._connections):
                 self._drop(connection)
@@ -149,42 +154,40 @@ class Server:
             step = self._answers.popleft()
             step()
         now = perf_counter()
-        if self._deaf_until and now >= self._deaf_until:
-            self._deaf_until = 0.0
+        if self._accepts_again_at and now >= self._accepts_again_at:
+            self._accepts_again_at = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
-        self._look_after_loop()
-        # Who has waited longest comes first, so that those in a hurry cannot use up what all may
-        # ask together.
-        for connection in sorted(self._connections, key=lambda one: one.active):
-            self._look_after(connection, now)
+        self._answer_if_blocked()
+        # Longest wait first, so that busy clients cannot use up the rate limit of all.
+        for connection in sorted(self._connections, key=lambda each: each.active):
+            self._serve(connection, now)
 
     def _pause(self) -> float:
-        """Seconds until something may have to be done although nobody says anything."""
-        if any(one.pending is not None for one in self._connections):
+        """Seconds until the next deadline check, without any I/O."""
+        if any(connection.pending is not None for connection in self._connections):
             return self._limits.glance / 3
-        if any(one.has_line for one in self._connections):
+        if any(connection.has_line for connection in self._connections):
             return self._limits.pace
-        soon = self._deaf_until - perf_counter() if self._deaf_until else 0.5
+        soon = self._accepts_again_at - perf_counter() if self._accepts_again_at else 0.5
         return max(0.0, min(soon, 0.5, self._limits.line / 5, self._limits.writing / 5))
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except (
-            OSError
-        ):  # gone again; or no descriptor is free, and it is tried again a little later
-            self._be_deaf(0.1)
+        except OSError:
+            # The client is gone again, or no descriptor is free: try again a little later.
+            self._pause_accepting(0.1)
             return
         self._accepted += 1
         if self._accepted % self._limits.accepts == 0:
-            self._be_deaf(1.0)
+            self._pause_accepting(1.0)
         connection = Connection(sock, self._selector, self._node, self._wrote)
         self._connections.add(connection)
         try:
             self._admit(connection)
         except ControlError as error:
             self._refuse(connection, error)
-        except OSError:  # gone again, or the system does not say who it is
+        except OSError:  # the client is gone again, or the system does not tell its user
             self._drop(connection)
         else:
             greeting = {
@@ -195,12 +198,12 @@ class Server:
             }
             self._say(connection, encode(greeting))
 
-    def _be_deaf(self, seconds: float) -> None:
-        """Accept nobody for a while. Connecting again and again must not keep this thread, and so
-        the interpreter, busy.
+    def _pause_accepting(self, seconds: float) -> None:
+        """Accept no client for a while. Endless reconnects must not keep this thread, and so the
+        interpreter, busy.
         """
-        if not self._deaf_until:
-            self._deaf_until = perf_counter() + seconds
+        if not self._accepts_again_at:
+            self._accepts_again_at = perf_counter() + seconds
             self._selector.unregister(self._listener)
 
     def _admit(self, connection: Connection) -> None:
@@ -211,10 +214,11 @@ class Server:
                 f"this node belongs to user {os.geteuid()}, and you are user {user}",
             )
         if len(self._connections) > self._limits.clients:
-            # Whoever has been silent longest goes, so that silent ones cannot keep others out.
+            # Disconnect the client that has been idle longest, so that idle clients cannot keep
+            # others out.
             idle = min(
-                (one for one in self._connections if one.pending is None),
-                key=lambda one: one.active,
+                (each for each in self._connections if each.pending is None),
+                key=lambda each: each.active,
             )
             if idle is connection or perf_counter() - idle.active < self._limits.line:
                 raise ControlError("busy", f"{self._limits.clients} clients are connected already")
@@ -224,7 +228,7 @@ class Server:
         if not connection.receive():
             self._drop(connection)
         elif connection.pending is not None:
-            self._heed_cancel(connection)
+            self._read_cancel(connection)
 
     def _say(self, connection: Connection, line: bytes) -> None:
         if not connection.gone and not connection.say(line):
@@ -239,14 +243,15 @@ class Server:
             self._cancel(connection.pending)
             connection.pending = None
         try:
-            # On the loop, where its variables may be in use until the cancellation has arrived.
+            # Close it on the loop: its variables may be in use there until the cancellation has
+            # arrived.
             self._bridge.post(connection.client.close)
         except NodeStoppedError:
             connection.client.close()
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def _look_after(self, connection: Connection, now: float) -> None:
+    def _serve(self, connection: Connection, now: float) -> None:
         limits = self._limits
         if connection.gone:
             return
@@ -258,12 +263,12 @@ class Server:
                 and now - connection.pending.asked > limits.glance
             ):
                 self._finish(connection.pending, outcome.Value(None))
-        elif connection.leaving or not connection.is_listening:
+        elif connection.leaving or not connection.has_sent_all:
             return
         elif connection.has_line:
             if now >= max(connection.not_before, self._not_before):
                 self._take_line(connection, now)
-        elif connection.says_too_much:
+        elif connection.is_oversized:
             self._refuse(
                 connection, ControlError("too_large", f"a request has at most {MAX_REQUEST} bytes")
             )
@@ -276,7 +281,9 @@ class Server:
             self._drop(connection)
 
     def _refuse(self, connection: Connection, error: ControlError, id: Any = None) -> None:
-        """Say why, and close: somebody who does not speak the language is not listened to."""
+        """Send the error and close: after a protocol error, the rest of the input cannot be
+        trusted.
+        """
         connection.leaving = True
         self._say(connection, refusal(id, error))
 
@@ -313,8 +320,8 @@ class Server:
             raise ControlError(
                 "not_permitted",
                 f"{question.do} needs the permission {command.permission!r}, and this node gives "
-                f"{have}: "
-                f"open it with control={','.join(sorted({*self._may, command.permission}))!r}",
+                f"{have}: open it with "
+                f"control={','.join(sorted({*self._may, command.permission}))!r}",
             )
         pending = _Pending(connection, question, command, now)
         try:
@@ -325,16 +332,15 @@ class Server:
         self._heartbeat.ask()
 
     def _start(self, pending: _Pending) -> None:
-        """On the loop."""
+        """Runs on the loop."""
         if pending.command.on_loop is None:
             self._done(pending, outcome.Value(None))
             return
         try:
-            # In nobody's context: what is asked from outside has nothing to do with whoever opened
-            # the node.
-            kernel = self._node._kernel
+            # In an empty contextvars context: a request from outside must not see the variables of
+            # the code that opened the node.
             contextvars.Context().run(
-                lambda: kernel.start(self._answer, pending, name="for the control socket")
+                lambda: self._kernel.start(self._answer, pending, name="for the control socket")
             )
         except RuntimeError:  # the nursery is closed
             self._done(
@@ -345,7 +351,7 @@ class Server:
         assert pending.command.on_loop is not None
         arguments = Arguments(pending.question.do, pending.question.arguments)
         result: outcome.Outcome[object] = outcome.Error(
-            ControlError("cancelled", "it was cancelled")
+            ControlError("cancelled", "the request was cancelled")
         )
         try:
             with pending.scope:
@@ -362,8 +368,8 @@ class Server:
         self._wake()
 
     def _wrote(self, connection: Connection, text: str) -> None:
-        """On the loop: a prompt is to show something before its input is done."""
-        # Nobody reads as fast as a loop can print: beyond this, what is printed is lost.
+        """Runs on the loop: sends output of a prompt before its input is done."""
+        # A loop can print faster than a client reads: drop the output beyond the limit.
         if not connection.gone and not connection.is_full and len(self._answers) < _MOST_STEPS:
             self._answers.append(lambda: self._show(connection, text))
             self._wake()
@@ -384,20 +390,20 @@ class Server:
                 value = pending.command.in_thread(
                     connection.client,
                     arguments,
-                    self._heartbeat.who_blocks(0.9 * self._limits.glance),
+                    self._heartbeat.blocked_report(0.9 * self._limits.glance),
                 )
             line = answer(pending.question.id, value)
         except Exception as error:
             line = refusal(pending.question.id, explain(error))
         self._say(connection, line)
 
-    def _heed_cancel(self, connection: Connection) -> None:
-        """While something is being done, only the wish to stop it is read."""
+    def _read_cancel(self, connection: Connection) -> None:
+        """While a request is in progress, read only a ``cancel``."""
         if not connection.has_line or b"cancel" not in (line := connection.first_line()):
             return
         try:
             question = read_question(line)
-        except ControlError:  # it is told so when its turn comes
+        except ControlError:  # answered when the line's turn comes
             return
         if question.do == "cancel":
             connection.take_line()
@@ -406,47 +412,50 @@ class Server:
     def _cancel(self, pending: _Pending) -> None:
         try:
             self._bridge.post(pending.scope.cancel)
-        except NodeStoppedError:  # all that was being done has ended with it
+        except NodeStoppedError:  # the request ended with the node
             return
 
-    def _look_after_loop(self) -> None:
-        """Answer those who wait for a loop that does not move."""
-        waiting = [one.pending for one in self._connections if one.pending is not None]
+    def _answer_if_blocked(self) -> None:
+        """Answer the clients that wait for a blocked loop."""
+        waiting = [each.pending for each in self._connections if each.pending is not None]
         if not waiting:
             return
-        report = self._heartbeat.who_blocks(self._limits.patience)
+        report = self._heartbeat.blocked_report(self._limits.patience)
         self._heartbeat.ask()
         if report is None:
             return
-        who = (
+        culprit = (
             f"{report.behaviour}.{report.callback}"
             if report.process is not None
-            else "something that is no process, such as `main` or a prompt"
+            else "code outside processes, such as `main` or a prompt"
         )
         for pending in waiting:
             if pending.command.on_loop is not None:
                 self._cancel(pending)
-                text = f"the loop of {self._node.name} has been blocked by {who} for {report.seconds:.1f} s"
+                text = (
+                    f"the loop of {self._node.name} has been blocked by {culprit} for "
+                    f"{report.seconds:.1f} s"
+                )
                 self._finish(pending, outcome.Error(ControlError("blocked", text, report=report)))
 
 
 _servers: Final[WeakSet[Server]] = WeakSet()
 
 
-def _let_go_in_copy() -> None:
+def _close_in_forked_child() -> None:
     for server in tuple(_servers):
         server.forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_copy)
+    os.register_at_fork(after_in_child=_close_in_forked_child)
 
 
 def open_control(node: Any, permissions: frozenset[str]) -> Callable[[], None]:
-    """Offer a control socket for a node; returns what closes it.
+    """Open the control socket of a node; return the function that closes it.
 
     Raises:
-        ControlSocketError: there is no place for it, or the system does not let us.
+        ControlSocketError: there is no directory for it, or the system refuses.
     """
     clean()
     server = Server(node, permissions)

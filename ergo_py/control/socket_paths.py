@@ -1,4 +1,4 @@
-"""Where control sockets are: one file for each node in a directory that is its user's alone."""
+"""The paths of control sockets: a file per node in a directory that only its user may enter."""
 
 import os
 import socket
@@ -18,24 +18,23 @@ __all__ = ["bind_socket", "clean", "directory", "peer_user", "sockets"]
 
 _SUFFIX: Final = ".sock"
 _LONGEST: Final = 100
-"""Bytes of a path; the systems allow 104 or 108."""
+"""Maximum bytes of a path; operating systems allow 104 or 108."""
 _NAME: Final = 40
-"""Bytes of these that are left for the name of a socket."""
+"""Bytes of the path reserved for the file name."""
 _SHORT: Final = "/tmp"
-"""Where the directory is if the path of the temporary directory leaves no room for a name."""
+"""The parent directory if the path of the temporary directory leaves no room for a file name."""
 _UNFINISHED: Final = 60.0
-"""Seconds after which a socket that never got its name was left behind by somebody who died."""
+"""Seconds after which an unnamed socket counts as left behind by a crashed program."""
 
 
 def directory(*, create: bool = False) -> Path:
-    """``ergo`` in the user's run-time directory, or else a directory of the user's own among the
-    temporary files.
+    """The directory of control sockets: ``ergo`` in the user's run-time directory, or else a
+    directory of the user among the temporary files.
 
-    A path that is too long for sockets is not used for temporary files; then the directory is in
-    ``/tmp``.
+    If the path of the temporary directory is too long for sockets, the directory is in ``/tmp``.
 
     Raises:
-        ControlSocketError: it belongs to somebody else, or others may enter it.
+        ControlSocketError: it belongs to another user, or others may enter it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
@@ -47,13 +46,13 @@ def directory(*, create: bool = False) -> Path:
     if create:
         try:
             place.mkdir(mode=0o700)
-            place.chmod(0o700)  # of a umask that takes the user's own permissions away
+            place.chmod(0o700)  # a umask may take the user's own permissions away
         except FileExistsError:
             pass
         except OSError as error:
             raise ControlSocketError(
                 f"no directory for control sockets at {place}: {error.strerror}; set "
-                "XDG_RUNTIME_DIR to one of your own"
+                "XDG_RUNTIME_DIR to a directory of your own"
             ) from error
     try:
         found = os.lstat(place)
@@ -61,18 +60,18 @@ def directory(*, create: bool = False) -> Path:
         return place
     problem = _problem(found)
     if problem:
-        # No other directory is tried: `ergo` has to look where the node is, whatever another user
-        # does in between.
+        # Try no other directory: `ergo` must look where the node is, regardless of the actions of
+        # other users.
         raise ControlSocketError(
             f"{place} {problem}; control sockets need a directory that only you may enter (mode "
-            "0700): make it so, "
-            "or set XDG_RUNTIME_DIR to a directory of your own, for the node and for `ergo`"
+            "0700): make it so, or set XDG_RUNTIME_DIR to a directory of your own, for the node "
+            "and for `ergo`"
         )
     return place
 
 
 def _problem(found: os.stat_result) -> str:
-    """Why this is no directory for control sockets; empty if it is one."""
+    """Why this directory is unsuitable; empty if it is suitable."""
     if not stat.S_ISDIR(found.st_mode):
         return "is no directory"
     if found.st_uid != os.geteuid():
@@ -83,11 +82,11 @@ def _problem(found: os.stat_result) -> str:
 
 
 def bind_socket(node: str) -> tuple[socket.socket, Path]:
-    """Listen for a node. The file gets its name when somebody listens at it, so that a named file
-    without is a stale one.
+    """Listen for a node. The file gets its final name only when the socket listens, so a named file
+    without a listener is stale.
 
     Raises:
-        ControlSocketError: the system does not let us.
+        ControlSocketError: the system refuses.
     """
     place = directory(create=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,7 +102,7 @@ def bind_socket(node: str) -> tuple[socket.socket, Path]:
         listener.close()
         try:
             hidden.unlink(missing_ok=True)
-        except OSError:  # the same that kept us from making it
+        except OSError:  # the error that prevented its creation
             pass
         raise ControlSocketError(
             f"no control socket in {place}: {error.strerror or error}"
@@ -117,18 +116,17 @@ def _free_name(place: Path, node: str) -> Path:
         path = place / f"{stem}+{os.getpid()}{f'+{number}' if number > 1 else ''}{_SUFFIX}"
         if len(os.fsencode(path)) > _LONGEST:
             raise OSError(
-                f"the path {path} is longer than {_LONGEST} bytes, and a socket's must not be; "
-                "give the node a shorter name, or set XDG_RUNTIME_DIR to a directory with a "
-                "shorter path"
+                f"the path {path} is longer than {_LONGEST} bytes, the limit for sockets; give the "
+                "node a shorter name, or set XDG_RUNTIME_DIR to a directory with a shorter path"
             )
         if not path.exists():
             return path
-    raise OSError(f"there are a thousand sockets of {node}")
+    raise OSError(f"a thousand sockets of {node} exist already; remove some from {place}")
 
 
 def sockets() -> Iterator[tuple[str, int, Path]]:
-    """Every socket in the directory, with the name of its node and the number of its program, as
-    far as the file name says.
+    """Every socket in the directory, with the node name and the process id that its file name
+    contains.
     """
     place = directory()
     if not place.is_dir():
@@ -142,7 +140,7 @@ def sockets() -> Iterator[tuple[str, int, Path]]:
 
 
 def clean() -> list[Path]:
-    """Remove the sockets of nodes that are no more; says which."""
+    """Remove the sockets of nodes that no longer run; return their paths."""
     removed = []
     place = directory()
     unfinished = [
@@ -178,13 +176,13 @@ def _is_stale(path: Path) -> bool:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
             return True
-        except OSError:  # it has as many clients waiting as it takes: so it lives
+        except OSError:  # its accept queue is full, so a node is listening
             return False
     return False
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The number of the user at the other end, from the operating system itself.
+    """The user id of the peer, from the operating system itself.
 
     Raises:
         ControlSocketError: this system does not tell.
@@ -196,4 +194,4 @@ def peer_user(connection: socket.socket) -> int:
     if sys.platform == "darwin" or "bsd" in sys.platform:
         # LOCAL_PEERCRED at SOL_LOCAL: a version, the user, and the groups.
         return int(struct.unpack_from("2I", connection.getsockopt(0, 1, 76))[1])
-    raise ControlSocketError("this system does not say who is at the other end of a socket")
+    raise ControlSocketError("this system does not report the user at the other end of a socket")

@@ -69,7 +69,7 @@ def test_no_more_is_read_than_a_line_may_have(pair: Pair) -> None:
     while pair.events() & selectors.EVENT_READ:
         assert one.receive()
 
-    assert one.says_too_much
+    assert one.is_oversized
     assert len(one.first_line()) <= 2 * MAX_REQUEST
     assert total > len(one.first_line())
 
@@ -81,7 +81,7 @@ def test_what_is_not_taken_waits_and_time_runs_until_something_is(pair: Pair) ->
     assert one.say(text)
     began = one.write_began
     assert began is not None
-    assert not one.is_listening
+    assert not one.has_sent_all
     assert pair.events() & selectors.EVENT_WRITE
     assert one.say(b"more")
     assert one.write_began == began
@@ -90,7 +90,7 @@ def test_what_is_not_taken_waits_and_time_runs_until_something_is(pair: Pair) ->
         taken += len(pair.peer.recv(1 << 20))
         assert one.flush()
 
-    assert one.is_listening
+    assert one.has_sent_all
     assert one.write_began is None
     assert pair.events() == selectors.EVENT_READ
 

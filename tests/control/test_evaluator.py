@@ -54,7 +54,7 @@ async def test_who_forgets_await_is_told_and_need_not_type_it_all_again(
     async with at_a_prompt() as (node, screen):
         await node.spawn(Puppet, name="puppet")
 
-        assert "`await _` does it" in await screen.type("node.inspect('puppet')")
+        assert "`await _` runs it" in await screen.type("node.inspect('puppet')")
         assert await screen.type("await _") == "{'heard': '0'}\n"
 
 
@@ -153,7 +153,7 @@ async def test_help_is_shown_at_the_prompt_and_the_keyboard_is_out_of_reach(
         )
         assert "help(x) shows" in await screen.type("help()")
         for source in ("input('name? ')", "breakpoint()"):
-            assert "it would block the event loop" in await screen.type(source)
+            assert "would block the event loop" in await screen.type(source)
 
 
 async def test_names_are_completed(autojump_clock: MockClock) -> None:

@@ -18,7 +18,7 @@ async def test_a_loop_that_moves_is_blocked_by_nobody() -> None:
             # Whatever was handed over before has been done when this returns.
             router_of(node).bridge.run(lambda: None)
             time.sleep(0.02)
-            return heart.who_blocks(0.01)
+            return heart.blocked_report(0.01)
 
         assert await in_thread(look) is None
 
@@ -32,9 +32,9 @@ async def test_a_loop_that_does_not_is_blocked_by_whoever_is_on_its_stack() -> N
             while "seen.wait(20)" not in stack_of(loop):
                 time.sleep(0.001)
             heart.ask()
-            reports.append(heart.who_blocks(10))
+            reports.append(heart.blocked_report(10))
             time.sleep(0.05)
-            reports.append(heart.who_blocks(0.01))
+            reports.append(heart.blocked_report(0.01))
             seen.set()
 
         thread = threading.Thread(target=look)
@@ -57,4 +57,4 @@ async def test_a_node_that_has_stopped_has_no_loop_that_could_be_blocked() -> No
 
     heart.ask()
 
-    assert heart.who_blocks(0.0) is None
+    assert heart.blocked_report(0.0) is None
