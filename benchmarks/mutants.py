@@ -395,7 +395,7 @@ def page(known: Mapping[str, Explained]) -> str:
         f"| `{name}` | {one.made} | {one.tried} | {one.killed} | {len(one.survived)} |"
         for name, one in known.items()
     ]
-    rows += ["", "| in | what is changed, and no test notices | because |", "|---|---|---|"]
+    rows += ["", "| in | change that no test notices | because |", "|---|---|---|"]
     for name, one in known.items():
         for mutant, why in one.survived.items():
             where, _, change = mutant.replace("|", "\\|").partition(": ")
