@@ -124,7 +124,8 @@ def appends_to_a_main_lane(path: Path) -> list[tuple[str, int]]:
 
 
 def test_the_append_of_a_send_is_inlined_in_four_marked_places_only() -> None:
-    marked, unmarked = [], []
+    marked: list[str] = []
+    unmarked: list[str] = []
     for path in sorted((PACKAGE / "_core").rglob("*.py")):
         if path.parent.name == "tables" or path.name == "router.py":
             continue
