@@ -4,7 +4,7 @@ share.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
@@ -15,6 +15,7 @@ from .messaging.calls import Calls
 from .messaging.clock import Clock
 from .messaging.observer import ObservedCalls, ObservedRouter, Observer
 from .messaging.publisher import Publisher
+from .messaging.receiver import Asker, Stoppable
 from .messaging.router import LANES, Router
 from .runtime.bridge import Bridge
 from .runtime.cancel_scopes import is_being_closed
@@ -36,10 +37,6 @@ from .vocabulary.messages import DeadLetter, LogRecord
 from .vocabulary.options import LEVELS, NodeOptions
 from .vocabulary.reasons import Crashed, NoProcess, Reason
 from .vocabulary.text import shown
-
-if TYPE_CHECKING:
-    from .metas.meta import Meta
-    from .processes.process import Process
 
 __all__ = ["Kernel"]
 
@@ -81,7 +78,7 @@ class Kernel:
         if self.log.wants("debug"):
             self.publisher.log_dead_letters(self._log_dead_letter)
         self.relations = Relations()
-        self.roots: dict[object, Process] = {}
+        self.roots: dict[object, Stoppable] = {}
         """Processes without a parent, in the order in which they were started."""
         self.services: dict[str, ChildSlot] = {}
         """The slots of supervised children with a name on the node."""
@@ -92,7 +89,7 @@ class Kernel:
         self.spawned = 0
         self.crashed = 0
         self.obituaries = Obituaries(options.obituaries)
-        self.on_spawned: Callable[[Process], None] | None = None
+        self.on_spawned: Callable[[Any], None] | None = None
         """Called with each new process before it serves its first message; set while the node
         opens.
         """
@@ -139,19 +136,19 @@ class Kernel:
                 return Name(target.name, target.node or self.pid.node)
         raise TargetTypeError(target)
 
-    def relate(self, watcher: "Process", target: Target | EventName | NodeName, kind: Kind) -> None:
+    def relate(self, watcher: Asker, target: Target | EventName | NodeName, kind: Kind) -> None:
         """Create a link or a monitor. If the target has already ended, the watcher is notified at
         once.
         """
         watched = self.watched(target)
-        relation = self.relations.add(watcher.pid, watched, kind)
+        relation = self.relations.add(watcher.id, watched, kind)
         if isinstance(watched, NodeName):
             if watched.node != self.pid.node:
                 self.relations.fire(watched)
                 self.tell(relation, self.router.missing(Name("", watched.node)))
             return
         if isinstance(watched, EventName):
-            if not self.publisher.subscribe(watched, watcher.pid):
+            if not self.publisher.subscribe(watched, watcher.id):
                 self.relations.fire(watched)
                 self.tell(relation, NoProcess())
             return
@@ -160,18 +157,16 @@ class Kernel:
             self.relations.fire(watched)
             self.tell(relation, self.router.missing(watched))
 
-    def unrelate(
-        self, watcher: "Process", target: "Target | EventName | NodeName", kind: Kind
-    ) -> None:
+    def unrelate(self, watcher: Asker, target: "Target | EventName | NodeName", kind: Kind) -> None:
         """Remove a link or a monitor.
 
         Raises:
             RelationUnknownError: there is no such relation.
         """
         watched = self.watched(target)
-        self.relations.remove(watcher.pid, watched, kind)
+        self.relations.remove(watcher.id, watched, kind)
         if isinstance(watched, EventName):
-            self.publisher.unsubscribe(watched, watcher.pid)
+            self.publisher.unsubscribe(watched, watcher.id)
 
     def forget_watcher(self, watcher: PID) -> Iterator[None]:
         """Remove all links, monitors and subscriptions of a process that has ended."""
@@ -186,7 +181,7 @@ class Kernel:
         self.publisher.events.remove(name)
         self.tell_all(name, reason)
 
-    def relate_both(self, parent: "Process", child: "Process") -> None:
+    def relate_both(self, parent: Asker, child: Asker) -> None:
         """Link parent and child to each other, unless ``init`` has already done so."""
         for watcher, target in ((parent, child), (child, parent)):
             if not self.relations.has(watcher.id, target.id, Kind.LINK):
@@ -253,9 +248,9 @@ class Kernel:
             why=letter.why.value,
         )
 
-    def add_logger(self, process: "Process", level: str) -> None:
+    def add_logger(self, process: Asker, level: str) -> None:
         """Let a process receive log records of ``level`` and above."""
-        self._loggers[process.pid] = LEVELS[level]
+        self._loggers[process.id] = LEVELS[level]
         self.log.watched = True
 
     def remove_logger(self, pid: PID) -> bool:
@@ -281,13 +276,13 @@ class Kernel:
                 process.mailbox.admit(LOG_LANE, (LOG, record.source, None, record))
                 process.wake()
 
-    def note_crash(self, crashed: "Process | Meta", reason: Reason) -> None:
+    def note_crash(self, crashed: Stoppable, reason: Reason) -> None:
         """Count a process or meta-process that crashed."""
         self.crashed += 1
         if self.on_crash is not None:
             self.on_crash(Ended(crashed.id, crashed.name, crashed.callbacks.behaviour, reason))
 
-    def escalate(self, process: "Process", reason: Reason) -> None:
+    def escalate(self, process: Stoppable, reason: Reason) -> None:
         """Apply the node's escalation policy when a supervisor without a parent gives up."""
         self.logger.error(
             "a supervisor of the node gave up",
@@ -298,7 +293,7 @@ class Kernel:
         if self.options.on_escalation == "stop":
             self.stop_because(process, reason)
 
-    def stop_because(self, process: "Process", reason: Reason) -> None:
+    def stop_because(self, process: Stoppable, reason: Reason) -> None:
         """Stop the node, because a process has ended that the node cannot run without."""
         if self.escalated is None:
             self.escalated = Ended(process.id, process.name, process.callbacks.behaviour, reason)

@@ -105,7 +105,7 @@ class Arguments:
                 "no_such_process",
                 f"no process on {node.name} has the number or the name {to!r}; `ergo ps` lists all",
             )
-        return found.id  # type: ignore[no-any-return]
+        return found.id
 
     def number(self, name: str, otherwise: float, least: float, most: float) -> float:
         """A number within limits."""

@@ -333,8 +333,8 @@ class Supervising(Actor):
         if not self._has_order():
             # There may be many: stop all at once.
             async with trio.open_nursery() as nursery:
-                for child in list(owned.values()):
-                    nursery.start_soon(child.shut, reason)
+                for running in list(owned.values()):
+                    nursery.start_soon(running.shut, reason)
                     if router.pause_is_due():
                         await router.turn()
             return

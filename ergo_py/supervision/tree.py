@@ -116,9 +116,8 @@ def take_tree(kernel: Kernel, applications: Sequence[ApplicationInfo] = ()) -> T
     twice, or not at all.
     """
     by_pid = {application.pid: application for application in applications}
-    children = [
-        _of_root(process, by_pid.get(process.id)) for process in list(kernel.roots.values())
-    ]
+    roots: list[Any] = list(kernel.roots.values())
+    children = [_of_root(process, by_pid.get(process.id)) for process in roots]
     children += [
         TreeNode(None, application.name, "Application", None, application.phase, 0, 0, None, None)
         for application in applications

@@ -1,7 +1,7 @@
 """`Calls`: requests with a reply, made by a process, by any trio task, or by a thread."""
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trio.lowlevel import checkpoint, current_task
 
@@ -27,12 +27,9 @@ from ..vocabulary.errors import (
 )
 from ..vocabulary.ids import PID, Alias, Target
 from ..vocabulary.reasons import NoProcess
-from .receiver import Receiver
+from .receiver import Asker, Receiver
 from .router import LANES, Router, check_priority
 from .waiters import CallWaiter, TaskCaller, ThreadCaller
-
-if TYPE_CHECKING:
-    from ..processes.process import Process
 
 __all__ = ["Calls"]
 
@@ -49,7 +46,7 @@ class Calls:
 
     async def call(
         self,
-        process: "Process | None",
+        process: Asker | None,
         sender: PID,
         to: Target,
         request: Any,
@@ -167,9 +164,7 @@ class Calls:
         await self.wait(None, caller, timeout)
         return caller.result()
 
-    async def wait(
-        self, process: "Process | None", caller: TaskCaller, timeout: float | None
-    ) -> None:
+    async def wait(self, process: Asker | None, caller: TaskCaller, timeout: float | None) -> None:
         """Wait until a call is settled. Cancelling the wait abandons the call."""
         if timeout is not None:
             self._router.clock.arm_call(caller, timeout)
@@ -248,16 +243,14 @@ class Calls:
         reason = self._router.missing(to) if callee is None else callee.reason
         return TargetDownError(to, request, reason or NoProcess())
 
-    def _refuse_ring(
-        self, process: "Process", callee: Receiver, to: object, request: object
-    ) -> None:
+    def _refuse_ring(self, process: Asker, callee: Receiver, to: object, request: object) -> None:
         ring = ring_of(process, callee)
         if ring:
             raise DeadlockError(to, request, ring)
 
     def call_from_thread(
         self,
-        process: "Process | None",
+        process: Asker | None,
         sender: PID,
         to: Target,
         request: object,
@@ -281,7 +274,7 @@ class Calls:
             raise
         return caller.result()
 
-    def begin(self, caller: Caller, priority: Priority, process: "Process | None" = None) -> None:
+    def begin(self, caller: Caller, priority: Priority, process: Asker | None = None) -> None:
         """Send a request whose caller does not wait in this task: a thread, or a meta-process."""
         callee = self._router.resolve(caller.to)
         if callee is None or not callee.accepting:
@@ -292,7 +285,7 @@ class Calls:
             self._post_call(callee, caller, priority)
 
 
-def _end_wait_beside(process: "Process", caller: Caller) -> None:
+def _end_wait_beside(process: Asker, caller: Caller) -> None:
     # Another wait of the process's callback may have replaced this caller meanwhile.
     if process.waiting is caller:
         process.waiting = None

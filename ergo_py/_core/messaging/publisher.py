@@ -4,7 +4,7 @@ of the node itself.
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..runtime.bridge import get_ident
 from ..runtime.parking import PARKED, wake
@@ -12,11 +12,8 @@ from ..tables.events import Event, Events, Subscription
 from ..vocabulary.envelopes import EVENT, NOTICE, Lane
 from ..vocabulary.ids import PID, EventName, Ref
 from ..vocabulary.messages import DeadLetter, EventStarted, EventStopped, Published
-from .receiver import NO_RECEIVER
+from .receiver import NO_RECEIVER, Receiver
 from .router import Router
-
-if TYPE_CHECKING:
-    from ..processes.process import Process
 
 __all__ = [
     "APPLICATION_PHASE",
@@ -133,7 +130,7 @@ class Publisher:
 
     def _give(
         self,
-        process: "Process",
+        process: Receiver,
         envelope: tuple[int, PID, None, Published],
         event: Event,
         subscription: Subscription,

@@ -1,20 +1,24 @@
-"""`Receiver`: the interface of processes and meta-processes that the router needs."""
+"""`Receiver`, `Asker`, `Stoppable`: the interfaces of processes and meta-processes that the rooms
+below them need.
+"""
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
+from trio.lowlevel import Task
+
+from ..runtime.cancel_scopes import CancelScopes
+from ..tables.callbacks import Callbacks
 from ..tables.mailbox import Mailbox
+from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.reasons import Reason
+from .waiters import TaskCaller
 
-if TYPE_CHECKING:
-    from ..runtime.cancel_scopes import CancelScopes
-    from ..tables.pending_calls import Caller
-    from .waiters import TaskCaller
-
-__all__ = ["NO_RECEIVER", "NoReceiver", "Receiver"]
+__all__ = ["NO_RECEIVER", "Asker", "NoReceiver", "Receiver", "Stoppable"]
 
 
-class Receiver(Protocol):
+class Receiver(Callee, Protocol):
     """A process or a meta-process: an object with a mailbox."""
 
     mailbox: Mailbox
@@ -22,13 +26,6 @@ class Receiver(Protocol):
     """Whether it takes user messages. It takes signals of the kernel until it has ended."""
     splits: bool
     """Whether it has separate callbacks for messages addressed to a name or to an alias."""
-    reason: Reason | None
-    """The reason with which it ended or is ending."""
-    deferred: "set[Caller] | None"
-    """Calls for which it has returned NO_REPLY, and must reply to later."""
-
-    waiting: Any
-    """The call in which it waits, or the child whose start it waits for; None if it can serve."""
 
     @property
     def inline(self) -> bool:
@@ -36,9 +33,6 @@ class Receiver(Protocol):
         process sleeps.
         """
         ...
-
-    @property
-    def id(self) -> PID | Alias: ...
 
     @property
     def open(self) -> bool:
@@ -62,11 +56,74 @@ class Receiver(Protocol):
         """
         ...
 
-    def answer_now(self, caller: "TaskCaller", request: object) -> "CancelScopes | None":
+    def answer_now(self, caller: TaskCaller, request: object) -> CancelScopes | None:
         """Serve a call inline, as if it had been queued and taken. Returns the cancel scopes that
         the callback left open, if any.
         """
         ...
+
+
+class Asker(Receiver, Protocol):
+    """A process that makes calls."""
+
+    home: Task
+    """The task in which its callbacks run."""
+
+    @property
+    def id(self) -> PID: ...
+
+    def waits_for_task(self, task: Task) -> bool:
+        """Whether a callback waits at the end of a nursery until that task has ended."""
+        ...
+
+    def begin_wait(self, caller: Caller) -> None:
+        """Record that the process waits in a call."""
+
+    def end_wait(self) -> None:
+        """Record that the process has stopped waiting in a call."""
+
+
+class Stoppable(Protocol):
+    """A process or a meta-process that its owner stops."""
+
+    @property
+    def id(self) -> PID | Alias: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def callbacks(self) -> Callbacks: ...
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason with which it ended or is ending."""
+        ...
+
+    @property
+    def owned(self) -> "Mapping[object, Stoppable] | None":
+        """Its own children and meta-processes."""
+        ...
+
+    def is_unborn_in(self, task: Task, /) -> bool:
+        """Whether its failed ``init`` ran in this task and has not been undone."""
+        ...
+
+    def stop_accepting(self) -> Sequence[Any]:
+        """Stop accepting sessions, if it is a server. Returns the processes of its sessions."""
+        ...
+
+    async def shut(self, reason: Reason, /) -> None:
+        """Stop it in bounded time: ask it to exit, then kill it, then abandon it."""
+
+    def force_end(self) -> None:
+        """Kill it because it did not end when asked."""
+
+    async def abandon(self) -> None:
+        """Release everything of it, although it did not end when killed."""
+
+    async def wait_gone(self) -> None:
+        """Wait until it has ended and all of it is released."""
 
 
 class NoReceiver:

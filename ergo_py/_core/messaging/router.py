@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 from trio.lowlevel import checkpoint, current_task, enable_ki_protection
@@ -47,9 +47,6 @@ from ..vocabulary.reasons import NoNode, NoProcess, Reason
 from .clock import Clock
 from .receiver import NO_RECEIVER, Receiver
 from .waiters import TaskWaiter
-
-if TYPE_CHECKING:
-    from ..processes.process import Process
 
 __all__ = ["Router", "check_priority"]
 
@@ -111,7 +108,8 @@ class Router:
         self.dead_letters = dead_letters
         self.inline_calls = inline_calls
         self.loop_thread = bridge.loop_thread
-        self.processes: dict[PID, Process] = {}
+        self.processes: dict[PID, Any] = {}
+        """All processes of the node. `Any`, because `Process` is defined above this room."""
         self.registry: Registry[Receiver] = Registry()
         self.numbers = count(1)
         """Numbers of processes and aliases. People type these, so they have their own, slower

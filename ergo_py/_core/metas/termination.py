@@ -303,4 +303,4 @@ def _answer(meta: "Meta") -> Iterator[None]:
     reason = meta.reason or Shutdown()
     _defer_calls_in_progress(meta)
     yield from refuse(list(meta.deferred or ()), reason)
-    yield from discard(meta, reason)
+    yield from discard(meta.router, meta, reason)

@@ -8,6 +8,7 @@ import trio
 from trio.lowlevel import Task, checkpoint, enable_ki_protection
 
 from ..messaging.observer import Delivered
+from ..messaging.receiver import Stoppable
 from ..messaging.waiters import TaskCaller
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.parking import park_unless
@@ -41,7 +42,6 @@ from ..vocabulary.reasons import Crashed, Killed, Normal, Reason
 from ..vocabulary.states import RUNNING, SLEEP, TERMINATED
 
 if TYPE_CHECKING:
-    from ..metas.meta import Meta
     from .process import Process
 
 __all__ = [
@@ -312,7 +312,7 @@ async def callback(process: "Process", name: str, *args: Any) -> Any:
     return result
 
 
-def check_plain(process: "Process | Meta", name: str, result: object) -> None:
+def check_plain(process: Stoppable, name: str, result: object) -> None:
     """Raise if a plain callback returned a coroutine, another awaitable or a generator: its work
     would never run.
 

@@ -12,7 +12,7 @@ import trio
 from trio.lowlevel import Task, current_task, enable_ki_protection, in_trio_task
 
 from ..kernel import Kernel
-from ..messaging.receiver import NO_RECEIVER
+from ..messaging.receiver import NO_RECEIVER, Stoppable
 from ..messaging.waiters import TaskCaller
 from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident
@@ -184,7 +184,7 @@ class Process:
         """
         self.waiting: Caller | Process | None = None
         # Created on first use: a process that never needs these does not pay for them.
-        self.owned: dict[object, Any] | None = None
+        self.owned: dict[object, Stoppable] | None = None
         self.aliases: dict[Alias, None] | None = None
         self.events: list[EventName] | None = None
         self.timers: Owned | None = None
@@ -563,7 +563,7 @@ class Process:
         self.stirred = False
         wake(self.task)
 
-    def own(self, key: object, thing: Any) -> None:
+    def own(self, key: object, thing: Stoppable) -> None:
         """Register a child or meta-process that must not outlive this process."""
         if self.owned is None:
             self.owned = {}

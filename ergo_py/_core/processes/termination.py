@@ -2,8 +2,8 @@
 the cause, so that a watcher may start a replacement as soon as it is told.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import trio
 from trio.lowlevel import Task, checkpoint, current_task
@@ -11,7 +11,7 @@ from trio.lowlevel import Task, checkpoint, current_task
 from ..messaging.clock import Clock
 from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
-from ..messaging.receiver import NO_RECEIVER
+from ..messaging.receiver import NO_RECEIVER, Stoppable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.parking import ENDED, PARKED, Standin, wake
 from ..runtime.time_limit import wait_within
@@ -43,6 +43,8 @@ __all__ = [
     "stop_all",
     "undo",
 ]
+
+S = TypeVar("S", bound=Stoppable)
 
 _TURN: Final = 1.0
 """Length in seconds of a turn of a last callback. After each turn the countdown checks whether the
@@ -133,7 +135,8 @@ def _undo_unborn(process: "Process", reason: Reason) -> None:
     for owner in unborn:
         for key, inner in list((owner.owned or {}).items()):
             if inner.is_unborn_in(task):
-                unborn.append(inner)
+                # Only a process can be: see Meta.is_unborn_in.
+                unborn.append(cast("Process", inner))
             elif owner is not process:
                 # It is running: stop it with the children of this process.
                 process.own(key, inner)
@@ -145,7 +148,7 @@ def _undo_unborn(process: "Process", reason: Reason) -> None:
         _release_at_once(child)
 
 
-async def stop_all(owned: dict[object, Any], reason: Reason) -> None:
+async def stop_all(owned: dict[object, S], reason: Reason) -> None:
     """Stop children and meta-processes in order, each within its own time limit (graceful
     shutdown).
 
@@ -178,7 +181,7 @@ async def _stop_together(sessions: "list[Process]", reason: Reason) -> None:
         over.set()
 
 
-async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
+async def kill_all(owned: dict[object, S], *, kills: int = 2) -> None:
     """Kill children and meta-processes, and everything below them, without a graceful shutdown.
     Abandon those that survive the kills.
     """
@@ -202,7 +205,7 @@ async def kill_all(owned: dict[object, Any], *, kills: int = 2) -> None:
     owned.clear()
 
 
-def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
+def _force_ends(levels: list[list[Stoppable]]) -> Iterator[None]:
     """Kill owners before their children, so that no supervisor among them restarts a child."""
     children = [child for level in levels for child in level]
     # Skip a process that begins to end during this loop: its owner, which is ending, asked it to. A
@@ -215,17 +218,17 @@ def _force_ends(levels: list[list[Any]]) -> Iterator[None]:
             yield
 
 
-def _levels(owned: dict[object, Any]) -> list[list[Any]]:
+def _levels(owned: Mapping[object, Stoppable]) -> list[list[Stoppable]]:
     """The children and meta-processes in ``owned``, those below them, and so on, level by level."""
     levels = []
-    level = list(owned.values())
+    level: list[Stoppable] = list(owned.values())
     while level:
         levels.append(level)
         level = [inner for child in level for inner in (child.owned or {}).values()]
     return levels
 
 
-async def _wait_until_gone(children: list[Any]) -> None:
+async def _wait_until_gone(children: Iterable[Stoppable]) -> None:
     for child in children:
         await child.wait_gone()
 

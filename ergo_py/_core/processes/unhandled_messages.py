@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ..kernel import Kernel
+from ..messaging.receiver import Receiver
+from ..messaging.router import Router
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.child_slot import ChildSlot, Fate, Redirect
 from ..tables.pending_calls import Caller
@@ -22,7 +24,6 @@ from ..vocabulary.reasons import Reason
 from ..vocabulary.states import TERMINATED
 
 if TYPE_CHECKING:
-    from ..metas.meta import Meta
     from .process import Process
 
 __all__ = [
@@ -54,7 +55,7 @@ def answer(process: "Process", reason: Reason) -> Iterator[None]:
         yield from refuse(list(process.deferred), reason)
     slot = process.slot
     if slot is None or slot.fate is Fate.DEAD_LETTER:
-        yield from discard(process, reason)
+        yield from discard(process.router, process, reason)
         return
     box = process.mailbox
     # The successor inherits an unmixed main lane as a whole.
@@ -73,9 +74,9 @@ def refuse(callers: Iterable[Caller], reason: Reason) -> Iterator[None]:
             yield
 
 
-def discard(ended: "Process | Meta", reason: Reason) -> Iterator[None]:
+def discard(router: Router, ended: Receiver, reason: Reason) -> Iterator[None]:
     """Fail the calls in a mailbox, and turn its messages into dead letters."""
-    box, letters = ended.mailbox, ended.router.dead_letters
+    box, letters = ended.mailbox, router.dead_letters
     while chunk := box.take(_CHUNK):
         dead = _settle_calls(chunk, reason)
         letters.add_all(dead, ended.id, Why.UNHANDLED_AT_EXIT)

@@ -11,14 +11,26 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from ..vocabulary.ids import PID, Alias, Ref
+from ..vocabulary.reasons import Reason
 
-if TYPE_CHECKING:
-    from ..messaging.receiver import Receiver
+__all__ = ["Callee", "Caller", "Deadlines", "ring_of", "waiting_process"]
 
-__all__ = ["Caller", "Deadlines", "ring_of", "waiting_process"]
+
+class Callee(Protocol):
+    """A process or a meta-process that is called."""
+
+    reason: Reason | None
+    """The reason with which it ended or is ending."""
+    deferred: "set[Caller] | None"
+    """Calls for which it has returned NO_REPLY, and must reply to later."""
+    waiting: Any
+    """The call in which it waits, or the child whose start it waits for; None if it can serve."""
+
+    @property
+    def id(self) -> PID | Alias: ...
 
 
 class Caller:
@@ -43,7 +55,7 @@ class Caller:
         self.number = number
         self.to = to
         self.request = request
-        self.callee: Receiver | None = None
+        self.callee: Callee | None = None
         self.settled = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -62,7 +74,7 @@ class Caller:
     def __repr__(self) -> str:
         return f"<Caller {self.pid} ref {self.number}>"
 
-    def defer(self, callee: "Receiver") -> None:
+    def defer(self, callee: Callee) -> None:
         """Note that ``callee`` answers later. If it ends first, the caller gets an error."""
         # After forward() the call belongs to another callee: this one owes no answer.
         if self.settled or (self.callee is not callee and present(self.callee) is not callee):
@@ -142,7 +154,7 @@ def present(callee: Any) -> Any:
     return callee if slot is None else slot.heir
 
 
-def ring_of(start: Any, callee: "Receiver | None") -> list[PID | Alias]:
+def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:
     """The deadlock that would arise if the process ``start`` waited for ``callee``: the ring of
     waiting processes, or an empty list.
     """
