@@ -3,8 +3,11 @@
 import inspect
 import os
 import shutil
+import socket
 import tempfile
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -13,11 +16,13 @@ from typing import Any, Final
 import pytest
 import trio
 
-from ergo_py import Actor, Caller, Node, NodeInfo, Reason, open_node
+from ergo_py import Actor, BlockedReport, Caller, Node, NodeInfo, Reason, open_node
 from ergo_py._core.kernel import Kernel
+from ergo_py._core.log import _writer
 from ergo_py._core.messaging.router import Router
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
+from ergo_py._core.runtime import process_groups as process_groups_module
 from ergo_py.testing.leaks import _descriptors
 
 __all__ = [
@@ -29,15 +34,59 @@ __all__ = [
     "Stubborn",
     "Witness",
     "block_until_reported",
+    "connection_options",
+    "connections_of",
+    "connections_under_way",
+    "counted_messages",
+    "crash_sites",
+    "cut_ending_short",
+    "has_searched_mailbox",
+    "has_unfinished_frame",
+    "has_unfinished_record",
+    "hop_of",
+    "is_closing",
+    "is_half_closed",
+    "is_held_up",
+    "is_parked",
     "kernel_of",
+    "last_blocked",
+    "let_init_time_out",
+    "loggers_of",
+    "look_at_clock",
+    "look_at_close",
+    "looks_at_mailboxes",
     "meta_of",
     "needs_proc",
     "open_descriptors",
+    "pause_after",
+    "plan_of",
+    "process_behind",
+    "process_groups",
     "process_of",
+    "queue_of",
+    "read_size",
     "refused",
+    "relation_tables",
+    "replace_key_owners",
+    "replace_logger",
+    "replace_process_groups",
+    "replace_queue",
+    "replace_router",
+    "replace_sending",
+    "replace_timer_action",
     "router_of",
     "running_node",
+    "set_read_size",
     "short_directory",
+    "signal_comes",
+    "socket_of",
+    "thread_of",
+    "timer_action",
+    "timers_kept",
+    "wait_for_backlog",
+    "waiters_of",
+    "waits_to_close",
+    "write_log_to_console",
 ]
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -139,7 +188,7 @@ def block_until_reported(node: Node, pid: Any) -> NodeInfo | None:
     machine in this one: try again.
     """
     deadline = time.monotonic() + 5
-    while (last := node._last_blocked) is None or last.process != pid:
+    while (last := last_blocked(node)) is None or last.process != pid:
         if time.monotonic() > deadline:
             return None
         time.sleep(0.001)
@@ -202,8 +251,10 @@ def open_descriptors() -> set[tuple[int, str]]:
 
 
 # -- private parts ---------------------------------------------------------------------------------
-# A test that has to look behind the public verbs does it through these functions, so that a private
-# attribute that moves or gets another name is changed here and in no test.
+# A test that has to look behind the public verbs does it through these functions. After a private
+# attribute has moved or got another name, only they change; `test_private_access.py` counts the rest.
+#
+# The kernel and its processes.
 
 
 def kernel_of(node: Any) -> Kernel:
@@ -213,7 +264,7 @@ def kernel_of(node: Any) -> Kernel:
 
 
 def router_of(node: Any) -> Router:
-    """The router of a node or a service."""
+    """The router of a node."""
     router: Router = node._router
     return router
 
@@ -224,7 +275,260 @@ def process_of(node: Any, target: Any) -> Process:
     return process
 
 
+def process_behind(actor: Any) -> Process:
+    """The process that runs the callbacks of this actor."""
+    process: Process = actor._process
+    return process
+
+
+def hop_of(process: Any) -> Any:
+    """The visit of a threaded process in its thread, while a callback runs there."""
+    return process._hop
+
+
+def cut_ending_short(process: Any) -> None:
+    """Let the time be over that ``terminate`` has."""
+    process._ending.cancel()
+
+
+def let_init_time_out(process: Any) -> None:
+    """Let the time be over that ``init`` has."""
+    process._scope.deadline = trio.current_time()
+
+
+def loggers_of(node: Any) -> dict[Any, Any]:
+    """The processes that are told the log records of a node."""
+    loggers: dict[Any, Any] = node._kernel._loggers
+    return loggers
+
+
+def write_log_to_console(node: Any) -> None:
+    """Let a node write its log as ``log_output="console"`` does, from now on."""
+    node._kernel.log._write = _writer("console")
+
+
+def last_blocked(node: Any) -> BlockedReport | None:
+    """The last report of the watchdog. ``node.info()`` has it too, and needs the loop."""
+    report: BlockedReport | None = node._last_blocked
+    return report
+
+
+def looks_at_mailboxes(node: Any) -> bool:
+    """Whether the watchdog of a node looks for mailboxes that grow."""
+    return node._watchdog._look is not None
+
+
+def thread_of(owner: Any) -> threading.Thread:
+    """The thread of a watchdog or a ``ReaderThread``."""
+    thread: threading.Thread = owner._thread
+    return thread
+
+
+def timer_action(clock: Any) -> Callable[[Any], None]:
+    """The function that a clock calls for each timer that is due."""
+    action: Callable[[Any], None] = clock._fire
+    return action
+
+
+def replace_timer_action(clock: Any, action: Callable[[Any], None]) -> None:
+    """Let a clock call this function for each timer that is due."""
+    clock._fire = action
+
+
+# Tables.
+
+
+def relation_tables(relations: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The relations by watcher, and by target."""
+    return relations._by_watcher, relations._by_target
+
+
+def timers_kept(timers: Any) -> int:
+    """The entries of a table of timers, the cancelled ones that are not yet removed included."""
+    return len(timers._heap) + len(timers._leaving)
+
+
+def counted_messages(mailbox: Any, lane: Any) -> int:
+    """The messages of a lane that count against its bound."""
+    count: int = mailbox._users(lane)
+    return count
+
+
+def crash_sites(obituaries: Any) -> dict[Any, Any]:
+    """The callback in which each process crashed whose end is not yet noted."""
+    sites: dict[Any, Any] = obituaries._sites
+    return sites
+
+
+# Services and supervision.
+
+
+def waiters_of(service: Any) -> dict[Any, Any]:
+    """The callers and senders that wait for a service's child."""
+    waiters: dict[Any, Any] = service._slot.line
+    return waiters
+
+
+def replace_router(service: Any, router: object) -> None:
+    """Let a service send through this router."""
+    service._router = router
+
+
+def plan_of(supervisor: Any) -> Any:
+    """The strategy of a supervisor and its children."""
+    return supervisor._plan
+
+
+def replace_key_owners(pool: Any, owners: dict[Any, Any]) -> None:
+    """Let a pool keep in this dictionary which worker gets which key."""
+    pool._pool()._share._owners = owners
+
+
+# Programs and signals.
+
+
+def signal_comes(signals: Any, number: int) -> None:
+    """Call the signal handler of ``ergo_py.run``."""
+    signals._came(number, None)
+
+
+def process_groups() -> set[int]:
+    """The process groups that are killed when this program is left."""
+    return process_groups_module._groups
+
+
+def replace_process_groups(monkeypatch: pytest.MonkeyPatch, groups: set[int]) -> None:
+    """Let these be the process groups that are killed when this program is left."""
+    monkeypatch.setattr(process_groups_module, "_groups", groups)
+
+
+# Meta-processes.
+
+
 def meta_of(behaviour: Any) -> Meta:
     """The kernel's side of a meta-process, from its behaviour."""
     meta: Meta = behaviour._meta
     return meta
+
+
+def replace_logger(behaviour: Any, logger: object) -> None:
+    """Let a meta-process log to this object."""
+    behaviour._meta._logger = logger
+
+
+def queue_of(outbox: Any) -> deque[Any]:
+    """The messages of a reader that the loop has not yet taken."""
+    queue: deque[Any] = outbox._queue
+    return queue
+
+
+def replace_queue(outbox: Any, queue: deque[Any]) -> None:
+    """Let a reader put its messages in this queue."""
+    outbox._queue = queue
+
+
+def wait_for_backlog(outbox: Any) -> None:
+    """Wait as a reader's thread does whose queue is full."""
+    outbox._wait()
+
+
+def is_parked(outbox: Any) -> bool:
+    """Whether the reader's thread really waits, and does not merely intend to."""
+    waits = outbox._waits
+    return waits is not None and waits._lock.locked()
+
+
+# Sockets.
+
+
+def connections_of(server: Any) -> list[Any]:
+    """The connections of a server that are open, oldest first."""
+    return list(server._open)
+
+
+def connections_under_way(server: Any) -> int:
+    """The connections that were accepted and whose meta-processes are being spawned."""
+    return len(server._births)
+
+
+def pause_after(server: Any, error: OSError) -> float:
+    """The seconds that a server waits after an ``accept`` that failed with this error."""
+    pause: float = server._after(error)
+    return pause
+
+
+def socket_of(bridge: Any) -> socket.socket:
+    """The socket of a server, a connection or a UDP socket."""
+    sock: socket.socket = bridge._socket
+    return sock
+
+
+def connection_options(connection: Any) -> Any:
+    """The options of a connection, as they are now."""
+    return connection._options
+
+
+def look_at_clock(connection: Any) -> None:
+    """Let a connection look now whether one of its time limits is over."""
+    connection._look_at_clock()
+
+
+def look_at_close(connection: Any) -> None:
+    """Let a connection that is closing look now whether its peer has taken too long."""
+    connection._look_at_close()
+
+
+def is_closing(connection: Any) -> bool:
+    """Whether a connection was told to close, and has come to that."""
+    closing: bool = connection._closing
+    return closing
+
+
+def waits_to_close(connection: Any) -> bool:
+    """Whether a close is under way, or waits behind what is to be sent."""
+    return connection._close_waits is not None
+
+
+def has_searched_mailbox(connection: Any) -> bool:
+    """Whether a connection with a slow peer has looked for a close among its messages."""
+    return connection._looked_at is not None
+
+
+def is_half_closed(connection: Any) -> bool:
+    """Whether a connection has closed its half."""
+    half_closed: bool = connection._half_closed
+    return half_closed
+
+
+def is_held_up(connection: Any) -> bool:
+    """Whether a connection reads nothing because its receiver is behind."""
+    held_up: bool = connection._is_held_up()
+    return held_up
+
+
+def has_unfinished_frame(connection: Any) -> bool:
+    """Whether a connection has read a part of a frame."""
+    return bool(connection._decoder.unfinished)
+
+
+def has_unfinished_record(connection: Any) -> bool:
+    """Whether a connection with TLS has read a part of a record."""
+    return bool(connection._secure.unfinished)
+
+
+def read_size(connection: Any) -> int:
+    """The bytes that a connection reads at once."""
+    size: int = connection._size
+    return size
+
+
+def set_read_size(connection: Any, size: int) -> None:
+    """Let a connection read so many bytes at once."""
+    connection._size = size
+
+
+def replace_sending(connection: Any, send: Callable[..., int]) -> Callable[..., int]:
+    """Let a connection write to its socket with this function; returns the function before."""
+    before: Callable[..., int] = connection._writer._send
+    connection._writer._send = send
+    return before

@@ -77,7 +77,14 @@ from ergo_py import (
 )
 from ergo_py._core.processes.threaded_process import DispatchedProcess
 from ergo_py._core.runtime.dispatcher_threads import Job
-from tests.support import THOROUGH, kernel_of, router_of
+from tests.support import (
+    THOROUGH,
+    kernel_of,
+    relation_tables,
+    replace_timer_action,
+    router_of,
+    timer_action,
+)
 
 NODE = "machine@localhost"
 NAMES = ("a", "b", "c")
@@ -792,13 +799,13 @@ class World:
     def _watch_timers(self) -> None:
         # When exactly a timer fires is nobody's promise; what follows is.
         clock = kernel_of(self.node).clock
-        fire = clock._fire
+        fire = timer_action(clock)
 
         def watched(timer: Timer) -> None:
             self.fired(timer)
             fire(timer)
 
-        clock._fire = watched
+        replace_timer_action(clock, watched)
 
     def check(self, is_right: object, text: str) -> None:
         if not is_right and not self.model.is_closing:
@@ -1627,7 +1634,7 @@ def assert_nothing_is_left(node: Node, at_the_end: int) -> None:
     assert router.registry.aliases == {}
     assert kernel.roots == {}
     assert len(kernel.relations) == 0
-    assert kernel.relations._by_target == {}
+    assert relation_tables(kernel.relations)[1] == {}
     report = node.exit_report
     assert report is not None
     assert report.abandoned == ()

@@ -27,9 +27,8 @@ from ergo_py import (
     open_node,
     run,
 )
-from ergo_py._core.runtime import process_groups as process_groups_module
 from ergo_py.program import _Signals
-from tests.support import Failed, running_node
+from tests.support import Failed, replace_process_groups, running_node, signal_comes
 
 PATIENCE = 60.0
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -235,7 +234,7 @@ def test_a_signal_that_comes_before_the_node_is_up_counts() -> None:
 
     async def main() -> None:
         signals = _Signals()
-        signals._came(signal.SIGINT, None)
+        signal_comes(signals, signal.SIGINT)
         with trio.fail_after(PATIENCE):
             async with open_node(watchdog=None, log_output="none") as node:
                 signals.watch_over(node)
@@ -252,7 +251,7 @@ async def test_a_signal_that_comes_after_the_node_is_down_is_no_error() -> None:
     async with running_node() as node:
         signals.watch_over(node)
 
-    signals._came(signal.SIGTERM, None)
+    signal_comes(signals, signal.SIGTERM)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -333,12 +332,12 @@ def test_two_signals_that_come_at_once_are_one_request(
 ) -> None:
     signals = _Signals()
 
-    signals._came(first, None)
+    signal_comes(signals, first)
     clock.now += 0.49
-    signals._came(second, None)
+    signal_comes(signals, second)
     clock.now += 0.02
     with pytest.raises(Left) as left:
-        signals._came(second, None)
+        signal_comes(signals, second)
 
     assert left.value.args == (128 + second,)
 
@@ -353,13 +352,13 @@ def test_the_programs_of_ports_are_killed_before_a_program_is_left(
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "killpg", kill)
-    monkeypatch.setattr(process_groups_module, "_groups", {4711, 4712})
+    replace_process_groups(monkeypatch, {4711, 4712})
     signals = _Signals()
-    signals._came(signal.SIGTERM, None)
+    signal_comes(signals, signal.SIGTERM)
     clock.now += 5.0
 
     with pytest.raises(Left):
-        signals._came(signal.SIGTERM, None)
+        signal_comes(signals, signal.SIGTERM)
 
     assert sorted(killed) == [(4711, signal.SIGKILL), (4712, signal.SIGKILL)]
 
@@ -479,6 +478,15 @@ class Program:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def close_errors(self) -> None:
+        """Close the pipe to which the program writes its errors."""
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process.stderr = None
+
+    def wait(self) -> int:
+        return self._process.wait(PATIENCE)
+
     def end(self) -> tuple[int, str, str]:
         out, err = self._process.communicate(timeout=PATIENCE)
         return self._process.returncode, out, err
@@ -533,11 +541,9 @@ def test_a_second_signal_leaves_even_if_nothing_can_be_written() -> None:
         program.wait_until_it_says("ready")
         program.signal(signal.SIGTERM)
         program.wait_until_it_says("terminating")
-        assert program._process.stderr is not None
-        program._process.stderr.close()
-        program._process.stderr = None
+        program.close_errors()
         program.insist(signal.SIGTERM)
-        status = program._process.wait(PATIENCE)
+        status = program.wait()
 
     assert status == 128 + signal.SIGTERM
 

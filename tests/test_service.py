@@ -42,7 +42,7 @@ from ergo_py import (
     Why,
 )
 from tests.supervised import Child, Log, crash
-from tests.support import Failed, Puppet, router_of, running_node
+from tests.support import Failed, Puppet, replace_router, router_of, running_node, waiters_of
 
 BACK_IN_A_SECOND = Backoff(1.0, 1.0)
 
@@ -254,7 +254,7 @@ async def test_a_call_never_outlives_its_timeout(autojump_clock: trio.testing.Mo
         await trio.sleep(10)
 
         assert heard == []
-        assert service._slot.line == {}
+        assert waiters_of(service) == {}
 
 
 async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(
@@ -280,11 +280,11 @@ async def test_a_waiter_that_is_cancelled_leaves_nothing_behind(
             for use in (service.call, service.send_wait):
                 nursery.start_soon(wait, use)
             await wait_all_tasks_blocked()
-            assert len(service._slot.line) == 2
+            assert len(waiters_of(service)) == 2
             nursery.cancel_scope.cancel()
         gc.collect()
 
-        assert service._slot.line == {}
+        assert waiters_of(service) == {}
         await trio.sleep(2)
         gc.collect()
         assert heard == []
@@ -398,7 +398,7 @@ async def test_who_waits_for_room_at_a_child_that_ends_waits_for_its_successor(
 
         assert told == [True if comes_back else ServiceGoneError] * 2
         assert heard == ([1, 2, 3] if comes_back else [])
-        assert service._slot.line == {}
+        assert waiters_of(service) == {}
 
 
 async def test_a_full_successor_that_refuses_refuses_who_waited(
@@ -950,7 +950,7 @@ async def test_threads_are_told_when_a_service_is_gone_busy_or_too_slow() -> Non
         await trio.to_thread.run_sync(use)
         await wait_all_tasks_blocked()
 
-        assert slow._slot.line == {}
+        assert waiters_of(slow) == {}
         assert [letter.target for letter in node.dead_letters()] == ["busy"]
 
 
@@ -975,7 +975,7 @@ async def test_while_the_child_runs_a_send_is_a_send_to_its_pid() -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("echo", Echo, [])])
         service = node.service("echo")
-        service._router = Watching(router_of(node))  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
+        replace_router(service, Watching(router_of(node)))
 
         service.send("this", priority=Priority.HIGH)
 

@@ -29,7 +29,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.mailbox import LOG_LIMIT
 from ergo_py._core.tables.relations import Kind, Relation
-from tests.support import Failed, Puppet, kernel_of, process_of, router_of, running_node
+from tests.support import Failed, Puppet, kernel_of, loggers_of, process_of, router_of, running_node
 
 
 class Logger(Actor):
@@ -198,7 +198,7 @@ async def test_a_logger_that_crashes_does_not_hear_of_it_and_hears_nothing_more(
 
     assert heard == ["one"]
     assert not kernel_of(node).log.watched
-    assert not kernel_of(node)._loggers
+    assert not loggers_of(node)
 
 
 async def test_records_beyond_the_bound_of_the_lane_are_dropped_and_counted() -> None:

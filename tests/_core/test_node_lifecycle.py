@@ -32,6 +32,7 @@ from ergo_py import (
     NotAllowedError,
     Pool,
     PoolSpec,
+    Priority,
     Reason,
     Shutdown,
     Strategy,
@@ -573,7 +574,7 @@ async def test_a_node_comes_down_although_its_processes_talk_without_end(
         left, right = await node.spawn(Talker), await node.spawn(Puppet)
         await node.call(right, lambda me: me.send(left, "ping"))
         one, two = await node.spawn(Talker), await node.spawn(Talker)
-        router_of(node).send(one, two, "ping", node._timers.priority)
+        router_of(node).send(one, two, "ping", Priority.NORMAL)
         await trio.lowlevel.checkpoint()
 
     assert node.processes() == []

@@ -26,7 +26,7 @@ from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
 from ergo_py.shell.client import find_nodes
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
-from tests.support import Recorder, kernel_of, process_of, router_of, running_node
+from tests.support import Recorder, kernel_of, last_blocked, process_of, router_of, running_node
 
 
 def control_threads() -> list[str]:
@@ -578,7 +578,7 @@ async def test_the_watchdog_knows_since_when() -> None:
                 # it something else before.
                 deadline = time.monotonic() + 20
                 while (
-                    (last := node._last_blocked) is None or last.process != pid
+                    (last := last_blocked(node)) is None or last.process != pid
                 ) and time.monotonic() < deadline:
                     time.sleep(0.01)
                 time.sleep(0.5)

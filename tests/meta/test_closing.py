@@ -18,7 +18,7 @@ from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisc
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
-from tests.support import process_of, router_of
+from tests.support import is_half_closed, process_of, router_of
 
 MANY = 150_000
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -168,7 +168,7 @@ async def half_closed(
         assert await node.call(connection, TCPSend(bytes(MANY))) == MANY
         stream: Any = find(node, connection).behaviour
         node.send(connection, TCPClose())
-        await until(lambda: stream._half_closed)
+        await until(lambda: is_half_closed(stream))
         yield HalfClosed(owner, connection, peer)
 
 

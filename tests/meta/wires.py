@@ -161,6 +161,12 @@ class Wire:
         self.count += 1
         return UnixServer(self.directory / f"{self.count}.sock", reader=self.reader, **options)
 
+    def server_at(self, address: Any) -> Any:
+        """A server for the address of another."""
+        if self.kind == "tcp":
+            return TCPServer(port=address[1], reader=self.reader)
+        return UnixServer(address, reader=self.reader)
+
     def client(self, server: Any, **options: Any) -> Stream:
         """A client of ours."""
         if self.kind == "tcp":

@@ -51,11 +51,11 @@ class Door(StateMachine):
 
     @state
     def closed(self, message: Any, sender: Any) -> object:
-        return self._do("closed", message, sender)
+        return self.perform("closed", message, sender)
 
     @state(timeout=5.0)
     def open(self, message: Any, sender: Any) -> object:
-        return self._do("open", message, sender)
+        return self.perform("open", message, sender)
 
     @open.enter
     def opened(self, previous: str | None) -> None:
@@ -65,7 +65,7 @@ class Door(StateMachine):
     def closing(self, following: str) -> None:
         self.log_of_test.append(f"open -> {following}")
 
-    def _do(self, where: str, message: Any, sender: Any) -> object:
+    def perform(self, where: str, message: Any, sender: Any) -> object:
         if callable(message):
             return message(self)
         self.log_of_test.append((where, message))
@@ -376,7 +376,7 @@ async def test_a_machine_whose_hook_failed_and_that_goes_on_can_still_change_its
 
         @state
         def jammed(self, message: Any, sender: Any) -> object:
-            return self._do("jammed", message, sender)
+            return self.perform("jammed", message, sender)
 
         @jammed.exit
         def stick(self, following: str) -> None:
@@ -527,11 +527,11 @@ async def test_a_postponed_call_that_nobody_waits_for_any_more_harms_nobody(
 
 async def test_the_end_of_something_watched_can_be_postponed(autojump_clock: MockClock) -> None:
     class Watcher(Door):
-        def _do(self, where: str, message: Any, sender: Any) -> object:
+        def perform(self, where: str, message: Any, sender: Any) -> object:
             if isinstance(message, Down) and where == "closed":
                 self.postpone()
                 return None
-            return super()._do(
+            return super().perform(
                 where, "it is down" if isinstance(message, Down) else message, sender
             )
 
@@ -621,7 +621,7 @@ async def test_a_timeout_that_has_fired_and_is_cancelled_before_it_is_handled_do
                 await trio.sleep(3)
                 self.cancel_timeout("alarm")
                 return None
-            return self._do("slow", message, sender)
+            return self.perform("slow", message, sender)
 
         def first_state(self) -> Any:
             self.start_timeout("alarm", 1.0)
@@ -646,7 +646,7 @@ async def test_a_timeout_is_neither_refused_nor_displaced_by_a_full_mailbox(
             if message == "wait":
                 await trio.sleep(3)
                 return None
-            return self._do("busy", message, sender)
+            return self.perform("busy", message, sender)
 
         def first_state(self) -> Any:
             return "busy"
@@ -670,10 +670,10 @@ async def test_what_fails_in_a_timeout_is_said_to_have_failed_in_it(
     autojump_clock: MockClock,
 ) -> None:
     class Fragile(Door):
-        def _do(self, where: str, message: Any, sender: Any) -> object:
+        def perform(self, where: str, message: Any, sender: Any) -> object:
             if isinstance(message, StateTimeout):
                 raise Failed
-            return super()._do(where, message, sender)
+            return super().perform(where, message, sender)
 
     records: Log = []
 

@@ -39,7 +39,7 @@ from ergo_py import (
 )
 from ergo_py._core.messaging.router import Router
 from tests.supervised import Log
-from tests.support import Failed, Puppet, Recorder, process_of, running_node
+from tests.support import Failed, Puppet, Recorder, process_of, replace_key_owners, running_node
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,8 @@ async def test_a_key_that_is_new_costs_the_same_however_many_there_are() -> None
         pool = await start(
             node, PoolSpec(Worker, [], size=3, routing=BY_KEY, key=lambda job: job.key)
         )
-        owners = pool._pool()._share._owners = CountedWalks()
+        owners = CountedWalks()
+        replace_key_owners(pool, owners)
 
         for key in range(300):
             node.send("pool", Job(key))

@@ -64,7 +64,7 @@ from ergo_py import (
 )
 from ergo_py._core.tables.child_slot import ChildSlot
 from tests.supervised import Child, Deaf, Fragile, Log, crash, info_of, phases, three
-from tests.support import Failed, Recorder, Stubborn, kernel_of, process_of, running_node
+from tests.support import Failed, Recorder, Stubborn, kernel_of, plan_of, process_of, running_node
 
 # -- starting and stopping -------------------------------------------------------------------------
 
@@ -764,8 +764,8 @@ async def test_an_operation_on_one_of_many_children_takes_no_look_at_the_others(
         top = await node.spawn(
             Operated, [ChildSpec(name, Child, log, name) for name in names], name="top"
         )
-        plan: Any = process_of(node, top).behaviour
-        children = plan._plan.children = Counted(plan._plan.children)
+        plan = plan_of(process_of(node, top).behaviour)
+        children = plan.children = Counted(plan.children)
         do = operator(node, side)
 
         for name in reversed(names[-20:]):

@@ -11,7 +11,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py import NO_REPLY, PINNED, Actor, Caller, Node, NotAllowedError
 from ergo_py._core.inspection.callback_watch import REPORTED_VERBS
 from tests.dispatched import Gate
-from tests.support import Failed, Puppet, Recorder, kernel_of, process_of, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    cut_ending_short,
+    kernel_of,
+    process_of,
+    running_node,
+)
 
 
 class Answering(Actor):
@@ -236,8 +244,7 @@ async def test_a_callback_that_was_left_behind_while_it_was_traced_stays_silent(
             node.send_exit(pid, "over")
             await gate.wait_reached()
             # Its time is over.
-            assert process._ending is not None
-            process._ending.cancel()
+            cut_ending_short(process)
             await terminating.wait()
         untraced.set()
         await node.wait_ended(pid)

@@ -12,7 +12,7 @@ from ergo_py._core.inspection import mailbox_backlog as mailbox_backlog_module
 from ergo_py._core.inspection.mailbox_backlog import Backlogs
 from ergo_py._core.tables.mailbox import Mailbox
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
-from tests.support import running_node
+from tests.support import looks_at_mailboxes, running_node
 
 LIMIT = 10
 
@@ -135,5 +135,4 @@ async def test_a_node_warns_of_a_long_mailbox_and_says_what_to_do(
 
 async def test_a_node_can_be_told_not_to_warn() -> None:
     async with running_node(watchdog=0.5, mailbox_warning=None) as node:
-        assert node._watchdog is not None
-        assert node._watchdog._look is None
+        assert not looks_at_mailboxes(node)

@@ -25,10 +25,17 @@ from ergo_py._core.inspection.watchdog import (
     run_times,
     was_starved,
 )
-from ergo_py._core.log import _writer
 from ergo_py._core.runtime.bridge import Bridge
 from tests._core.test_log import Terminal, break_stderr
-from tests.support import Puppet, block_until_reported, kernel_of, router_of, running_node
+from tests.support import (
+    Puppet,
+    block_until_reported,
+    last_blocked,
+    router_of,
+    running_node,
+    thread_of,
+    write_log_to_console,
+)
 
 THRESHOLD = 0.2
 """Seconds. A machine that is so busy that it keeps the loop waiting for as long, just when a test
@@ -453,7 +460,7 @@ async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> N
 
     class BlocksAtTheEnd(Actor):
         def terminate(self, reason: Reason) -> None:
-            while self.node._last_blocked is None:
+            while last_blocked(self.node) is None:
                 with reports.came:
                     reports.came.wait(0.001)
 
@@ -476,9 +483,9 @@ async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
 
     # The loop is held up by the waiting below, so it is asked for a sign of life.
     watchdog = Watchdog(bridge, 0.01, print)
-    watchdog._thread.join(20)
+    thread_of(watchdog).join(20)
 
-    assert not watchdog._thread.is_alive()
+    assert not thread_of(watchdog).is_alive()
 
 
 def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_counts() -> None:
@@ -537,7 +544,7 @@ async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
             for number in (1, 2):
                 node.send(pid, number)
                 await node.inspect(pid, timeout=PATIENCE)
-            assert watchdog._thread.is_alive()
+            assert thread_of(watchdog).is_alive()
         finally:
             await trio.to_thread.run_sync(watchdog.stop)
 
@@ -716,7 +723,7 @@ async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callbac
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stderr", SlowError())
             patch.setattr(logging.getLogger(), "handlers", [])
-            kernel_of(node).log._write = _writer("console")
+            write_log_to_console(node)
             node.send(pid, 1)
             await node.wait_ended(pid)
 

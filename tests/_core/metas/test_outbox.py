@@ -39,7 +39,16 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Recorder, meta_of, router_of
+from tests.support import (
+    Failed,
+    Recorder,
+    is_parked,
+    meta_of,
+    queue_of,
+    replace_queue,
+    router_of,
+    wait_for_backlog,
+)
 
 BACKLOG = 5
 
@@ -104,8 +113,7 @@ class Scene:
         # longer to tell.
         while quiet < 100:
             await wait_all_tasks_blocked(0.01)
-            waits = meta_of(self.meta).outbox._waits
-            if self.sent == self.poured or (waits is not None and waits._lock.locked()):
+            if self.sent == self.poured or is_parked(meta_of(self.meta).outbox):
                 break
             before, quiet = self.sent, quiet + 1 if before == self.sent else 0
         return self.sent
@@ -185,7 +193,7 @@ async def test_what_the_loop_is_delivering_is_not_overtaken_by_the_reader() -> N
         )
         scene.let.go(1000)
 
-        outbox._queue.append((scene.receiver, 1, Priority.NORMAL))
+        queue_of(outbox).append((scene.receiver, 1, Priority.NORMAL))
         outbox.flush()
         await owned.until(lambda: len(scene.heard) == 2)
 
@@ -736,7 +744,7 @@ async def test_what_slips_through_when_a_reader_is_left_is_not_delivered() -> No
         await owned.end(meta.id)
 
         # As if the thread had looked whether it may send, and had been held up before it did.
-        meta_of(meta).outbox._queue.append((owned.owner, "slipped", Priority.NORMAL))
+        queue_of(meta_of(meta).outbox).append((owned.owner, "slipped", Priority.NORMAL))
         meta_of(meta).outbox.flush()
         await wait_all_tasks_blocked()
 
@@ -766,24 +774,24 @@ class Changing(deque[Any]):
 async def outbox_alone(queue: deque[Any]) -> AsyncIterator[tuple[Outbox, Owned]]:
     async with owning() as owned:
         outbox = Outbox(router_of(owned.node), owned.node.pid, 1, Behind.DROP_OLDEST, lambda: None)
-        outbox._queue = queue
+        replace_queue(outbox, queue)
         yield outbox, owned
 
 
 async def test_a_reader_that_finds_its_oldest_delivered_need_not_drop_it() -> None:
     async with outbox_alone(Vanishing()) as (outbox, owned):
-        outbox._queue.append((owned.owner, "delivered meanwhile", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "delivered meanwhile", Priority.NORMAL))
 
         taken = outbox.put(owned.owner, "new", Priority.NORMAL)
 
         assert taken
         assert (outbox.dropped, len(outbox)) == (0, 1)
-        outbox._queue.clear()
+        queue_of(outbox).clear()
 
 
 async def test_a_loop_that_finds_the_oldest_dropped_has_nothing_to_deliver() -> None:
     async with outbox_alone(Vanishing()) as (outbox, owned):
-        outbox._queue.append((owned.owner, "dropped meanwhile", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "dropped meanwhile", Priority.NORMAL))
 
         outbox.flush()
         await wait_all_tasks_blocked()
@@ -793,7 +801,7 @@ async def test_a_loop_that_finds_the_oldest_dropped_has_nothing_to_deliver() -> 
 
 async def test_one_who_is_told_of_room_after_it_took_its_message_back_delivers_it_once() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
-        outbox._queue.append((owned.owner, "once", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "once", Priority.NORMAL))
 
         outbox.settle(True)
         outbox.settle(True)
@@ -805,7 +813,7 @@ async def test_one_who_is_told_of_room_after_it_took_its_message_back_delivers_i
 
 async def test_what_the_handler_sends_on_the_loop_comes_after_what_is_queued() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
-        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
 
         queued = outbox.follow(owned.owner, "of the handler", Priority.NORMAL)
         await wait_all_tasks_blocked()
@@ -819,7 +827,7 @@ async def test_a_queue_that_changes_while_it_is_looked_through_is_taken_to_hold_
     None
 ):
     async with outbox_alone(Changing()) as (outbox, owned):
-        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
 
         queued = await in_thread(
             lambda: outbox.follow(owned.owner, "of the handler", Priority.NORMAL)
@@ -852,13 +860,13 @@ async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait()
 async def test_what_the_handler_sends_to_somebody_else_does_not_wait_behind_the_reader() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         other = await owned.node.spawn(Recorder)
-        outbox._queue.append((owned.owner, "of the reader", Priority.NORMAL))
+        queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
 
         queued = await in_thread(lambda: outbox.follow(other, "of the handler", Priority.NORMAL))
 
         assert not queued
-        assert [message for _, message, _ in outbox._queue] == ["of the reader"]
-        outbox._queue.clear()
+        assert [message for _, message, _ in queue_of(outbox)] == ["of the reader"]
+        queue_of(outbox).clear()
 
 
 @pytest.mark.parametrize("queued", [False, True], ids=["keeps up", "is behind"])
@@ -868,7 +876,7 @@ async def test_several_messages_at_once_come_after_what_was_sent_before(queued: 
         receiver = await owned.node.spawn(Recorder, heard)
         outbox.backlog = 10
         if queued:
-            outbox._queue.append((receiver, "before", Priority.NORMAL))
+            queue_of(outbox).append((receiver, "before", Priority.NORMAL))
 
         await in_thread(lambda: outbox.put_many(receiver, ["one", "two"], Priority.NORMAL))
         await owned.until(lambda: len(heard) == 2 + queued)
@@ -890,15 +898,15 @@ async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_que
 
         try_another()
         await owned.until(lambda: len(owned.heard) == 1)
-        outbox._queue.append((scene.receiver, "in its hands", Priority.NORMAL))
+        queue_of(outbox).append((scene.receiver, "in its hands", Priority.NORMAL))
         try_another()
         outbox.flush()
         await wait_all_tasks_blocked()
-        outbox._queue.extend(
+        queue_of(outbox).extend(
             (scene.receiver, text, Priority.NORMAL) for text in ("in its mailbox", "at the door")
         )
         outbox.flush()
-        queued, waiting = len(outbox._queue), len(outbox)
+        queued, waiting = len(queue_of(outbox)), len(outbox)
         try_another()
         scene.let.go(1000)
         await owned.until(lambda: len(scene.heard) == 3)
@@ -922,12 +930,12 @@ async def test_a_reader_does_not_slip_past_what_the_loop_takes_back_from_a_door(
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
         outbox = Outbox(router_of(scene.node), scene.node.pid, 1, Behind.WAIT, lambda: None)
-        outbox._queue = Watched()
+        replace_queue(outbox, Watched())
         scene.node.send(scene.receiver, "in its hands")
         await wait_all_tasks_blocked()
         scene.node.send(scene.receiver, "in its mailbox")
 
-        outbox._queue.append((scene.receiver, "first", Priority.NORMAL))
+        queue_of(outbox).append((scene.receiver, "first", Priority.NORMAL))
         outbox.flush()
         outbox.rush()
         scene.let.go(1000)
@@ -987,7 +995,7 @@ async def test_a_reader_that_finds_room_before_it_waits_does_not_wait() -> None:
 
     queue = Drained()
     async with outbox_alone(queue) as (outbox, _owned):
-        await in_thread(outbox._wait)
+        await in_thread(lambda: wait_for_backlog(outbox))
 
         assert queue.looks == 3
-        assert outbox._waits is None
+        assert not outbox.reader_waits

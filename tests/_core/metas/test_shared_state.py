@@ -15,7 +15,7 @@ from ergo_py._core.metas.reader import start_reader
 from ergo_py._core.metas.shared_state import watch_writes
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.runtime.test_resources import Lines
-from tests.support import meta_of
+from tests.support import replace_logger
 
 
 @pytest.fixture
@@ -93,7 +93,8 @@ async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(
     async with owning(debug_shared_state=True) as owned:
         meta = colour()
         await owned.spawn(meta)
-        meta_of(meta)._logger = log = Warnings(lines)
+        log = Warnings(lines)
+        replace_logger(meta, log)
         await owned.in_reader(meta, write)
         await owned.in_handler(meta, lambda me: setattr(me, "own", 1))
         before = list(lines)
@@ -118,7 +119,7 @@ async def test_what_terminate_and_init_write_is_nobodys_concern(colour: type[Any
     async with owning(debug_shared_state=True) as owned:
         meta = Alone()
         await owned.spawn(meta)
-        meta_of(meta)._logger = Warnings(lines)
+        replace_logger(meta, Warnings(lines))
         await owned.in_reader(meta, lambda me: setattr(me, "resource", "used"))
         await owned.end(meta.id)
 
@@ -146,7 +147,7 @@ async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched
     async with owning(debug_shared_state=True) as owned:
         meta = Eager()
         await owned.spawn(meta)
-        meta_of(meta)._logger = Warnings(lines)
+        replace_logger(meta, Warnings(lines))
 
         await owned.in_handler(meta, lambda me: setattr(me, "shared", 2))
 

@@ -11,7 +11,7 @@ from ergo_py import MetaProcess, NodeStoppedError, Normal
 from ergo_py._core.metas.meta import Meta
 from ergo_py._core.processes.process import Process
 from ergo_py._core.vocabulary.options import MetaOptions
-from tests.support import Puppet, running_node
+from tests.support import Puppet, process_behind, running_node
 
 Told = list[BaseException | None]
 
@@ -52,7 +52,7 @@ async def owner() -> AsyncIterator[tuple[Any, Process]]:
     """A node, and a process of it that can own something."""
     async with running_node() as node:
         pid = await node.spawn(Puppet)
-        process: Process = await node.call(pid, lambda me: me._process)
+        process: Process = await node.call(pid, process_behind)
         yield node, process
 
 

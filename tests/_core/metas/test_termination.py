@@ -46,7 +46,7 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet, Witness, kernel_of, meta_of, running_node
+from tests.support import Failed, Puppet, Witness, kernel_of, meta_of, replace_logger, running_node
 
 HELD = 30.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may
@@ -68,7 +68,8 @@ class Kept:
 
 
 def keep_log(meta: Any) -> Kept:
-    meta_of(meta)._logger = kept = Kept()
+    kept = Kept()
+    replace_logger(meta, kept)
     return kept
 
 

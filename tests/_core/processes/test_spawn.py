@@ -35,7 +35,17 @@ from ergo_py import (
 )
 from ergo_py._core.processes import spawn as spawn_module
 from ergo_py._core.processes import termination as termination_module
-from tests.support import Failed, Puppet, Recorder, Witness, kernel_of, process_of, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    Witness,
+    kernel_of,
+    loggers_of,
+    process_of,
+    relation_tables,
+    running_node,
+)
 
 
 def tables(node: Node) -> dict[str, object]:
@@ -47,7 +57,7 @@ def tables(node: Node) -> dict[str, object]:
         "aliases": info.aliases,
         "relations": info.relations,
         "timers": info.timers,
-        "loggers": len(kernel_of(node)._loggers),
+        "loggers": len(loggers_of(node)),
         "roots": len(kernel_of(node).roots),
     }
 
@@ -661,7 +671,7 @@ async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_ha
     async with running_node() as node:
         parent = await node.spawn(Puppet)
         await node.call(parent, lambda me: me.spawn(Puppet, link=True))
-        table = kernel_of(node).relations._by_watcher
+        table, _ = relation_tables(kernel_of(node).relations)
         table[parent] = NotWalked(table[parent])
 
         child = await node.call(parent, lambda me: me.spawn(Puppet, link=True))

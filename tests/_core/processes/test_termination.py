@@ -40,8 +40,10 @@ from tests.support import (
     Stubborn,
     Witness,
     kernel_of,
+    loggers_of,
     meta_of,
     process_of,
+    relation_tables,
     router_of,
     running_node,
 )
@@ -271,7 +273,7 @@ async def test_nothing_of_an_ended_process_remains_in_any_table(
             0,
             0,
         )
-        assert kernel_of(node)._loggers == {}
+        assert loggers_of(node) == {}
         assert list(kernel_of(node).roots) == [other]
 
 
@@ -300,8 +302,7 @@ async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as
             0,
             0,
         )
-        assert not relations._by_watcher
-        assert not relations._by_target
+        assert relation_tables(relations) == ({}, {})
 
 
 async def test_timers_of_an_ended_process_do_not_fire(autojump_clock: MockClock) -> None:

@@ -47,7 +47,17 @@ from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py._core.verbs.links_and_events import LinksAndEvents
 from tests.dispatched import AsyncDoer, Doer, Gate, heard, in_threads
 from tests.meta.owner import eventually
-from tests.support import Failed, Recorder, needs_proc, process_of, router_of, running_node
+from tests.support import (
+    Failed,
+    Recorder,
+    hop_of,
+    let_init_time_out,
+    needs_proc,
+    process_behind,
+    process_of,
+    router_of,
+    running_node,
+)
 
 # -- threads ---------------------------------------------------------------------------------------
 
@@ -251,8 +261,7 @@ async def run_out_of_time(
         nursery.start_soon(spawn)
         await begun()
         *_, process = router_of(node).processes.values()
-        assert process._scope is not None
-        process._scope.deadline = trio.current_time()
+        let_init_time_out(process)
 
 
 async def test_an_init_that_takes_too_long_is_left_behind() -> None:
@@ -1071,7 +1080,7 @@ async def test_a_callback_that_ends_while_an_inspect_is_answered_is_seen_to_have
             gate.wait(20)
 
         async def handle_inspect(self, *items: str) -> dict[str, str]:
-            hop = self._process._hop  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            hop = hop_of(process_behind(self))
             gate.set()
             while hop.job.outcome is None:  # noqa: ASYNC110 - a thread sets no event of trio's
                 await trio.sleep(0.001)
@@ -1158,7 +1167,7 @@ async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_tol
         await asked.wait()
         gate.opened.set()
         # Its task answers somebody else, and has not come to what the callback waits for.
-        await eventually(lambda: process._hop.verb is not None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        await eventually(lambda: hop_of(process).verb is not None)
 
         node.kill(pid)
         await node.wait_ended(pid)
@@ -1196,7 +1205,7 @@ async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_le
 
     class Blocked(Doer):
         def init(self) -> None:
-            hops.append(self._process._hop)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+            hops.append(hop_of(process_behind(self)))
             gate()
 
     hops: list[Any] = []

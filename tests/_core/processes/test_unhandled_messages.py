@@ -32,7 +32,15 @@ from ergo_py import (
 from ergo_py._core.processes.process import Process
 from ergo_py._core.runtime import time_slices as time_slices_module
 from ergo_py._core.vocabulary.envelopes import FENCE, MAIN_LANE, MESSAGE
-from tests.support import Failed, Puppet, Recorder, process_of, router_of, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    counted_messages,
+    process_of,
+    router_of,
+    running_node,
+)
 
 MANY = 2_000
 
@@ -584,7 +592,7 @@ async def test_urgent_messages_are_kept_before_the_others_and_count_against_a_bo
 
         second: Any = router_of(node).resolve("a")
         assert heard == ["highest", "high", 0, 1]
-        assert second.mailbox._users(MAIN_LANE) == 0
+        assert counted_messages(second.mailbox, MAIN_LANE) == 0
 
 
 @pytest.mark.parametrize("ends", ["the child", "the supervisor"])

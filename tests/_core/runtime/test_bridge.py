@@ -69,6 +69,7 @@ from tests.support import (
     process_of,
     router_of,
     running_node,
+    thread_of,
 )
 
 T = TypeVar("T")
@@ -336,11 +337,11 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     stack = thread.stack()
     held += [path for _, path in open_descriptors() if path.endswith("/comm")]
     release.set()
-    thread._thread.join(PATIENCE)
+    thread_of(thread).join(PATIENCE)
 
     assert names == ["ergo-named-1"]
     assert "in stay" in stack
-    assert thread._thread.daemon
+    assert thread_of(thread).daemon
     assert held == []
 
 
@@ -496,7 +497,7 @@ async def test_run_on_the_loop_itself_does_not_wait_for_the_loop() -> None:
 class Interrupted(Bridge):
     """Gets a signal around each step that could be raced, and one at a time."""
 
-    __slots__ = ("_inside",)
+    __slots__ = ("is_inside",)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("_armed", "_closed", "_inbox"):
@@ -509,10 +510,10 @@ class Interrupted(Bridge):
             self.interrupt()
 
     def interrupt(self) -> None:
-        if not getattr(self, "_inside", True):
-            self._inside = True
+        if not getattr(self, "is_inside", True):
+            self.is_inside = True
             signal.raise_signal(signal.SIGUSR1)
-            self._inside = False
+            self.is_inside = False
 
 
 async def test_a_signal_handler_may_post_in_the_middle_of_posting_and_of_draining() -> None:
@@ -528,14 +529,14 @@ async def test_a_signal_handler_may_post_in_the_middle_of_posting_and_of_drainin
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        bridge._inside = False
+        bridge.is_inside = False
         with trio.fail_after(PATIENCE):
             for number in range(20):
                 bridge.post(ran.update, ["loop"])
                 # One at a time, since the next one would hide that one was missing.
                 while ran["loop"] <= number:
                     await trio.lowlevel.checkpoint()
-        bridge._inside = True
+        bridge.is_inside = True
         await trio.testing.wait_all_tasks_blocked()
     finally:
         signal.signal(signal.SIGUSR1, before)

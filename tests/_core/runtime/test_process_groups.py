@@ -7,11 +7,12 @@ import pytest
 
 from ergo_py._core.runtime import process_groups as process_groups_module
 from ergo_py._core.runtime.process_groups import forget_group, kill_groups, note_group
+from tests.support import process_groups, replace_process_groups
 
 
 @pytest.fixture(autouse=True)
 def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_groups_module, "_groups", set())
+    replace_process_groups(monkeypatch, set())
 
 
 def test_what_is_known_is_killed_with_all_it_has_started_and_what_is_forgotten_is_not() -> None:
@@ -57,4 +58,4 @@ def test_a_forked_copy_does_not_know_them() -> None:
     note_group(4711)
     process_groups_module._forget_in_copy()
 
-    assert process_groups_module._groups == set()
+    assert process_groups() == set()

@@ -19,7 +19,7 @@ import trio
 from ergo_py import BadInputError, MetaProcess, Normal, NotAllowedError
 from ergo_py._core.runtime.resources import Doorbell, Resources, _end_program
 from tests._core.metas.metas import owning
-from tests.support import Failed, meta_of
+from tests.support import Failed, replace_logger
 
 SOON = 15.0
 """Seconds within which a reader must be free. Stopping gives it a minute; a thread that is freed
@@ -465,8 +465,7 @@ async def test_errors_of_unblocking_and_closing_are_reported_and_hold_nothing_up
         meta = AlsoBroken(pause)
         alias = await owned.spawn(meta)
         await owned.until(meta.about.is_set)
-        kernel_side = meta_of(meta)
-        kernel_side._logger = Lines(lines)
+        replace_logger(meta, Lines(lines))
         await owned.end(alias)
 
     assert {"unblock raised", "unblocking raised", "closing raised"} <= set(lines)

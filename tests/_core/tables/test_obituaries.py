@@ -27,7 +27,16 @@ from ergo_py import (
 )
 from ergo_py._core.tables.obituaries import Obituaries
 from ergo_py._core.vocabulary.envelopes import MESSAGE
-from tests.support import Failed, Puppet, Recorder, kernel_of, meta_of, process_of, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Recorder,
+    crash_sites,
+    kernel_of,
+    meta_of,
+    process_of,
+    running_node,
+)
 
 
 class Bomb(Actor):
@@ -355,4 +364,4 @@ def test_an_error_in_the_course_of_an_end_does_not_count_as_its_cause() -> None:
 
     obituaries.note_crash(ending, "handle_message", "str")
 
-    assert obituaries._sites == {}
+    assert crash_sites(obituaries) == {}

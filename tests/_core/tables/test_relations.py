@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ergo_py._core.tables.relations import Kind, Relation, Relations, Watched
 from ergo_py._core.vocabulary.errors import RelationExistsError, RelationUnknownError
 from ergo_py._core.vocabulary.ids import PID, Alias, Name, NodeName
+from tests.support import relation_tables
 
 NODE = "demo@localhost"
 WATCHERS = [PID(NODE, 7, number) for number in (1, 2, 3)]
@@ -119,16 +120,16 @@ class RelationsMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_for_those_without_relations(self) -> None:
-        assert self.relations._by_watcher.keys() == {one[0] for one in self.known()}
-        assert self.relations._by_target.keys() == {one[1] for one in self.standing}
+        by_watcher, by_target = relation_tables(self.relations)
+        assert by_watcher.keys() == {one[0] for one in self.known()}
+        assert by_target.keys() == {one[1] for one in self.standing}
 
     def teardown(self) -> None:
         for watcher in WATCHERS:
             list(self.relations.forget(watcher))
 
         assert len(self.relations) == 0
-        assert self.relations._by_watcher == {}
-        assert self.relations._by_target == {}
+        assert relation_tables(self.relations) == ({}, {})
 
 
 TestRelations = RelationsMachine.TestCase
@@ -181,8 +182,7 @@ def test_after_many_lives_the_table_is_as_large_as_the_living_make_it() -> None:
             relations.deliver(signal)
 
     assert len(relations) == 0
-    assert relations._by_watcher == {}
-    assert relations._by_target == {}
+    assert relation_tables(relations) == ({}, {})
 
 
 def test_a_relation_prints_who_watches_whom() -> None:

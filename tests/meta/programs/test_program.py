@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from ergo_py import BadInputError, NotAllowedError
-from ergo_py._core.runtime import process_groups as process_groups_module
 from ergo_py.meta.programs.program import (
     Program,
     ProgramFailedError,
@@ -20,7 +19,7 @@ from ergo_py.meta.programs.program import (
     StopTimes,
     Terminal,
 )
-from tests.support import needs_proc
+from tests.support import needs_proc, process_groups
 
 
 def test_a_name_is_looked_for_along_the_programs_own_path_and_else_along_ours(
@@ -96,13 +95,13 @@ async def test_closing_ends_at_once_and_may_be_done_twice() -> None:
     with trio.fail_after(10):
         program = await Program.start(ProgramOptions(["sleep", "60"]))
 
-        assert program.pid in process_groups_module._groups
+        assert program.pid in process_groups()
         program.close()
         program.close()
 
     assert program.returncode == -signal.SIGKILL
     assert program.is_gone
-    assert program.pid not in process_groups_module._groups
+    assert program.pid not in process_groups()
     assert program.signal(signal.SIGTERM) is False
 
 

@@ -36,7 +36,21 @@ from ergo_py.meta.sockets.messages import (
 from ergo_py.meta.sockets.options import WhenSlow
 from ergo_py.testing import VirtualClock
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
-from tests.support import Puppet, meta_of, open_descriptors, refused
+from tests.support import (
+    Puppet,
+    connection_options,
+    connections_of,
+    has_searched_mailbox,
+    has_unfinished_frame,
+    is_closing,
+    is_half_closed,
+    look_at_clock,
+    look_at_close,
+    meta_of,
+    open_descriptors,
+    refused,
+    waits_to_close,
+)
 
 MEBI = 1024 * 1024
 
@@ -355,8 +369,8 @@ async def test_a_peer_that_closes_its_half_while_we_close_gets_all_that_was_sent
         stream = await wire.dial(server)
         await stream.send_all(b"much, please")
         await mail.first(TCPData)
-        (connection,) = server._open
-        await until(lambda: connection._closing and connection.pending)
+        (connection,) = connections_of(server)
+        await until(lambda: is_closing(connection) and connection.pending)
 
         await stream.send_eof()
         await until(lambda: connection.cause)
@@ -375,16 +389,16 @@ async def test_closing_waits_as_long_as_the_peer_takes_something(
         server, mail = await serve(node, wire, None, write_limit=100 * MEBI)
         async with await wire.dial(server) as peer:
             alias = (await mail.first(TCPConnected)).connection
-            (connection,) = server._open
+            (connection,) = connections_of(server)
             node.send(alias, TCPSend(bytes(20 * MEBI)))
             node.send(alias, TCPClose(linger=1000.0))
-            await until(lambda: connection._closing)
+            await until(lambda: is_closing(connection))
 
             for share in (5, 10):
                 clock.move(700.0)
                 while connection.bytes_out < share * MEBI:
                     await peer.receive_some(65536)
-            connection._look_at_close()
+            look_at_close(connection)
             while_it_takes = connection.cause
             clock.move(1001.0)
             disconnected = await mail.first(TCPDisconnected)
@@ -445,7 +459,7 @@ async def test_closing_is_heeded_though_the_peer_has_closed_and_takes_no_answers
             peer.sendall(b"much, please")
             peer.shutdown(socket.SHUT_WR)
             alias = (await mail.first(TCPData)).connection
-            (connection,) = server._open
+            (connection,) = connections_of(server)
             await until(lambda: connection.cause is Cause.EOF and connection.pending)
 
             await node.call(alias, close)
@@ -466,7 +480,7 @@ async def test_closing_is_heeded_though_much_waits_for_a_peer_that_takes_nothing
             alias = (await mail.first(TCPConnected)).connection
             for _ in range(5):
                 node.send(alias, TCPSend(bytes(10 * MEBI)))
-            await until(lambda: next(iter(server._open))._looked_at)
+            await until(lambda: has_searched_mailbox(next(iter(connections_of(server)))))
 
             await node.call(alias, close, priority=priority)
             disconnected = await mail.first(TCPDisconnected)
@@ -485,7 +499,7 @@ async def test_a_close_waits_for_all_that_was_sent_before_as_long_as_the_peer_ta
         for _ in range(5):
             node.send(alias, TCPSend(bytes(2 * MEBI)))
         node.send(alias, TCPClose())
-        await until(lambda: next(iter(server._open))._close_waits)
+        await until(lambda: waits_to_close(next(iter(connections_of(server)))))
 
         got = sum([len(part) async for part in stream])
         await stream.aclose()
@@ -767,7 +781,7 @@ async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(
         server, mail = await serve(node, wire, None, idle_timeout=1000.0)
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
-        (connection,) = server._open
+        (connection,) = connections_of(server)
 
         clock.move(700.0)
         if silent_ways in ("none", "out"):
@@ -776,7 +790,7 @@ async def test_a_peer_that_talks_or_is_talked_to_is_not_dropped(
         if silent_ways in ("none", "in"):
             await node.call(alias, TCPSend(b"y"))
         clock.move(700.0)
-        connection._look_at_clock()
+        look_at_clock(connection)
 
         assert connection.cause is (Cause.TIMEOUT if silent_ways == "both" else None)
         await stream.aclose()
@@ -791,23 +805,23 @@ async def test_a_time_limit_may_change_while_the_connection_lives(
         server, mail = await serve(node, wire, None, idle_timeout=1000.0)
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
-        (connection,) = server._open
+        (connection,) = connections_of(server)
 
         await node.call(alias, TCPSet(idle_timeout=None, linger=7.0))
         clock.move(5000.0)
-        connection._look_at_clock()
+        look_at_clock(connection)
         without = connection.cause
         if how == "a call":
             await node.call(alias, TCPSet(idle_timeout=9000.0))
         else:
             node.send(alias, TCPSet(idle_timeout=9000.0))
-            await until(lambda: connection._options.idle_timeout)
+            await until(lambda: connection_options(connection).idle_timeout)
         clock.move(5000.0)
         disconnected = await mail.first(TCPDisconnected)
 
         assert without is None
         assert disconnected.detail == "silent for 9000 s"
-        assert connection._options.linger == 7.0
+        assert connection_options(connection).linger == 7.0
         await stream.aclose()
 
 
@@ -818,7 +832,7 @@ async def test_a_limit_for_frames_may_be_set_while_one_is_unfinished(
         server, mail = await serve(node, wire, None, framing=Delimiter(b"\n"))
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
-        (connection,) = server._open
+        (connection,) = connections_of(server)
         await stream.send_all(b"half")
         await until(lambda: connection.frame_since is not None)
 
@@ -948,7 +962,7 @@ async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire, clock: Mo
         server, mail = await serve(node, wire, framing=Delimiter(b"\n"), frame_timeout=1000.0)
         stream = await wire.dial(server)
         await mail.first(TCPConnected)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
 
         async def read(data: bytes) -> float | None:
             """When the unfinished frame was begun, after these bytes were read, which came long
@@ -959,7 +973,7 @@ async def test_the_time_for_a_frame_begins_with_that_frame(wire: Wire, clock: Mo
             await stream.send_all(data)
             await until(lambda: connection.bytes_in == before + len(data))
             await until(
-                lambda: not (connection._decoder.unfinished and connection.frame_since is None)
+                lambda: not (has_unfinished_frame(connection) and connection.frame_since is None)
             )
             begun: float | None = connection.frame_since
             return begun
@@ -1000,20 +1014,20 @@ async def test_keep_alive_bytes_are_not_sent_when_something_else_was_nor_after_c
         )
         stream = await wire.dial(server)
         alias = (await mail.first(TCPConnected)).connection
-        (connection,) = server._open
+        (connection,) = connections_of(server)
 
         clock.move(700.0)
-        connection._look_at_clock()
+        look_at_clock(connection)
         await node.call(alias, TCPSend(b"words"))
         clock.move(700.0)
-        connection._look_at_clock()
+        look_at_clock(connection)
         clock.move(700.0)
-        connection._look_at_clock()
-        connection._look_at_clock()
+        look_at_clock(connection)
+        look_at_clock(connection)
         node.send(alias, TCPClose(linger=2000.0))
-        await until(lambda: connection._closing)
+        await until(lambda: is_closing(connection))
         clock.move(1001.0)
-        connection._look_at_clock()
+        look_at_clock(connection)
 
         assert b"".join([part async for part in stream]) == b"words<alive>"
         await stream.aclose()
@@ -1028,10 +1042,10 @@ async def test_keep_alive_bytes_that_are_not_sent_cost_nothing(wire: Wire, state
         )
         with wire.dial_plain(server):
             alias = (await mail.first(TCPConnected)).connection
-            (connection,) = server._open
+            (connection,) = connections_of(server)
             if state == "closing":
                 node.send(alias, TCPClose(linger=1000.0))
-                await until(lambda: connection._half_closed)
+                await until(lambda: is_half_closed(connection))
             else:
                 while not connection.pending:
                     node.send(alias, TCPSend(bytes(50_000)))
@@ -1061,11 +1075,7 @@ async def test_an_address_that_is_taken_is_an_error_of_spawning_and_leaves_nothi
         owner = await node.spawn(Puppet)
         gc.collect()
         before = open_descriptors()
-        again: Any = wire.server()
-        if wire.kind == "tcp":
-            again._port = server.local[1]
-        else:
-            again._path = server.local
+        again = wire.server_at(server.local)
 
         with pytest.raises(InitError, match="already in use") as caught:
             await spawn_meta(node, owner, again)

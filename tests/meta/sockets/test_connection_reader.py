@@ -19,6 +19,14 @@ from ergo_py.meta.sockets.messages import (
     TCPSend,
 )
 from tests.meta.wires import Ear, Mail, MovableClock, Wire, serve, spawn_meta, until, wired_node
+from tests.support import (
+    connections_of,
+    is_half_closed,
+    is_held_up,
+    look_at_clock,
+    read_size,
+    set_read_size,
+)
 
 MEBI = 1024 * 1024
 
@@ -34,7 +42,7 @@ async def test_a_peer_that_closed_its_half_and_then_all_of_it_is_not_waited_for(
         peer.sendall(b"much, please")
         peer.shutdown(socket.SHUT_WR)
         await mail.first(TCPData)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
         await until(lambda: connection.cause is Cause.EOF and connection.pending)
 
         # What it did not read makes this a reset.
@@ -63,7 +71,7 @@ async def test_a_peer_that_closes_its_half_long_after_it_asked_is_answered(
         stream = await wire.dial(server)
         await stream.send_all(b"well?")
         await mail.first(TCPData)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
 
         clock.move(2000.0)
         await stream.send_eof()
@@ -112,10 +120,10 @@ async def test_a_peer_is_not_dropped_for_the_time_that_its_receiver_takes(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, framing.encode(bytes(200_000)) * 60)
             await mail.first(TCPConnected)
-            (connection,) = server._open
-            await until(connection._is_held_up)
+            (connection,) = connections_of(server)
+            await until(lambda: is_held_up(connection))
             clock.move(2000.0)
-            connection._look_at_clock()
+            look_at_clock(connection)
             cause = connection.cause
             go_on.set()
         await mail.wait_for(TCPData, 60)
@@ -212,19 +220,19 @@ async def test_a_receiver_that_is_behind_keeps_frames_of_no_bytes_from_being_cut
         await spawn_meta(node, owner, server, backlog=600)
         stream = await wire.dial(server)
         await mail.first(TCPConnected)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
         # As if long lines had come before: reads have grown.
-        connection._size = 256 * 1024
+        set_read_size(connection, 256 * 1024)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, lines + b"\n" * empty)
-            await until(connection._is_held_up)
+            await until(lambda: is_held_up(connection))
             cut = connection.messages_in
             go_on.set()
             await until(lambda: len(mail.heard) == 2 + empty)
 
         assert cut <= 600 + 2 * connection_reader_module._TURN
-        assert connection._size < 256 * 1024
+        assert read_size(connection) < 256 * 1024
         assert [len(message.data) for message in mail.of(TCPData)] == [1000] + [0] * empty
         await stream.aclose()
 
@@ -258,8 +266,8 @@ async def test_others_get_their_turns_while_very_many_frames_are_cut(wire: Wire)
         server, mail = await serve(node, wire, None, framing=Counting())
         stream = await wire.dial(server)
         await mail.first(TCPConnected)
-        (connection,) = server._open
-        connection._size = 256 * 1024
+        (connection,) = connections_of(server)
+        set_read_size(connection, 256 * 1024)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take_turns)
             await stream.send_all(b"x" * 10_000)
@@ -318,10 +326,10 @@ async def test_a_peer_that_made_a_mistake_and_stays_is_not_waited_for_for_ever(
         server, mail = await serve(node, wire, None, framing=framing, last_word=True, linger=1000.0)
         with wire.dial_plain(server) as peer:
             await mail.first(TCPConnected)
-            (connection,) = server._open
+            (connection,) = connections_of(server)
             peer.send(b"x" * 100)
             await mail.first(TCPProtocolError)
-            await until(lambda: connection._half_closed)
+            await until(lambda: is_half_closed(connection))
 
             clock.move(1001.0)
             disconnected = await mail.first(TCPDisconnected)

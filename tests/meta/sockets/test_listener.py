@@ -42,7 +42,7 @@ from ergo_py.meta.sockets.options import WhenFull
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
-from tests.support import Puppet, meta_of
+from tests.support import Puppet, connections_under_way, pause_after, replace_logger
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
@@ -276,10 +276,10 @@ async def test_a_server_without_descriptors_waits_a_little_longer_each_time(
         await spawn_meta(node, owner, server)
         lack = OSError(errno.EMFILE, "too many open files")
 
-        pauses = [server._after(lack) for _ in range(7)]
+        pauses = [pause_after(server, lack) for _ in range(7)]
         async with await trio.open_tcp_stream(*server.local):
             await until(lambda: server.accepted == 1)
-        again = server._after(lack)
+        again = pause_after(server, lack)
 
         assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         assert again == 0.05
@@ -584,7 +584,7 @@ async def test_a_server_makes_only_so_many_connections_in_one_turn_of_the_loop(
         counts = [0]
         while server.accepted < 30:
             await trio.lowlevel.checkpoint()
-            counts.append(server.accepted + len(server._births))
+            counts.append(server.accepted + connections_under_way(server))
 
         # This task may have its turn first in one pass of the loop, and last in the next.
         assert max(after - before for before, after in pairwise(counts)) <= 6
@@ -1080,7 +1080,7 @@ async def test_a_handshake_that_fails_is_logged_with_address_and_reason_and_cann
         server, _ = await serve(
             node, wire, tls=TLSFiles(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
         )
-        meta_of(server)._logger = Log()
+        replace_logger(server, Log())
         addresses = []
         for count in range(1, 4):
             with wire.dial_plain(server) as sock:

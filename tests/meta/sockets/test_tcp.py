@@ -35,7 +35,7 @@ from ergo_py.meta.sockets.options import KeepAlive, StreamOptions
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, echo, needs_ipv6, spawn_meta, until, wired_node
-from tests.support import Puppet, meta_of
+from tests.support import Puppet, connections_of, meta_of, socket_of
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
@@ -253,8 +253,8 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
         )
         async with await trio.open_tcp_stream(*server.local):
             await mail.first(TCPConnected)
-            (connection,) = server._open
-            sock = connection._socket
+            (connection,) = connections_of(server)
+            sock = socket_of(connection)
 
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -540,7 +540,7 @@ async def test_the_bound_of_a_servers_mailbox_is_that_of_its_connections(
 
         async with await trio.open_tcp_stream(*server.local):
             connected = await mail.first(TCPConnected)
-            (connection,) = server._open
+            (connection,) = connections_of(server)
 
             assert connected.connection == connection.id
             assert meta_of(connection).mailbox.limit == 7

@@ -31,7 +31,7 @@ from ergo_py.meta.sockets.messages import (
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
 from ergo_py.meta.sockets.tls import Contexts, Secure, TLSFiles, _Records
 from tests.meta.wires import Ear, Mail, MovableClock, echo, spawn_meta, until, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, connections_of, has_unfinished_record, is_closing, replace_sending
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 AUTHORITY = CERTIFICATES / "authority.pem"
@@ -455,7 +455,7 @@ async def test_a_record_that_comes_byte_by_byte_hides_no_slow_peer(
         stream, last = await client.shake_hands(server)
         await stream.send_all(last)
         await mail.first(TCPConnected)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
         whole, slow = client.record(b"whole\n"), client.record(b"slow\n")
 
         await stream.send_all(whole + slow[:3])
@@ -487,8 +487,7 @@ async def test_a_record_that_is_complete_is_not_taken_for_one_that_is_not(
         node.send(alias, TCPSend(b"hello"))
         await mail.first(TCPData)
 
-        assert client._secure is not None
-        assert not client._secure.unfinished
+        assert not has_unfinished_record(client)
         assert client.frame_since is None
 
 
@@ -710,11 +709,11 @@ async def test_a_close_during_the_handshake_waits_for_it(reader: ReaderKind) -> 
             server_hostname="localhost",
         )
         await until(lambda: server.accepted)
-        (connection,) = server._open
+        (connection,) = connections_of(server)
         node.send(connection.id, TCPSend(b"hello and "))
         node.send(connection.id, TCPSend(b"goodbye"))
         node.send(connection.id, TCPClose())
-        await until(lambda: connection._closing)
+        await until(lambda: is_closing(connection))
 
         said = b"".join([part async for part in stream])
         await stream.aclose()
@@ -729,17 +728,15 @@ async def test_a_goodbye_that_has_to_wait_is_said_all_the_same(reader: ReaderKin
         server, mail = await serve(node, reader, None)
         stream = await dial(server)
         alias = (await mail.first(TCPConnected)).connection
-        (connection,) = server._open
-        writer = connection._writer
-        takes = writer._send
+        (connection,) = connections_of(server)
 
         def take_nothing(_data: bytes, _flags: int) -> int:
-            writer._send = takes
+            replace_sending(connection, takes)
             raise BlockingIOError
 
         await node.call(alias, TCPSend(b"last words"))
         # As if those had just filled the last place that the operating system had.
-        writer._send = take_nothing
+        takes = replace_sending(connection, take_nothing)
         node.send(alias, TCPClose())
         said = b"".join([part async for part in stream])
         await stream.aclose()

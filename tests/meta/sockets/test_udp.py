@@ -18,7 +18,7 @@ from ergo_py.meta.sockets.datagrams import UDPData, UDPFailed, UDPFault, UDPJoin
 from ergo_py.meta.sockets.messages import Endpoint
 from ergo_py.meta.sockets.udp import UDPClient, UDPServer
 from tests.meta.wires import Ear, Mail, needs_ipv6, spawn_meta, until, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, socket_of
 
 
 @pytest.fixture(params=["thread", "task"])
@@ -685,17 +685,17 @@ async def test_options_reach_the_socket(reader: ReaderKind) -> None:
 
         # Linux doubles what it is asked for.
         sizes = [
-            one._socket.getsockopt(socket.SOL_SOCKET, name)
+            socket_of(one).getsockopt(socket.SOL_SOCKET, name)
             for one in (server, client)
             for name in (socket.SO_RCVBUF, socket.SO_SNDBUF)
         ]
         assert sizes == [60_000, 80_000, 100_000, 120_000]
         assert facts["receive buffer"] == "60000"
-        assert server._socket.getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
-        assert server._socket.getsockopt(
+        assert socket_of(server).getsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL) == 7
+        assert socket_of(server).getsockopt(
             socket.IPPROTO_IP, socket.IP_MULTICAST_IF, 4
         ) == socket.inet_aton("127.0.0.1")
-        assert server._socket.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) == 1
+        assert socket_of(server).getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT) == 1
 
 
 async def test_however_many_peers_there_are_only_so_many_are_remembered(reader: ReaderKind) -> None:
