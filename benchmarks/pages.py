@@ -62,7 +62,7 @@ GROUPS = (
     ),
     Group(
         "lives",
-        "Lives, memory, timers",
+        "Lifecycle, memory, timers",
         _ACTORS,
         (
             Shown("spawn", "spawn and stop", "spawn, plain callbacks"),
@@ -137,7 +137,7 @@ def _about(content: Content) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in content["versions"].items())
     busy = content["load"][0] > content["processors"]
     warning = (
-        " **The machine was busy with other work: do not trust what has threads or sockets.**"
+        " **The machine was busy with other work: do not trust figures with threads or sockets.**"
         if busy
         else ""
     )
@@ -259,7 +259,7 @@ def goals(content: Content) -> dict[str, str]:
     ]
     rows.sort(key=lambda row: _rank(row[3]["name"]))
     page = [_written_by("bench-page"), _about(content), ""]
-    for heading, dreams in (("To be reached", False), ("Dreams", True)):
+    for heading, dreams in (("To be reached", False), ("Ambitions", True)):
         some = [row for row in rows if row[3]["dream"] is dreams]
         met = sum(goal["met"] for *_, goal in some)
         page += [f"### {heading}", "", f"{met} of {len(some)} are met in this run.", ""]
@@ -318,7 +318,7 @@ def growth(content: Content) -> dict[str, str]:
             page.append(
                 f"| {case}: {line} | {cost} | {first / tenfold:.2f}× | {first:.2f}× | {mark} |"
             )
-    ends = ("cheaper when there is more", "dearer when there is more")
+    ends = ("cheaper when there is more", "more expensive when there is more")
     drawing = dots(
         "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×",
         rows,

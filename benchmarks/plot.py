@@ -96,7 +96,7 @@ def dots(
     title: str,
     rows: Sequence[tuple[str, Sequence[Dot]]],
     series: Sequence[str],
-    ends: tuple[str, str] = ("cheaper than ergo_py", "dearer than ergo_py"),
+    ends: tuple[str, str] = ("cheaper than ergo_py", "more expensive than ergo_py"),
 ) -> str:
     """One row for each piece of work, one dot in it for each of the series; 1 is marked, ``ends``
     say what lies on either side.

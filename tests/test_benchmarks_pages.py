@@ -246,7 +246,7 @@ def test_the_page_of_goals_says_of_each_whether_it_is_met(tmp_path: Path) -> Non
 
     page = goals(content)["goals.md"]
 
-    to_be_reached, dreams = page.split("### Dreams")
+    to_be_reached, dreams = page.split("### Ambitions")
     assert "1 of 1 are met" in to_be_reached
     assert "0 of 1 are met" in dreams
     assert "| G2 | tell, 1 to 1: plain handler | 0.5 × trio | 0.25 | met |" in to_be_reached

@@ -1,4 +1,4 @@
-"""Processes: many on a node, many children of one parent, many under one supervisor."""
+"""Processes: many on a node, many children of a parent, many under a supervisor."""
 
 import random
 from functools import partial
@@ -152,18 +152,18 @@ CASES = [
         {"spawn": "spawn", "send to any": "send", "stop": "stop"},
     ),
     growing(
-        "children of one parent",
+        "children of a parent",
         "each of 100 and more",
         _children,
         100,
-        {"spawn": "spawn", "end one by one": "end", "stop with the parent": "stop"},
+        {"spawn": "spawn", "end in sequence": "end", "stop with the parent": "stop"},
     ),
     growing(
         "children of a supervisor",
         "each of 50 and more; one crash among so many",
         _supervised,
         50,
-        {"start": "start", "restart of one": "restart", "stop": "stop"},
+        {"start": "start", "restart of a child": "restart", "stop": "stop"},
     ),
     growing(
         "dynamic children",

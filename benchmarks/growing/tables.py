@@ -234,18 +234,18 @@ CASES = [
         {"arm": "arm", "cancel": "cancel", "fire": "fire", "end of their owner": "end"},
     ),
     growing(
-        "links and monitors of one",
+        "links and monitors of a process",
         "each of 100 and more, all of one process",
         _relations,
         100,
-        {"link": "link", "unlink": "unlink", "monitor": "monitor", "ends one by one": "ended"},
+        {"link": "link", "unlink": "unlink", "monitor": "monitor", "ends in sequence": "ended"},
     ),
     growing(
         "monitors of the same",
         "each of 100 and more processes that watch one",
         _watched,
         100,
-        {"told of its end": "told", "leave one by one": "leave"},
+        {"notified of its end": "told", "leave in sequence": "leave"},
     ),
     growing(
         "names and aliases",

@@ -177,11 +177,11 @@ CASES = [
         {"put": "put", "drain": "drain", "lost with it": "lost"},
     ),
     growing(
-        "callers of one",
+        "callers of a process",
         "each of 50 and more",
         _callers,
         50,
-        {"ask": "ask", "answer": "answer", "told of its end": "down", "give up": "cancel"},
+        {"ask": "ask", "answer": "answer", "notified of its end": "down", "give up": "cancel"},
     ),
     growing(
         "senders that wait for room",
