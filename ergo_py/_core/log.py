@@ -1,12 +1,13 @@
-"""The log: structlog, bound to who speaks, without touching anybody's global configuration.
+"""`Log`: structlog loggers bound to their process, without changes to structlog's global
+configuration.
 
-Where lines go is decided once, when the node opens: to the host's structlog or stdlib logging if
-one of them is set up, else to standard error as text; or as asked. Every line is also offered to
-the node's logger processes.
+The output is chosen once, when the node opens: the host's structlog or stdlib logging if it is
+configured, else text on standard error; or the output that ``log_output`` names. Each line is also
+offered to the node's logger processes.
 
-Logging never raises. If an output raises, the line goes to standard error; if it cannot be written
-there either, it is counted as lost, and the next line that can be written is followed by one that
-says how many were lost.
+Logging never raises. If an output raises, the line goes to standard error. If it cannot be written
+there either, it is counted as lost. The next successful line is followed by a warning with the
+number of lost lines.
 """
 
 import json
@@ -31,13 +32,13 @@ Event = MutableMapping[str, Any]
 Fields = dict[str, Any]
 
 _NOWHERE: Final = object()
-"""What our loggers wrap: nothing, since they write by themselves. None would make structlog ask the
-host's factory for one.
+"""The wrapped logger of our loggers: a dummy, since they write by themselves. With None, structlog
+would create a logger from the host's factory.
 """
 
 
 class Log:
-    """Makes bound loggers, writes their lines, and offers them to logger processes."""
+    """Creates bound loggers, writes their lines, and offers them to logger processes."""
 
     def __init__(
         self, node: str, level: str, output: Output, offer: Callable[[LogRecord], None]
@@ -48,26 +49,26 @@ class Log:
         self._number = check_level(level)
         self._offer = offer
         self.watched = False
-        """Set while there are logger processes; without them no record is made."""
+        """Set while there are logger processes; else no record is created."""
         self._write = _writer(output)
         self.lost = 0
-        """How many lines could be written nowhere."""
-        self._losses = count(1)  # a thread may lose a line, too: next() is one step in any thread
+        """The number of lines that could not be written."""
+        self._losses = count(1)  # other threads may lose lines, too, and next() is atomic
         self._told_lost = 0
         self._told_raised = False
 
     def wants(self, level: str) -> bool:
-        """Say whether a line of this level would be written, so that nobody builds one for nothing."""
+        """Say whether a line of this level would be written, to save building it if not."""
         return LEVELS[level] >= self._number
 
     def logger(self, source: PID | Alias, level: str | None = None, **context: object) -> Any:
-        """A structlog logger whose lines carry the node, the speaker and ``context``."""
+        """A structlog logger. Its lines carry the node, the process ``source`` and ``context``."""
         number = self._number if level is None else check_level(level)
         is_off = number > logging.CRITICAL
         return structlog.wrap_logger(
             _NOWHERE,
-            # The speaker is no part of the line's fields, where one of the user's own would take
-            # its place.
+            # Pass the source beside the fields: a user's field of the same name must not replace
+            # it.
             processors=[_drop] if is_off else [partial(self._emit, source)],
             wrapper_class=structlog.make_filtering_bound_logger(min(number, logging.CRITICAL)),
             context_class=dict,
@@ -78,7 +79,7 @@ class Log:
         text = text_of(event.pop("event", ""))
         try:
             event = structlog.processors.format_exc_info(logger, method, event)
-        except Exception as error:  # of the exception's own code
+        except Exception as error:  # the code of the logged exception itself raised
             event["exc_info"] = shown(error)
         fields = {"pid": str(source), **event}
         if self.watched:
@@ -109,8 +110,8 @@ def _drop(_logger: object, _method: str, _event: Event) -> Any:
 
 
 def _writer(output: Output) -> Callable[[str, str, Fields], bool]:
-    """The function that writes a line. It returns False if it cannot, or raises what the host's
-    logging raises.
+    """The function that writes a line. It returns False if the line could not be written, and
+    passes on exceptions of the host's logging.
     """
     if output == "auto":
         if structlog.is_configured():
@@ -146,11 +147,7 @@ def _to_stdlib(level: str, text: str, fields: Fields) -> bool:
 def _to_json(level: str, text: str, fields: Fields) -> bool:
     try:
         line = json.dumps(_line(time.time(), level, text, fields), default=text_of)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):  # keys that are no text, or a value that contains itself
+    except (TypeError, ValueError, RecursionError):  # keys that are no str, or a circular value
         line = json.dumps(
             _line(time.time(), level, text, {key: shown(value) for key, value in fields.items()})
         )
@@ -158,7 +155,9 @@ def _to_json(level: str, text: str, fields: Fields) -> bool:
 
 
 class _Console:
-    """Lines for people, on standard error: whatever that is when the line is written."""
+    """Human-readable lines on ``sys.stderr``, looked up for each line, since programs replace
+    it.
+    """
 
     def __init__(self) -> None:
         self._render = structlog.dev.ConsoleRenderer(colors=_is_terminal(), pad_event_to=0)
@@ -176,32 +175,32 @@ class _Console:
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, it is closed, or it is no file
+    except (AttributeError, ValueError):  # stderr is None, closed, or not a file
         return False
 
 
 def _to_stderr(text: str) -> bool:
-    """Write to standard error; if the program has put something else there that fails, to the
-    original one.
+    """Write to ``sys.stderr``; if that fails, to the original standard error of the program. False
+    if both fail.
     """
     for stream in dict.fromkeys((sys.stderr, sys.__stderr__)):
         if stream is not None:
             try:
                 stream.write(text + "\n")
-            except Exception:  # it is closed, the disk is full, nobody reads the pipe
+            except Exception:  # closed, or the disk is full, or the pipe has no reader
                 continue
             return True
     return False
 
 
-# -- text that cannot pass for another line --------------------------------------------------------
+# -- escaping: no text may pass for another log line -----------------------------------------------
 
 _BELOW: Final = ("exception", "stack")
-"""The fields that have many lines, and stand below the line they belong to."""
+"""The multi-line fields, which are written below their line."""
 
 
 class _Shown:
-    """A value as it stands in a line. The renderer would quote a ``str`` once more."""
+    """The escaped text of a value. Not a ``str``, which the renderer would quote again."""
 
     __slots__ = ("_text",)
 
@@ -225,8 +224,8 @@ def _parts(fields: Fields) -> tuple[str, str]:
 
 
 def _below(fields: Fields) -> str:
-    """Tracebacks, each line indented: the text of an exception may come from anybody, and must not
-    look like a line of the log.
+    """Tracebacks, each line indented: the text of an exception may come from an attacker, and must
+    not pass for a line of the log.
     """
     texts = [text_of(fields[key]).rstrip("\n") for key in _BELOW if fields.get(key) is not None]
     return "".join(
@@ -236,5 +235,5 @@ def _below(fields: Fields) -> str:
 
 def _line(now: object, level: str, text: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     head = {"timestamp": now, "level": level, "event": text}
-    # The head comes first, and a field of the same name does not pass for it.
+    # The head comes first. Merge it again last: a field of the same name must not replace it.
     return head | dict(fields) | head

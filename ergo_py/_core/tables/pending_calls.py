@@ -281,7 +281,7 @@ class Deadlines:
         return count
 
     def _new_queue(self, timeout: float) -> deque[tuple[float, Caller]] | None:
-        """A queue for another timeout; None if there are `QUEUES` already and the oldest is in use."""
+        """A queue for another timeout; None if `QUEUES` exist already and the oldest is in use."""
         queues = self._queues
         if len(queues) >= self.QUEUES:
             oldest = next(iter(queues))

@@ -1,3 +1,3 @@
-"""Identifiers, messages, errors, exit reasons, states and options: values that every other room
-uses.
+"""Identifiers, messages, errors, exit reasons, states and options: values that all other packages
+use.
 """

@@ -1,5 +1,5 @@
-"""Where the plain callbacks of a process run: on the loop, or in a thread. Values that check
-themselves, and nothing else.
+"""`Dispatcher`: the option that says where the plain callbacks of a process run, on the event loop
+or in a thread.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """On the event loop, with everything else. They must not block."""
+    """Plain callbacks run on the event loop. They must not block it."""
 
     def __str__(self) -> str:
         return "loop"
@@ -32,11 +32,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """In a thread of the process's own, always the same one."""
+    """Plain callbacks run in a thread that belongs to the process, always the same thread."""
 
     cpu: int | None = None
-    """The CPU the thread is to stay on; None for any. Where that cannot be had, it is said in the
-    log, and any will do.
+    """The CPU that the thread is pinned to; None for any. If that is impossible, the node logs a
+    warning and uses any CPU.
     """
 
     def __post_init__(self) -> None:
@@ -48,11 +48,12 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """In one thread that several processes share: those that name the same pod. One of them runs at
-    a time.
+    """Plain callbacks run in a thread that all processes of the pod share. At most a single process
+    of the pod runs a plain callback at a time.
     """
 
     name: str
+    """The name of the pod. Processes that give the same name share its thread."""
     cpu: int | None = None
     """As in :class:`Pinned`."""
 
@@ -66,12 +67,14 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPool:
-    """In one of ``size`` threads that several processes share: those that name the same pool. Each
-    time another one, perhaps.
+    """Plain callbacks run in a thread pool that several processes share. Each callback may run in a
+    different thread.
     """
 
     name: str
+    """The name of the pool. Processes that give the same name share its threads."""
     size: int
+    """The number of threads."""
 
     def __post_init__(self) -> None:
         _check_name("POOL(name, size)", self.name)
@@ -85,7 +88,7 @@ class ThreadPool:
 
 
 def check_dispatcher(given: object) -> None:
-    """Refuse what is no dispatcher."""
+    """Raise BadInputError unless ``given`` is a dispatcher."""
     if not isinstance(given, Loop | Pinned | Pod | ThreadPool):
         raise BadInputError(
             "dispatcher", given, "LOOP, PINNED, Pinned(cpu=…), POOL(name, size) or Pod(name)"
@@ -95,7 +98,7 @@ def check_dispatcher(given: object) -> None:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name:
         raise BadInputError(
-            what, name, "a name: the processes that give the same one share its threads"
+            what, name, "a name: the processes that give the same name share its threads"
         )
 
 
@@ -109,11 +112,11 @@ LOOP_VERBS: Final = (
     *("register", "unregister", "create_alias", "delete_alias", "_relate", "_unrelate"),
     *("register_event", "unregister_event", "subscribe", "unsubscribe"),
 )
-"""The verbs that change what the loop owns. A behaviour with a thread has its own: done on the loop
+"""The verbs that change state of the event loop. In a behaviour with a thread, they run on the loop
 while the thread waits.
 """
 SENDING_VERBS: Final = ("send", "forward", "publish")
-"""The verbs that are taken away from a callback that was left behind in its thread."""
+"""The verbs that are disabled for a callback that was abandoned in its thread."""
 
 Dispatcher = Loop | Pinned | Pod | ThreadPool
 

@@ -45,8 +45,8 @@ __all__ = [
 
 Envelope = tuple[int, Any, Any, Any]
 
-# Kinds of envelopes. What users send comes first: everything up to EVENT counts against a bound,
-# nothing after it does.
+# Kinds of envelopes. The kinds up to EVENT are user messages, which count against the mailbox
+# limit; all later kinds are signals, which do not.
 MESSAGE: Final = 0
 CALL: Final = 1
 ADDRESSED: Final = 2
@@ -64,11 +64,11 @@ RESPONSE: Final = 13
 CONTROL: Final = 14
 STARTED: Final = 15
 FENCE: Final = 16
-"""Says that everything before it was dealt with."""
+"""Marks that all earlier envelopes of its lane have been handled."""
 LOOK: Final = 17
-"""From somebody who looks inside: the payload is what to do, as the process and in its turn."""
+"""From an inspection: the payload is a function to run as the process, in its turn."""
 NOTICE: Final = 18
-"""From the node to the producer of an event: somebody subscribes now, or nobody any more."""
+"""From the node to the producer of an event: the first subscriber came, or the last left."""
 
 _KIND_NAMES: Final = (
     "handle_message",
@@ -99,15 +99,18 @@ def kind_name(kind: int) -> str:
 
 
 class Priority(IntEnum):
-    """How urgent a sender says its message is: it selects the lane."""
+    """The priority of a message. It selects the lane of the receiver's mailbox."""
 
     NORMAL = 0
+    """The MAIN lane."""
     HIGH = 1
+    """The SYSTEM lane, served before MAIN."""
     MAX = 2
+    """The URGENT lane, served before all others."""
 
 
 class Lane(Enum):
-    """The four queues of a mailbox, in the order in which they are looked at."""
+    """The four queues of a mailbox, in the order of service."""
 
     __hash__ = object.__hash__  # as for State
 
@@ -124,22 +127,30 @@ LOG_LANE: Final = Lane.LOG
 
 
 class Overflow(Enum):
-    """What happens to a message for a full mailbox; see also :class:`Divert`."""
+    """The rule for a message to a full mailbox; see also :class:`Divert`."""
 
     RAISE = "raise"
+    """``send`` raises ``MailboxFullError``, which carries the message."""
     DROP_NEWEST = "drop newest"
+    """The new message becomes a dead letter."""
     DROP_OLDEST = "drop oldest"
+    """The oldest message becomes a dead letter, and the new message takes its place."""
     WAIT = "wait"
+    """Backpressure: ``await send_wait(...)`` and reader threads wait for room. A plain ``send``
+    raises ``MailboxFullError``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Divert:
-    """Overflow rule: send what finds no room to the process registered as ``to``, wrapped in
-    ``Diverted``.
+    """Overflow rule: send a message that finds no room to the process registered as ``to``, wrapped
+    in ``Diverted``.
     """
 
     to: str
+    """The registered name of the process that gets the messages."""
     tag: str = ""
+    """Copied to ``Diverted.tag``."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.to, str) or not self.to:

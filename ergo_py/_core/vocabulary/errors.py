@@ -1,54 +1,54 @@
-"""Every error of the framework, in one tree.
+"""The errors of the framework, in a single tree.
 
 ::
 
     ErgoError
-    ├── BadInputError (ValueError)          a value that can never be right: given, allowed, what to write
-    │   ├── BehaviourError (TypeError)      something that is no behaviour, or a callback that cannot be called
-    │   └── TargetTypeError (TypeError)     something that is no address
+    ├── BadInputError (ValueError)          an invalid value; the text says what is allowed
+    │   ├── BehaviourError (TypeError)      not a behaviour, or a callback with a wrong signature
+    │   └── TargetTypeError (TypeError)     not an address
     ├── SpawnError                          nothing was started
     │   ├── InitError                       ``init`` raised; the original is the cause
     │   ├── InitTimeoutError (TimeoutError) ``init`` took too long
     │   ├── TooManyProcessesError           the node's ``max_processes`` is reached
     │   └── TooManyReadersError             the node's ``max_reader_threads`` is reached
-    ├── NameTakenError                      the name belongs to somebody else
-    ├── NameUnknownError (LookupError)      nobody has that name or alias
-    ├── EventTakenError                     the event belongs to somebody else
+    ├── NameTakenError                      another process has the name
+    ├── NameUnknownError (LookupError)      no process has that name or alias
+    ├── EventTakenError                     another process has registered the event
     ├── EventUnknownError (LookupError)     there is no such event
     ├── ProcessUnknownError (LookupError)   no process at this address
     ├── RelationExistsError                 already linked to, or monitoring, that target
     ├── RelationUnknownError (LookupError)  not linked to, or not monitoring, that target
     ├── SendError                           carries target and message: nothing is lost
-    │   └── MailboxFullError                the receiver is full and refuses
+    │   └── MailboxFullError                the receiver's mailbox is full
     ├── CallError                           carries target and request
-    │   ├── TargetDownError                 the callee died or was gone; carries its reason
-    │   ├── CallFailedError                 the callee failed on this request and lives on; its error is the cause
+    │   ├── TargetDownError                 the callee has ended; carries its reason
+    │   ├── CallFailedError                 the callee failed on this request and continues
     │   ├── CallTimeoutError (TimeoutError) no answer in time
     │   ├── DeadlockError                   the call would wait for itself
-    │   └── UnhandledCallError              the callee has no answer to such a request
-    ├── SupervisionError                    an operation on a child was refused; carries the child
+    │   └── UnhandledCallError              the callee has no ``handle_call``
+    ├── SupervisionError                    an operation on a child failed; carries the child
     │   ├── ChildUnknownError (LookupError)  the supervisor has no such child
-    │   ├── ChildExistsError                it has one of that name already
+    │   ├── ChildExistsError                the supervisor has a child of that name
     │   ├── ChildRunningError               the child runs; carries its PID
     │   ├── ChildNotRunningError            there is nothing to stop
     │   ├── ChildDisabledError              the child was disabled
     │   ├── ChildEnabledError               the child is not disabled
-    │   └── ChildBusyError                  another operation on it is under way
+    │   └── ChildBusyError                  another operation on the child is in progress
     ├── ServiceError                        carries service and message: nothing is lost
-    │   ├── ServiceGoneError                the child behind it does not come back; carries its last reason
-    │   ├── ServiceBusyError                too many wait for the child to come back
-    │   └── ServiceTimeoutError (TimeoutError)  it did not come back in time
+    │   ├── ServiceGoneError                its child does not restart; carries the reason
+    │   ├── ServiceBusyError                too many requests wait for its child to restart
+    │   └── ServiceTimeoutError (TimeoutError)  its child did not restart in time
     ├── ApplicationError                    carries the application's name
-    │   ├── ApplicationUnknownError (LookupError)  none of that name is loaded
-    │   ├── ApplicationStartError           it could not be started, and nothing of it runs
-    │   └── ApplicationNeededError          it cannot be stopped while others that run depend on it
-    ├── EscalationError                     a supervisor or an application ended, and the node stops because of that
+    │   ├── ApplicationUnknownError (LookupError)  no application of that name is loaded
+    │   ├── ApplicationStartError           the application failed to start; nothing of it runs
+    │   └── ApplicationNeededError          running applications depend on it
+    ├── EscalationError                     a supervisor or application ended, so the node stops
     ├── NotAllowedError (RuntimeError)      not here, or not in this state; says where instead
     ├── NodeStoppedError (RuntimeError)     the node has stopped, or is stopping
-    ├── ControlSocketError (OSError)        the control socket cannot be offered, or is not to be trusted
-    └── CallbackError (TypeError)           a callback returned something it must not
+    ├── ControlSocketError (OSError)        the control socket cannot be opened safely
+    └── CallbackError (TypeError)           a callback did something it must not
 
-    Reject                                  raised by ``handle_call``: the caller gets ``error``, the process lives on
+    Reject                                  raise it in ``handle_call``: the caller gets ``error``
 """
 
 from collections.abc import Sequence
@@ -107,25 +107,28 @@ __all__ = [
 
 
 class ErgoError(Exception):
-    """Base of every error the framework raises."""
+    """Base class of all errors the framework raises, except :class:`Reject`."""
 
 
 class BadInputError(ErgoError, ValueError):
-    """A value that can never be right, with what is allowed instead."""
+    """An invalid value. The text says what was given and what is allowed."""
 
     def __init__(self, what: str, given: object, allowed: str) -> None:
         super().__init__(f"{what}: got {_short(given)}; allowed is {allowed}")
         self.what = what
+        """The name of the argument."""
         self.given = given
+        """The invalid value."""
         self.allowed = allowed
+        """A description of the values that are allowed."""
 
 
 class BehaviourError(BadInputError, TypeError):
-    """What was given to ``spawn`` is no behaviour, or one of its callbacks cannot be called."""
+    """The argument of ``spawn`` is no behaviour class, or has a callback with a wrong signature."""
 
 
 class TargetTypeError(BadInputError, TypeError):
-    """What was given as a target is no address."""
+    """The target is not an address: a PID, an alias, or a name."""
 
     def __init__(self, given: object) -> None:
         super().__init__(
@@ -134,7 +137,7 @@ class TargetTypeError(BadInputError, TypeError):
 
 
 class SpawnError(ErgoError):
-    """A process could not be started; nothing of it remains."""
+    """A process could not be started. Nothing of it remains."""
 
 
 class InitError(SpawnError):
@@ -145,8 +148,8 @@ class InitError(SpawnError):
         self.behaviour = behaviour
         self.error = error
         if isinstance(reason, Crashed):
-            # The reason has taken the frames, which would keep the variables of one that never
-            # lived.
+            # The reason has removed the frames from the error, which would keep the variables of
+            # the failed process alive. Its text is all that is left of them.
             self.add_note(reason.traceback)
 
 
@@ -174,7 +177,7 @@ class TooManyProcessesError(SpawnError):
 
 
 class TooManyReadersError(SpawnError):
-    """As many meta-processes have a reader thread as the node's ``max_reader_threads`` allows."""
+    """The node runs as many reader threads as its ``max_reader_threads`` allows."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -195,24 +198,24 @@ class NameTakenError(ErgoError):
         )
         self.name = name
         self.holder = holder
-        """Its PID."""
+        """The PID of the process that has the name."""
 
 
 class NameUnknownError(ErgoError, LookupError):
-    """Nobody on this node has that name or alias."""
+    """No process on this node has that name or alias."""
 
     def __init__(self, name: object) -> None:
-        super().__init__(f"nobody on this node holds {name!r}")
+        super().__init__(f"no process on this node has the name or alias {name!r}")
         self.name = name
 
 
 class EventTakenError(ErgoError):
-    """An event of that name exists."""
+    """Another process has registered an event of that name."""
 
     def __init__(self, name: str, producer: object) -> None:
         super().__init__(
             f"the event {name!r} belongs to {producer}; it is free again once that process ends "
-            "or gives it up"
+            "or unregisters it"
         )
         self.name = name
         self.producer = producer
@@ -223,7 +226,7 @@ class EventUnknownError(ErgoError, LookupError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"there is no event {name!r} on this node; its producer makes it with "
+            f"there is no event {name!r} on this node; its producer creates it with "
             f"register_event({name!r})"
         )
         self.name = name
@@ -241,7 +244,9 @@ class RelationExistsError(ErgoError):
     """The link or monitor exists already."""
 
     def __init__(self, kind: str, target: object) -> None:
-        super().__init__(f"this process already has a {kind} to {target!r}; one is enough")
+        super().__init__(
+            f"this process already has a {kind} to {target!r}; a second {kind} is not needed"
+        )
         self.target = target
 
 
@@ -254,7 +259,7 @@ class RelationUnknownError(ErgoError, LookupError):
 
 
 class SendError(ErgoError):
-    """A message was not accepted. ``target`` and ``message`` are what was given to ``send``."""
+    """A message was not accepted. ``target`` and ``message`` are the arguments of ``send``."""
 
     def __init__(self, text: str, target: object, message: object) -> None:
         super().__init__(text)
@@ -263,12 +268,12 @@ class SendError(ErgoError):
 
 
 class MailboxFullError(SendError):
-    """The receiver's mailbox is full and its overflow rule is to refuse."""
+    """The receiver's mailbox is full and its overflow rule is to refuse messages."""
 
     def __init__(self, target: object, message: object, limit: int) -> None:
         super().__init__(
             f"the mailbox of {target!r} holds its mailbox_size={limit} messages; "
-            "send later, use `await send_wait(...)`, or spawn it with another overflow",
+            "send later, use `await send_wait(...)`, or spawn the receiver with another overflow",
             target,
             message,
         )
@@ -276,7 +281,7 @@ class MailboxFullError(SendError):
 
 
 class CallError(ErgoError):
-    """A call ended without an answer. ``target`` and ``request`` are what was given to ``call``."""
+    """A call ended without an answer. ``target`` and ``request`` are the arguments of ``call``."""
 
     def __init__(self, text: str, target: object, request: object) -> None:
         super().__init__(text)
@@ -285,7 +290,7 @@ class CallError(ErgoError):
 
 
 class TargetDownError(CallError):
-    """The callee died before it answered, or was not there. ``reason`` says why."""
+    """The callee ended before it answered, or did not exist. ``reason`` says why."""
 
     def __init__(self, target: object, request: object, reason: Reason) -> None:
         super().__init__(f"{target!r} cannot answer: {reason}", target, request)
@@ -296,13 +301,13 @@ class TargetDownError(CallError):
 
 
 class CallFailedError(CallError):
-    """The callee failed on this request, and its supervision let it go on with the next. Its error
-    is the ``__cause__``.
+    """The callee failed on this request, and its supervisor let it continue with the next message.
+    Its error is the ``__cause__``.
     """
 
     def __init__(self, target: object, request: object, reason: Crashed) -> None:
         super().__init__(
-            f"{target!r} failed on {type(request).__name__} and goes on; it {reason}",
+            f"{target!r} failed on {type(request).__name__} and continues; it {reason}",
             target,
             request,
         )
@@ -312,7 +317,7 @@ class CallFailedError(CallError):
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """No answer came in time."""
+    """No answer came in time. The callee is not cancelled; its late answer is dropped."""
 
     def __init__(self, target: object, request: object, timeout: float) -> None:
         super().__init__(
@@ -324,7 +329,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
 
 class DeadlockError(CallError):
-    """The call would close a ring of processes that wait for one another. ``ring`` names them in
+    """The call would close a ring of processes that wait for each other. ``ring`` lists them in
     order.
     """
 
@@ -336,7 +341,7 @@ class DeadlockError(CallError):
         instead: str = "send a message instead, or answer with NO_REPLY and reply later",
     ) -> None:
         path = " → ".join(map(str, ring))
-        super().__init__(f"this call would wait for ever: {path}; {instead}", target, request)
+        super().__init__(f"this call would wait forever: {path}; {instead}", target, request)
         self.ring = tuple(ring)
 
 
@@ -353,8 +358,8 @@ class UnhandledCallError(CallError):
 
 
 class SupervisionError(ErgoError):
-    """An operation on a child was refused, and nothing was changed. ``child`` is the name, or what
-    was given instead.
+    """An operation on a child was refused, and nothing was changed. ``child`` is the name that was
+    given.
     """
 
     def __init__(self, text: str, child: object) -> None:
@@ -375,7 +380,7 @@ class ChildUnknownError(SupervisionError, LookupError):
 
 
 class ChildExistsError(SupervisionError):
-    """The supervisor has a child of that name already."""
+    """The supervisor already has a child of that name."""
 
     def __init__(self, child: str) -> None:
         super().__init__(
@@ -390,21 +395,21 @@ class ChildRunningError(SupervisionError):
 
     def __init__(self, child: str, pid: object) -> None:
         super().__init__(
-            f"child {child!r} runs already, as {pid}; restart_child({child!r}) starts it anew",
+            f"child {child!r} runs already, as {pid}; restart_child({child!r}) restarts it",
             child,
         )
         self.pid = pid
 
 
 class ChildNotRunningError(SupervisionError):
-    """The child does not run and is not coming back, so there is nothing to stop."""
+    """The child does not run and will not restart, so there is nothing to stop."""
 
     def __init__(self, child: str, phase: str) -> None:
         super().__init__(f"child {child!r} does not run: it is {phase}", child)
 
 
 class ChildDisabledError(SupervisionError):
-    """The child is disabled."""
+    """The child is disabled, so it cannot be started."""
 
     def __init__(self, child: str) -> None:
         super().__init__(
@@ -417,25 +422,26 @@ class ChildEnabledError(SupervisionError):
 
     def __init__(self, child: str) -> None:
         super().__init__(
-            f"child {child!r} is not disabled; start_child({child!r}) starts one that does not run",
+            f"child {child!r} is not disabled; if it does not run, start_child({child!r}) starts "
+            "it",
             child,
         )
 
 
 class ChildBusyError(SupervisionError):
-    """Another operation on the child is under way."""
+    """Another operation on the child is in progress."""
 
     def __init__(self, child: str, phase: str) -> None:
         super().__init__(
-            f"child {child!r} is {phase}, and another operation waits for that; ask again when it "
-            "is done",
+            f"child {child!r} is {phase}, and another operation waits for that; try again when "
+            "that operation is done",
             child,
         )
 
 
 class ServiceError(ErgoError):
-    """A service could not take a message or request. ``service`` and ``message`` are what was used
-    and given.
+    """A service could not deliver a message or request. ``service`` is its name, ``message`` the
+    message or request.
     """
 
     def __init__(self, text: str, service: str, message: object) -> None:
@@ -445,7 +451,7 @@ class ServiceError(ErgoError):
 
 
 class ServiceGoneError(ServiceError):
-    """The child behind the service has ended and does not come back. ``reason`` says why it ended."""
+    """The child behind the service has ended and will not restart. ``reason`` says why it ended."""
 
     def __init__(self, service: str, message: object, reason: Reason) -> None:
         super().__init__(f"service {service!r} is gone: {reason}", service, message)
@@ -454,13 +460,14 @@ class ServiceGoneError(ServiceError):
 
 
 class ServiceBusyError(ServiceError):
-    """As many wait for the child to come back as its ``max_waiters`` allows."""
+    """The child behind the service restarts, and as many requests wait for it as its
+    ``max_waiters`` allows.
+    """
 
     def __init__(self, service: str, message: object, limit: int) -> None:
         super().__init__(
-            f"service {service!r} is coming back, and max_waiters={limit} wait for it already; "
-            "try later, or give its "
-            "ChildSpec a larger max_waiters",
+            f"service {service!r} is restarting, and max_waiters={limit} requests wait for it "
+            "already; try later, or give its ChildSpec a larger max_waiters",
             service,
             message,
         )
@@ -468,11 +475,11 @@ class ServiceBusyError(ServiceError):
 
 
 class ServiceTimeoutError(ServiceError, TimeoutError):
-    """The child behind the service did not come back in time. The message was not sent."""
+    """The child behind the service did not restart in time. The message was not sent."""
 
     def __init__(self, service: str, message: object, timeout: float) -> None:
         super().__init__(
-            f"service {service!r} did not come back within {timeout:g} s", service, message
+            f"service {service!r} did not restart within {timeout:g} s", service, message
         )
         self.timeout = timeout
 
@@ -497,8 +504,8 @@ class ApplicationUnknownError(ApplicationError, LookupError):
 
 
 class ApplicationStartError(ApplicationError):
-    """An application could not be started. Nothing of it runs, nor of what was started because of
-    it.
+    """An application could not be started. Neither it nor the dependencies that were started for it
+    run.
     """
 
     def __init__(self, application: str, error: BaseException, undone: Sequence[str]) -> None:
@@ -511,15 +518,17 @@ class ApplicationStartError(ApplicationError):
             f"application {application!r} could not be started: {error!r}{also}", application
         )
         self.error = error
+        """The exception that ended the start."""
         self.undone = tuple(undone)
+        """The dependencies that were started for it and stopped again."""
 
 
 class ApplicationNeededError(ApplicationError):
-    """Applications that run depend on one that was to be stopped. Nothing was stopped."""
+    """Running applications depend on the application to be stopped. Nothing was stopped."""
 
     def __init__(self, application: str, needed_by: Sequence[str]) -> None:
         super().__init__(
-            f"{', '.join(needed_by)} run and depend on {application!r}; stop them, too: "
+            f"{', '.join(needed_by)} run and depend on {application!r}; stop them as well: "
             f"stop_applications({', '.join(map(repr, (*needed_by, application)))})",
             application,
         )
@@ -527,8 +536,8 @@ class ApplicationNeededError(ApplicationError):
 
 
 class EscalationError(ErgoError):
-    """A supervisor of the node gave up with ``on_escalation="stop"``, or an application ended that
-    must not: the node stops.
+    """The node stops, because a supervisor gave up with ``on_escalation="stop"``, or an application
+    ended that must not end.
     """
 
     def __init__(self, supervisor: object, reason: Reason) -> None:
@@ -539,7 +548,7 @@ class EscalationError(ErgoError):
 
 
 class NotAllowedError(ErgoError, RuntimeError):
-    """The operation is not allowed here or now. The text says what to do instead."""
+    """The operation is not allowed here or now. The text says how to do it instead."""
 
 
 class NodeStoppedError(ErgoError, RuntimeError):
@@ -547,25 +556,23 @@ class NodeStoppedError(ErgoError, RuntimeError):
 
     def __init__(self, node: str, what: str = "") -> None:
         super().__init__(
-            f"node {node} has stopped{': ' + what if what else ''}; open a new one with "
+            f"node {node} has stopped{': ' + what if what else ''}; open a new node with "
             "open_node(...)"
         )
         self.node = node
 
 
 class ControlSocketError(ErgoError, OSError):
-    """The control socket cannot be offered, or the place where it should be is not to be trusted;
-    nothing was opened.
-    """
+    """The control socket cannot be opened, or its location is not safe. Nothing was opened."""
 
 
 class CallbackError(ErgoError, TypeError):
-    """A callback returned something it must not."""
+    """A callback did something it must not: it returned a wrong value, or left a nursery open."""
 
 
 class Reject(Exception):
-    """Raised in ``handle_call`` to refuse: the caller's ``call`` raises ``error``, the process goes
-    on.
+    """Raise it in ``handle_call`` to refuse a request: the caller's ``call`` raises ``error``, and
+    the process continues.
 
     Example: ``raise Reject(LookupError("no such key"))``.
     """

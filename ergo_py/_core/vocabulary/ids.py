@@ -1,10 +1,10 @@
-"""What identifies a process, a meta-process, a call or a name, and how it prints.
+"""Identifiers: `PID`, `Alias`, `Ref`, `Name`, `NodeName` and `EventName`.
 
-PID and Alias draw their numbers from one counter of their node, so that no value of one kind ever
-equals a value of the other although both are tuples. A Ref has numbers of its own, since calls are
-many and the numbers of processes are typed by people; its fourth field tells it from the others.
-Tuples are used because hashing one in C is what every send pays for (0.07 µs); a frozen dataclass
-costs five times as much.
+A node numbers PIDs and aliases with the same counter, so a PID never equals an alias, although both
+are tuples. Refs have a counter of their own, since there are many calls and people type the numbers
+of processes; a fourth field keeps them from equalling the others. Identifiers are tuples because
+each send hashes an identifier: C hashes a tuple in 0.07 µs, and a frozen dataclass takes five times
+as long.
 """
 
 from typing import NamedTuple
@@ -13,23 +13,25 @@ __all__ = ["PID", "Address", "Alias", "EventName", "Name", "NodeName", "Ref", "T
 
 
 class PID(NamedTuple):
-    """The identity of a process: ``node``, its node, ``creation``, the start of that node, and
-    ``number``, never used again.
+    """The identity of a process. A PID is never reused.
 
-    The number is what ``ergo ps`` shows, and what its other commands take.
+    ``ergo ps`` shows the ``number``, and the other commands of ``ergo`` take it.
     """
 
     node: str
+    """The name of its node."""
     creation: int
+    """Identifies the start of that node."""
     number: int
+    """The number of the process, unique on its node."""
 
     def __repr__(self) -> str:
         return f"<PID {self.number} {self.node}>"
 
 
 class Alias(NamedTuple):
-    """The identity of a meta-process, or a second identity of a process; ``number`` is what ``ergo
-    ps`` shows.
+    """The identity of a meta-process, or a further identity of a process. ``ergo ps`` shows its
+    ``number``.
     """
 
     node: str
@@ -41,14 +43,14 @@ class Alias(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """The identity of one call."""
+    """The identity of a call."""
 
     node: str
     creation: int
     number: int
     kind: str = "ref"
-    """Tells it from a :class:`PID` or an :class:`Alias` of the same number: tuples are compared by
-    what they hold.
+    """Keeps a Ref from equalling a :class:`PID` or :class:`Alias` of the same number: tuples
+    compare by content.
     """
 
     def __repr__(self) -> str:
@@ -56,8 +58,8 @@ class Ref(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A registered name. Names are local to their node; an empty ``node`` means the one where it is
-    used.
+    """A registered name. Names are local to their node. An empty ``node`` means the node where the
+    name is used.
     """
 
     name: str
@@ -74,14 +76,16 @@ class NodeName(NamedTuple):
 
 
 class EventName(NamedTuple):
-    """A registered event, as the target of a link or a monitor; an empty ``node`` means the one
-    where it is used.
+    """A registered event, as the target of a link or a monitor. An empty ``node`` means the node
+    where the name is used.
     """
 
     name: str
     node: str = ""
     kind: str = "event"
-    """Tells it from a :class:`Name` of the same content: tuples are compared by what they hold."""
+    """Keeps an EventName from equalling a :class:`Name` of the same content: tuples compare by
+    content.
+    """
 
     def __repr__(self) -> str:
         return (
@@ -90,7 +94,7 @@ class EventName(NamedTuple):
 
 
 Address = PID | Alias | Name
-"""What a message can be sent to, once a plain string has been read as a name."""
+"""The address of a message. A plain string has been converted to a name."""
 
 Target = PID | Alias | Name | str
-"""What a user may write as the target of a send, a call, an exit or an inspect."""
+"""The target of a send, a call, an exit or an inspect, as users write it."""

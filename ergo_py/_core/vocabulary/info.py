@@ -1,5 +1,5 @@
-"""Snapshots for people and programs that look inside: frozen, and without references to anything
-alive.
+"""Snapshots for inspection of nodes, processes and supervisors: frozen, and without references to
+live objects.
 """
 
 from collections.abc import Mapping
@@ -29,287 +29,321 @@ __all__ = [
 
 
 class Phase(Enum):
-    """Where a supervised child, or a whole application, is in its life.
+    """The lifecycle of a supervised child, or of an application.
 
     An application is PENDING, RUNNING, TERMINATING, COMPLETED or FAILED.
     """
 
     PENDING = "pending"
-    """Not started yet: it waits for its turn."""
+    """Not started yet: waits for its turn."""
     STARTING = "starting"
-    """Its ``init`` runs."""
+    """The ``init`` of the child runs."""
     RUNNING = "running"
+    """The child or application runs."""
     BACKING_OFF = "backing off"
-    """It ended and will be started when its delay is over."""
+    """The child ended and restarts after its back-off delay."""
     STOPPING = "stopping"
-    """It was asked to end."""
+    """The child was asked to end."""
     TERMINATING = "terminating"
-    """An application that is being stopped, or is ending by itself."""
+    """The application is being stopped, or ends by itself."""
     COMPLETED = "completed"
-    """It ended without failing, or was stopped, and does not come back by itself."""
+    """Ended without a failure, or was stopped, and does not restart by itself."""
     FAILED = "failed"
-    """It failed and does not come back by itself."""
+    """Failed, and does not restart by itself."""
     DISABLED = "disabled"
-    """It was disabled, by an operation or because it used up its budget of restarts."""
+    """The child was disabled, by an operation or because it used up its restart budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildInfo:
-    """A supervised child as it is at this moment."""
+    """Snapshot of a supervised child."""
 
     name: str
     phase: Phase
     pid: PID | None
-    """The process, while there is one."""
+    """The process, while the child runs; else None."""
     behaviour: str
+    """The name of its behaviour class."""
     restart: str
-    """Its restart policy."""
+    """The restart policy."""
     significant: bool
+    """Whether the final end of the child ends its supervisor."""
     restarts: int
-    """How often it was started again."""
+    """How often the child was restarted."""
     resumed: int
-    """How often it failed and went on, since its ``decide`` said RESUME."""
+    """How often the child failed and continued, because its ``decide`` returned RESUME."""
     dropped: int
-    """Messages that its ended processes had not come to and that were dropped, as its spec says."""
+    """Messages still queued when its processes ended, and dropped because of ``mailbox=DROP``."""
     waiting: int
-    """How many wait, through a service, for it to come back."""
+    """Requests that wait, through a service, for its restart."""
     reason: Reason | None
-    """Why its last process ended."""
+    """The reason its last process ended with."""
     starts_in: float | None
-    """Seconds until it is started, if it is backing off."""
+    """Seconds until the restart, while the child is backing off."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRecord:
-    """One restart of a child."""
+    """A restart of a child."""
 
     at: float
-    """When the child had ended, on ``time.time``'s clock."""
+    """When the child had ended, as ``time.time()`` counts."""
     child: str
     reason: Reason
+    """The reason the child had ended with."""
     delay: float
-    """Seconds of back-off before the start."""
+    """Seconds of back-off before the restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorInfo:
-    """A supervisor's children, and the last restarts."""
+    """Snapshot of a supervisor: its children, and the last restarts."""
 
     strategy: str
     intensity: int
+    """The restart limit: restarts allowed in ``period`` seconds."""
     period: float
     children: tuple[ChildInfo, ...]
     restarts: tuple[RestartRecord, ...]
-    """The last 50, newest last."""
+    """The last 50 restarts, newest last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A child was started again: what the event ``ergo.restarted`` brings."""
+    """A child was restarted: the message of the event ``ergo.restarted``."""
 
     supervisor: PID
     child: str
     pid: PID
     """The new process."""
     reason: Reason
-    """Why its predecessor ended."""
+    """The reason its predecessor ended with."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """An event as it is at this moment."""
+    """Snapshot of an event."""
 
     name: str
     producer: PID
     published: int
-    """How many publications there have been."""
+    """The number of publications so far."""
     kept: int
-    """How many a new subscriber is handed."""
+    """The number of buffered publications, which a new subscriber gets."""
     open: bool
-    """Whether anybody may publish."""
+    """Whether any process may publish."""
     subscribers: Mapping[PID, int]
-    """Each with how much it has lost: publications that found it full, or older messages that had
-    to go for one.
+    """Each subscriber, with the number of messages it lost because its mailbox was full:
+    publications, or older messages that a publication displaced.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationInfo:
-    """An application as it is at this moment."""
+    """Snapshot of an application."""
 
     name: str
     phase: Phase
     mode: str
-    """What its end by itself means for the node."""
+    """The effect on the node when the application ends by itself."""
     depends_on: tuple[str, ...]
+    """The names of the applications it depends on."""
     pid: PID | None
-    """Its supervisor, while there is one."""
+    """Its supervisor, while the application runs."""
     uptime: float
-    """Seconds since it was started; 0 if it does not run."""
+    """Seconds since its start; 0 if the application does not run."""
     reason: Reason | None
-    """Why it ended the last time, or could not be started."""
+    """Why the application ended the last time, or could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """A process as it is at this moment."""
+    """Snapshot of a process."""
 
     pid: PID
     name: str | None
+    """The registered name."""
     behaviour: str
+    """The name of its behaviour class."""
     state: State
     history: tuple[tuple[State, float], ...]
-    """The last few changes of state, each with its time on ``time.perf_counter``'s clock."""
+    """The last few changes of state, each with its time as ``time.perf_counter()`` counts."""
     lanes: Mapping[str, int]
     """Envelopes waiting in each lane."""
     messages_in: int
-    """Handled and queued."""
+    """Messages handled and queued."""
     messages_out: int
+    """Messages sent."""
     dropped: int
+    """Messages not accepted, or displaced, because the mailbox was full."""
     unhandled: int
+    """Messages without a callback to handle them."""
     callback: str | None
     """The callback in progress."""
     message_type: str | None
-    """The type of what it is handling."""
+    """The type of the message in progress."""
     running_time: float
-    """Seconds spent in callbacks, waiting inside them included."""
+    """Seconds spent in callbacks, including waits inside them."""
     uptime: float
+    """Seconds since the start of the process."""
     parent: PID
     children: tuple[PID | Alias, ...]
+    """Its child processes and meta-processes."""
     links: tuple[object, ...]
+    """The targets it is linked to."""
     linked_by: tuple[PID, ...]
+    """The processes that are linked to it."""
     monitors: tuple[object, ...]
+    """The targets it monitors."""
     monitored_by: tuple[PID, ...]
+    """The processes that monitor it."""
     aliases: tuple[Alias, ...]
     waits_for: Ref | None
-    """The call it is waiting in."""
+    """The call that the process waits in."""
     asks: object
-    """Whom it asks in that call, as it was addressed."""
+    """The target of that call, as the process addressed it."""
     trap_exit: bool
     mailbox_size: int | None
     env: Mapping[str, object] | None
-    """Only if the node was opened with ``expose_env``."""
+    """The settings; None unless the node was opened with ``expose_env``."""
     phase: Phase | None = None
-    """Where it is in its life as a child of a supervisor; None if it has none."""
+    """Its phase as a child of a supervisor; None without a supervisor."""
     supervision: SupervisorInfo | None = None
-    """What it supervises, if it is a supervisor."""
+    """Its children and restarts, if the process is a supervisor."""
     suspended: bool = False
-    """Whether somebody who looks inside holds it: it takes no messages until it is resumed."""
+    """Whether an inspection has suspended the process: it handles no messages until it is resumed.
+    """
     dispatcher: str = "loop"
     """Where its plain callbacks run."""
     threads: tuple[int, ...] = ()
-    """The numbers the operating system knows their threads by."""
+    """The thread ids, in the operating system, of its dispatcher."""
     stack: str = ""
-    """What its thread is doing, while a callback is there: its innermost frames, newest last."""
+    """The call stack of its thread, while a callback runs there: the innermost frames, newest last.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MetaInfo:
-    """A meta-process as it is at this moment."""
+    """Snapshot of a meta-process."""
 
     alias: Alias
     behaviour: str
+    """The name of its behaviour class."""
     state: MetaState
     history: tuple[tuple[MetaState, float], ...]
-    """The last few changes of state, each with its time on ``time.perf_counter``'s clock."""
+    """The last few changes of state, each with its time as ``time.perf_counter()`` counts."""
     process: PID
     """The process that owns it."""
     parent: PID | Alias
-    """Who spawned it: that process, or another meta-process."""
+    """Its spawner: that process, or another meta-process."""
     children: tuple[Alias, ...]
     lanes: Mapping[str, int]
     """Messages waiting in each lane."""
     messages_in: int
-    """Handled and queued."""
+    """Messages handled and queued."""
     messages_out: int
+    """Messages sent."""
     dropped: int
-    """Not taken into its own mailbox, which was full."""
+    """Messages not accepted because its own mailbox was full."""
     backlog: int
-    """Sent by the reader and not delivered yet."""
+    """Messages that the reader has sent and that are not delivered yet."""
     backlog_dropped: int
-    """Dropped because the reader was too far ahead of its receivers."""
+    """Messages dropped because the reader was too far ahead of its receivers."""
     reader_waits: bool
-    """Whether the reader is held up by a slow receiver."""
+    """Backpressure: whether the reader waits for a slow receiver."""
     reader: str
     """``thread`` or ``task``."""
     thread: str | None
     """The name of its thread, as the operating system shows it."""
     thread_id: int | None
-    """The number the operating system knows it by."""
+    """The id of its thread in the operating system."""
     stack: str
-    """What the thread is doing: its innermost frames, newest last."""
+    """The call stack of the thread: the innermost frames, newest last."""
     callback: str | None
+    """The callback that the handler runs."""
     message_type: str | None
-    """What the handler is busy with."""
+    """The type of the message that the handler serves."""
     requests: int
-    """Requests of its own that are not answered yet."""
+    """Requests that the meta-process has sent and that are not answered yet."""
     monitored_by: tuple[PID, ...]
     linked_by: tuple[PID, ...]
     uptime: float
+    """Seconds since its start."""
     stopping: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedReport:
-    """Something kept the loop from running."""
+    """Report of the watchdog: the event loop was blocked."""
 
     seconds: float
-    """How long it had been blocked when this was written."""
+    """How long the loop had been blocked when the report was written."""
     process: PID | Alias | None
-    """Who blocked it: a process or a meta-process; None for a task that is neither."""
+    """The process or meta-process that blocked the loop; None for another task."""
     name: str | None
     behaviour: str | None
     callback: str | None
     message_type: str | None
     stack: str
     starved: bool = False
-    """True if the loop's thread wanted to run and mostly could not, because other threads of this
-    program or other programs had the processor. Then the process and the callback are only where
-    the loop stood. Known on Linux only.
+    """True if the loop's thread was ready to run and mostly got no CPU time, because other threads
+    or programs used the processor. Then process and callback only say where the loop stood, and are
+    not the cause. Known on Linux only.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node as it is at this moment."""
+    """Snapshot of a node."""
 
     name: str
     creation: int
+    """Identifies the start of this node, as in its PIDs."""
     uptime: float
+    """Seconds since the node opened."""
     processes: int
     names: int
+    """Registered names."""
     aliases: int
-    """Of processes and of meta-processes."""
+    """Aliases of processes and meta-processes."""
     metas: int
+    """Meta-processes."""
     reader_threads: int
-    """Threads that read for meta-processes; those that were left behind included, until they end.
-    """
+    """Reader threads of meta-processes, including abandoned threads until they end."""
     threads_abandoned: int
-    """Threads that would not end when they were told to."""
+    """Threads that did not end when they were stopped."""
     dispatcher_threads: int
     """Threads in which plain callbacks of processes run."""
     relations: int
+    """Links and monitors."""
     timers: int
     calls_in_flight: int
     dead_letters: Mapping[Why, int]
+    """The number of dead letters by cause."""
     late_replies: int
+    """Answers to calls that had timed out or were cancelled."""
     late_messages: int
-    """Messages that crossed with the end of a connection, or of its receiver: no dead letters."""
-    spawned: int
-    crashed: int
-    log_lines_lost: int
-    """Lines of the log that could be written nowhere: no output took them, nor did standard error.
+    """Messages that arrived harmlessly after the end of a connection or receiver; see
+    :class:`MayBeLate`. They are no dead letters.
     """
+    spawned: int
+    """Processes spawned so far."""
+    crashed: int
+    """Processes that crashed so far."""
+    log_lines_lost: int
+    """Lines of the log that neither the output nor standard error accepted."""
     times_blocked: int
+    """How often the event loop was blocked."""
     last_blocked: BlockedReport | None
     max_processes: int | None
     max_reader_threads: int
     env: Mapping[str, object] | None
+    """The settings; None unless the node was opened with ``expose_env``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One process of an exit report."""
+    """A process in an exit report."""
 
     pid: PID | Alias
     name: str | None
@@ -323,25 +357,27 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How a node came down."""
+    """Report of a node's shutdown."""
 
     seconds: float
+    """The duration of the shutdown."""
     stopped: tuple[Ended, ...]
-    """Those that ended when asked."""
+    """Processes that ended when asked (graceful shutdown)."""
     killed: tuple[Ended, ...]
-    """Those that had to be killed, or of which a background task had to be cut off."""
+    """Processes that had to be killed, or had a background task that had to be cut off."""
     abandoned: tuple[Ended, ...]
-    """Those that did not even end then, and were left behind."""
+    """Processes that did not even end then, and were abandoned."""
     escalated: Ended | None = None
     """The supervisor that gave up and so stopped the node."""
 
     def __str__(self) -> str:
         parts = [f"{len(self.stopped)} stopped"]
-        for what, these in (("killed", self.killed), ("abandoned", self.abandoned)):
-            if these:
+        for end, processes in (("killed", self.killed), ("abandoned", self.abandoned)):
+            if processes:
                 parts.append(
-                    f"{len(these)} {what} "
-                    f"({', '.join(map(str, these[:10]))}{', …' if len(these) > 10 else ''})"
+                    f"{len(processes)} {end} "
+                    f"({', '.join(map(str, processes[:10]))}"
+                    f"{', …' if len(processes) > 10 else ''})"
                 )
         if self.escalated is not None:
             parts.append(f"because {self.escalated} gave up: {self.escalated.reason}")

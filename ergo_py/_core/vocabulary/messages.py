@@ -1,5 +1,5 @@
-"""What the kernel itself sends to user code: exits, downs, diverted messages, dead letters, log
-records.
+"""Messages from the kernel to user code: exits, downs, publications, diverted messages, dead
+letters, log records.
 """
 
 from collections.abc import Mapping
@@ -31,20 +31,19 @@ R = TypeVar("R")
 
 
 class Request(Generic[R]):
-    """Base class of requests whose answer has a known type: ``class Total(Request[int])`` makes a
-    call an ``int``.
+    """Base class of requests with a declared type of answer: with ``class Total(Request[int])``, a
+    type checker knows that ``await call(pid, Total())`` is an ``int``.
     """
 
     __slots__ = ()
 
 
 class MayBeLate:
-    """Base of messages that often cross with the end of their receiver, and whose senders need not
-    be told of that.
+    """Base class of messages that may arrive after the end of their receiver without harm.
 
-    What a connection is told to send when its peer has just gone is such a message, and that a
-    connection has ended is one to a receiver that ended before. They are counted as late then, and
-    are no dead letters.
+    Examples: data for a connection that its peer has just closed, or the notice of a closed
+    connection for a receiver that has ended. They are counted as late, and do not become dead
+    letters.
     """
 
     __slots__ = ()
@@ -57,16 +56,17 @@ class NoReply(Enum):
 
 
 NO_REPLY: Final = NoReply.NO_REPLY
-"""Returned by ``handle_call`` when the answer comes later, through ``reply`` or ``reply_error``."""
+"""Return it from ``handle_call`` to answer later, with ``reply`` or ``reply_error``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A process or target one is linked to ended, or somebody asked for an exit; seen only with
-    ``trap_exit``.
+    """A linked target ended, or a process called ``send_exit``. Only processes with ``trap_exit``
+    get this message.
     """
 
     source: Address | EventName | NodeName
+    """The linked target, or the sender of the exit."""
     reason: Reason
 
 
@@ -80,77 +80,78 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class Diverted:
-    """A message that found its receiver's mailbox full and was sent on, as the receiver's overflow
-    rule says.
-    """
+    """A message for a full mailbox, diverted by the receiver's overflow rule :class:`Divert`."""
 
     origin: PID | Alias
+    """The receiver with the full mailbox."""
     tag: str
+    """The ``tag`` of the overflow rule."""
     message: Any
     sender: PID | Alias
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publication of an event, as ``handle_event`` gets it. All subscribers get the same
-    object.
-    """
+    """A publication of an event, as ``handle_event`` gets it. Subscribers share the same object."""
 
     event: EventName
     message: Any
     at: float
+    """When it was published, as ``time.time()`` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventStarted:
-    """To the producer of an event registered with ``notify``: somebody has subscribed, and nobody
-    had before.
-    """
+    """To the producer of an event registered with ``notify``: the first subscriber has come."""
 
     event: EventName
 
 
 @dataclass(frozen=True, slots=True)
 class EventStopped:
-    """To the producer of an event registered with ``notify``: the last subscriber has gone."""
+    """To the producer of an event registered with ``notify``: the last subscriber has left."""
 
     event: EventName
 
 
 class Why(Enum):
-    """Why a message became a dead letter."""
+    """The cause of a dead letter."""
 
     NO_PROCESS = "there is no process at this address"
     NO_NODE = "the node in the address is not connected"
     STOPPING = "the receiver is past its stopping point"
     FULL = "the receiver's mailbox was full"
     DISPLACED = "a newer message took its place in a full mailbox"
-    UNHANDLED_AT_EXIT = "the receiver ended before it came to it"
+    UNHANDLED_AT_EXIT = "the receiver ended before it handled the message"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that had nowhere to go. The message itself is not kept, only its type: it may hold
-    secrets.
-    """
+    """An undelivered message. Only its type is kept, since the message itself may hold secrets."""
 
     sender: PID | Alias
     target: object
+    """The address it was sent to."""
     message_type: str
     why: Why
     at: float
+    """When the message became a dead letter, as ``time.time()`` counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One line of the log, as a logger process receives it."""
+    """A line of the log, as a logger process receives it."""
 
     level: str
     event: str
+    """The text of the line."""
     at: float
+    """When it was logged, as ``time.time()`` counts."""
     node: str
     source: PID | Alias
+    """The process or meta-process that logged the line."""
     fields: Mapping[str, object] = field(default_factory=dict)
+    """The structured fields of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class Response:
     error: BaseException | None
 
     def result(self) -> Any:
-        """The answer; raises if there was none."""
+        """Return the answer, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value

@@ -1,4 +1,4 @@
-"""How a process is to be started: the keywords of ``spawn``, checked before anything happens."""
+"""Options of ``spawn``, ``spawn_meta`` and ``open_node``, checked before anything is started."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -38,24 +38,55 @@ _OUTPUTS: Final = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 
 class SpawnKeywords(TypedDict, total=False):
-    """What ``spawn`` takes besides the behaviour and its constructor's arguments."""
+    """The options of ``spawn``, besides the behaviour and the arguments of its constructor.
+
+    Example: ``await node.spawn(Worker, path, name="worker", mailbox_size=1000)``.
+    """
 
     name: str | None
+    """Register the process under this name on its node; default None, no name. A ``str`` as an
+    address means such a name: ``node.send("worker", message)``.
+    """
     link: bool
+    """Link spawner and process in both directions from the start; default False."""
     mailbox_size: int | None
+    """The most user messages that may wait in each lane; default None, no limit. Signals, such as
+    exits and downs, never count.
+    """
     overflow: Overflow | Divert
+    """The rule for a message to a full mailbox; default ``Overflow.RAISE``. See :class:`Overflow`
+    and :class:`Divert`. It has no effect without ``mailbox_size``.
+    """
     priority: Priority
+    """The priority of the messages that the process sends; default ``Priority.NORMAL``."""
     init_timeout: float
+    """Seconds that ``init`` may take; default 5. After that ``spawn`` raises ``InitTimeoutError``.
+    """
     terminate_timeout: float
+    """Seconds for cleanup: for ``terminate``, and for background tasks before it; default 5. Code
+    that takes longer is cut off.
+    """
     shutdown: float
+    """Seconds that the process may take to end when its parent stops it; default 5. After that the
+    parent kills it. ``INFINITE`` waits without a limit.
+    """
     env: Mapping[str, object] | None
+    """Settings that the process reads in ``self.env``, over those of its parent; default None, the
+    settings of its parent.
+    """
     log_level: str | None
+    """The lowest level of ``self.log`` that is written: ``"debug"``, ``"info"``, ``"warning"``,
+    ``"error"``, ``"critical"`` or ``"off"``; default None, the level of the node.
+    """
     dispatcher: Dispatcher
+    """Where plain (not async) callbacks run; default ``LOOP``, on the event loop, where they must
+    not block. ``PINNED``, ``POOL(name, size)`` and ``Pod(name)`` run them in threads.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The checked form of :class:`SpawnKeywords`. Processes without wishes of their own share one."""
+    """The checked form of :class:`SpawnKeywords`. Processes without options share an object."""
 
     name: str | None = None
     link: bool = False
@@ -69,7 +100,7 @@ class Options:
     log_level: str | None = None
     dispatcher: Dispatcher = LOOP
     said: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
-    """Which of them somebody asked for, for behaviours with other defaults."""
+    """The names of the options that were given, for behaviours with other defaults."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -95,53 +126,79 @@ class Options:
 
 
 class Behind(Enum):
-    """What the reader of a meta-process does when it is too far ahead of its receivers."""
+    """Backpressure rule of a meta-process: the effect when its reader is ``backlog`` messages ahead
+    of a receiver.
+    """
 
     WAIT = "wait"
-    """It waits for room. What it reads from is slowed down in turn: a full socket buffer slows the
-    peer.
+    """The reader waits for room in ``send``. Its source slows down in turn: a full socket buffer
+    slows the peer.
     """
     DROP_NEWEST = "drop newest"
+    """The new message becomes a dead letter."""
     DROP_OLDEST = "drop oldest"
+    """The oldest waiting message becomes a dead letter."""
     STOP = "stop"
     """The meta-process ends."""
 
 
 class MetaKeywords(TypedDict, total=False):
-    """What ``spawn_meta`` takes besides the behaviour."""
+    """The options of ``spawn_meta``, besides the behaviour.
+
+    Example: ``await self.spawn_meta(TCPServer(port=8080), backlog=100)``.
+    """
 
     mailbox_size: int | None
+    """The most user messages that may wait in each lane of the meta-process's own mailbox; default
+    None, no limit.
+    """
     overflow: Overflow | Divert
+    """The rule for a message to a full mailbox; default ``Overflow.RAISE``."""
     priority: Priority
+    """The priority of the messages that the meta-process sends; default ``Priority.NORMAL``."""
     backlog: int
+    """How many messages the reader may be ahead of a receiver without a ``mailbox_size``; default
+    1000.
+    """
     when_behind: Behind
+    """Backpressure: the effect when the reader is that far ahead; default ``Behind.WAIT``."""
     init_timeout: float
+    """Seconds that ``init`` may take; default 5. After that ``spawn_meta`` raises
+    ``InitTimeoutError``.
+    """
     stop_timeout: float
+    """Seconds for each step of stopping: the reader, the handler, ``terminate``; default 5. After
+    that the step is cut off.
+    """
     linger: bool
+    """If a meta-process spawned it: it survives that meta-process, and ends with the owning
+    process; default False.
+    """
     needed: bool | None
+    """Whether the owning process ends if the meta-process fails; default None, the choice of its
+    class: True for servers, False for others.
+    """
     env: Mapping[str, object] | None
+    """Settings over those of its parent, in ``self.env``; default None, the settings of its
+    parent.
+    """
     log_level: str | None
+    """The lowest level of ``self.log`` that is written; default None, the level of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaOptions:
-    """The checked form of :class:`MetaKeywords`."""
+    """The checked form of :class:`MetaKeywords`, which explains each option."""
 
     mailbox_size: int | None = None
     overflow: Overflow | Divert = Overflow.RAISE
     priority: Priority = Priority.NORMAL
     backlog: int = 1000
-    """How far the reader may be ahead of a receiver, in messages."""
     when_behind: Behind = Behind.WAIT
     init_timeout: float = 5.0
     stop_timeout: float = 5.0
-    """How long each step of stopping may take: the reader, the handler, ``terminate``."""
     linger: bool = False
-    """Spawned by a meta-process, it goes on with the owning process when that meta-process ends."""
     needed: bool | None = None
-    """Whether its owner ends with it if it fails; None for what its class says: True for servers,
-    False for others.
-    """
     env: Mapping[str, object] | None = None
     log_level: str | None = None
 
@@ -180,7 +237,7 @@ class NodeOptions:
     mailbox_warning: int | None = 10_000
     inline_calls: bool = True
     observer: Callable[[Any], object] | None = None
-    """The vocabulary does not know the types that the observer is called with."""
+    """Typed Any: the types of its argument are defined in packages above this."""
     max_reader_threads: int = 10_000
     debug_shared_state: bool = False
     on_escalation: Literal["keep", "stop"] = "keep"
@@ -228,7 +285,7 @@ class NodeOptions:
             raise BadInputError(
                 "redact",
                 self.redact,
-                "a function of the kind of thing and the thing: `def redact(what, value)`",
+                "a function of the kind of the value and the value: `def redact(what, value)`",
             )
         if self.env is not None and not isinstance(self.env, Mapping):
             raise BadInputError("env", self.env, "a mapping from names to values")
@@ -239,7 +296,7 @@ class NodeOptions:
 
 
 def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:
-    """Check the keywords of a ``spawn_meta``."""
+    """Check the options of ``spawn_meta``."""
     if not keywords:
         return META_DEFAULTS
     _refuse_unknown(
@@ -252,7 +309,7 @@ def read_meta_options(keywords: Mapping[str, Any]) -> MetaOptions:
 
 
 def read_options(keywords: Mapping[str, Any]) -> Options:
-    """Check the keywords of a ``spawn``."""
+    """Check the options of ``spawn``."""
     if not keywords:
         return DEFAULTS
     _refuse_unknown(
@@ -278,14 +335,14 @@ def _refuse_unknown(
 
 
 def check_name(name: object) -> str:
-    """Refuse what cannot be a registered name."""
+    """Raise BadInputError unless ``name`` can be a registered name."""
     if not isinstance(name, str) or not name:
         raise BadInputError("name", name, "a str that is not empty")
     return name
 
 
 def check_flag(what: str, value: object) -> None:
-    """Refuse what only looks like a yes or no: the str "no" would be a yes."""
+    """Raise BadInputError unless ``value`` is a bool: the str "no" would count as true."""
     if not isinstance(value, bool):
         raise BadInputError(what, value, "True or False")
 
@@ -299,10 +356,10 @@ def check_number(
     most: float = inf,
     hint: str = "",
 ) -> None:
-    """Refuse numbers that are too small, not numbers, or not whole where they must be. ``hint``
-    says what else is allowed.
+    """Raise BadInputError unless ``value`` is a number from ``least`` to ``most``, and an int if
+    ``whole``. ``hint`` names further allowed values.
     """
-    # First what nearly every call passes. NaN compares as False with everything.
+    # First the case of nearly all calls. Comparisons with NaN are False.
     fits = type(value) is float and not whole and least <= value <= most
     if (
         not fits
@@ -311,7 +368,7 @@ def check_number(
     ):
         try:
             fits = least <= (value if whole else float(value)) <= most
-        except OverflowError:  # an int beyond every float
+        except OverflowError:  # an int too large for a float
             pass
     if not fits:
         raise BadInputError(

@@ -1,5 +1,5 @@
-"""Public classes and functions print under the module that users import them from, not under the
-room that defines them.
+"""`show_under`: makes public classes and functions print under the module that users import them
+from, not under the module that defines them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,9 @@ __all__ = ["show_under"]
 
 
 def show_under(module: str, names: Iterable[str], namespace: Mapping[str, object]) -> None:
-    """Set ``__module__`` of the package's own classes and functions among ``names`` to ``module``."""
+    """Set ``__module__`` of the classes and functions among ``names`` to ``module``. Skip values
+    that other packages define.
+    """
     package = module.partition(".")[0] + "."
     for name in names:
         value = namespace[name]

@@ -1,5 +1,5 @@
-"""Why something ended, as values: comparable, printable, and free of the frames of the code that
-failed.
+"""`Reason`: why a process ended, as a value: comparable, printable, and without the stack frames of
+the code that failed.
 """
 
 import linecache
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """It did its work and stopped by itself."""
+    """The process finished its work and stopped by itself."""
 
     def __str__(self) -> str:
         return "normal"
@@ -36,7 +36,7 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """It was asked to stop by its parent, its supervisor or its node."""
+    """The parent, the supervisor or the node asked the process to stop."""
 
     detail: str = ""
 
@@ -46,7 +46,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """It was ended without being asked."""
+    """The process was ended by force: by ``kill``, or because it did not stop in time."""
 
     def __str__(self) -> str:
         return "killed"
@@ -54,7 +54,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class NoProcess:
-    """There was nothing at that address when the question came."""
+    """No process has that address."""
 
     def __str__(self) -> str:
         return "no such process"
@@ -62,7 +62,7 @@ class NoProcess:
 
 @dataclass(frozen=True, slots=True)
 class NoNode:
-    """The node in the address is not this one, and no connection to it exists."""
+    """The address belongs to another node, and no connection to that node exists."""
 
     node: str
 
@@ -72,7 +72,7 @@ class NoNode:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """The name or alias was given up, while its holder lives on."""
+    """The name or alias was unregistered, while its process continues."""
 
     def __str__(self) -> str:
         return "unregistered"
@@ -80,9 +80,10 @@ class Unregistered:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """A reason of the user's own: whatever was given to ``stop`` or ``send_exit``."""
+    """A reason chosen by the user, as the argument of ``stop`` or ``send_exit``."""
 
     detail: object
+    """The value that was given."""
 
     def __str__(self) -> str:
         return text_of(self.detail)
@@ -93,29 +94,32 @@ class Custom:
 
 @dataclass(frozen=True, slots=True)
 class RestartLimit:
-    """A supervisor gave up: its children ended more often than it may restart them. ``reason`` is
-    the last one's.
-    """
+    """A supervisor gave up: its children ended more often than its restart limit allows."""
 
     child: str
+    """The name of the child that ended last."""
     restarts: int
-    """How many restarts were allowed in ``period`` seconds."""
+    """The number of restarts allowed in ``period`` seconds."""
     period: float
     reason: "Reason"
+    """The reason the last child ended with."""
 
     def __str__(self) -> str:
-        return f"more than {self.restarts} restarts in {self.period:g} s; the last child was {self.child!r}: {self.reason}"
+        return (
+            f"more than {self.restarts} restarts in {self.period:g} s; "
+            f"the last child was {self.child!r}: {self.reason}"
+        )
 
 
 _Frames = tuple[tuple[str, int, str], ...]
 
 
 class Crashed:
-    """An exception left a callback.
+    """A callback of the process raised an exception.
 
-    ``error`` is the exception itself with its frames removed, so that keeping a reason never keeps
-    the variables of a dead process alive. ``traceback`` is the text of what Python would have
-    printed; it is put together when it is read, because most reasons are only compared.
+    ``error`` is the exception without its stack frames, so that a stored reason never keeps the
+    variables of an ended process alive. ``traceback`` is the text that Python would have printed.
+    It is formatted on reading, because most reasons are only compared.
     """
 
     __slots__ = ("_chain", "error")
@@ -151,7 +155,7 @@ class Crashed:
 Reason = (
     Normal | Shutdown | Killed | Crashed | RestartLimit | NoProcess | NoNode | Unregistered | Custom
 )
-"""Why a process, a meta-process or a relation ended."""
+"""The reason a process, a meta-process or a relation ended with."""
 
 _REASONS: Final = (
     Normal,
@@ -167,8 +171,8 @@ _REASONS: Final = (
 
 
 def as_reason(given: object) -> Reason:
-    """Read what a user gave as a reason: a reason stays, an exception has crashed, anything else is
-    ``Custom``.
+    """Convert a user's value to a reason: a reason stays as it is, an exception becomes
+    ``Crashed``, any other value ``Custom``.
     """
     if isinstance(given, _REASONS):
         return given
@@ -178,12 +182,14 @@ def as_reason(given: object) -> Reason:
 
 
 def is_failure(reason: Reason) -> bool:
-    """Say whether a transient child that ended like this should come back."""
+    """Say whether the reason is a failure: a transient child restarts after it."""
     return not isinstance(reason, Normal | Shutdown)
 
 
 def error_of(reason: Reason) -> BaseException | None:
-    """The exception at the bottom of a reason, if an exception is what it all began with."""
+    """The exception that caused a reason, through any number of restart limits; None without an
+    exception.
+    """
     while isinstance(reason, RestartLimit):
         reason = reason.reason
     return reason.error if isinstance(reason, Crashed) else None
@@ -210,17 +216,17 @@ _Link = tuple[BaseException, _Frames, str]
 
 
 def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
-    """Take the frames off an exception and everything it refers to; keep file, line and function of
-    what is printed.
+    """Remove the stack frames from an exception and from all exceptions it refers to. Keep file,
+    line and function of the frames that a traceback shows.
     """
     if (
         error.__context__ is None
         and error.__cause__ is None
         and not isinstance(error, BaseExceptionGroup)
     ):
-        # Most refer to nothing, and need no search.
+        # The common case: the exception refers to no other, so no search is needed.
         frames = _frames_of(error.__traceback__)
-        _let_go(error)
+        _drop_references(error)
         return ((error, frames, ""),)
     chain: list[_Link] = []
     seen: set[int] = set()
@@ -232,10 +238,10 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
             continue
         seen.add(id(current))
         chain.append((current, _frames_of(current.__traceback__), joint))
-        _let_go(current)
+        _drop_references(current)
         if isinstance(current, BaseExceptionGroup):
             waiting.extend(
-                (part, f"\nOne of the exceptions in {type(current).__name__}:\n\n")
+                (part, f"\nAn exception in the {type(current).__name__}:\n\n")
                 for part in current.exceptions
             )
         if current.__cause__ is not None:
@@ -243,13 +249,13 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
         elif not current.__suppress_context__:
             waiting.append((current.__context__, _CONTEXT))
         hidden.append(current.__context__)
-    # What `raise ... from ...` hides is not printed, but it holds frames all the same.
+    # The context that `raise ... from ...` hides is not printed, but it holds frames as well.
     while hidden:
         unseen = hidden.pop()
         if unseen is None or id(unseen) in seen:
             continue
         seen.add(id(unseen))
-        _let_go(unseen)
+        _drop_references(unseen)
         hidden += (unseen.__cause__, unseen.__context__)
         if isinstance(unseen, BaseExceptionGroup):
             hidden += unseen.exceptions
@@ -257,10 +263,10 @@ def _cut_frames(error: BaseException) -> tuple[_Link, ...]:
     return tuple(chain)
 
 
-def _let_go(error: BaseException) -> None:
+def _drop_references(error: BaseException) -> None:
     error.__traceback__ = None
     if isinstance(error, AttributeError):
-        # The object that lacks the attribute: in a callback that is mostly the behaviour itself.
+        # `obj` is the object that lacks the attribute, in a callback mostly the behaviour itself.
         error.obj = None
 
 

@@ -1,5 +1,5 @@
-"""States of processes and meta-processes, the transitions between them, and what may be done in
-which: one table for each.
+"""`State` and `MetaState`: the lifecycle of processes and meta-processes, with tables of
+transitions and of the operations allowed in each state.
 """
 
 from enum import Enum
@@ -31,21 +31,27 @@ __all__ = [
 
 
 class State(Enum):
-    """Where a process is in its life."""
+    """The lifecycle of a process."""
 
-    # Members are compared by identity; Enum's own hash is a Python function, and slow.
+    # Members compare by identity. Enum's own __hash__ is a slow Python function.
     __hash__ = object.__hash__
 
     INIT = "init"
+    """``init`` runs."""
     SLEEP = "sleep"
+    """The process waits for a message."""
     RUNNING = "running"
+    """A callback runs."""
     WAIT_RESPONSE = "wait_response"
+    """A callback waits for the answer to a call."""
     STOPPING = "stopping"
+    """The process ends: it takes no more messages, and ``terminate`` runs."""
     TERMINATED = "terminated"
+    """The process has ended."""
 
 
-# On CPython 3.11 reading a member of an enumeration costs as much as sending a message: the kernel
-# reads these.
+# The kernel reads these constants: on CPython 3.11, reading an enum member through its class costs
+# as much as sending a message.
 INIT: Final = State.INIT
 SLEEP: Final = State.SLEEP
 RUNNING: Final = State.RUNNING
@@ -65,8 +71,8 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 
 class Operation(Enum):
-    """What a process may want to do, as far as it depends on its state. Sending and logging never
-    do.
+    """Operations of a process that are allowed only in some states. Sending and logging are always
+    allowed.
     """
 
     __hash__ = object.__hash__  # as for State
@@ -95,17 +101,22 @@ ALLOWED: Final[dict[Operation, frozenset[State]]] = {
 }
 
 CALLS_ALLOWED: Final = ALLOWED[Operation.CALL]
-"""The row that is looked at most."""
+"""The most used row, to save a lookup."""
 
 _INSTEAD: Final[dict[State, str]] = {
-    State.SLEEP: "a process acts inside its own callbacks; elsewhere send it a message, or use the node's verb of that name",
-    State.STOPPING: "do it before the process stops; terminate() is for releasing, not for starting",
+    State.SLEEP: (
+        "a process acts inside its own callbacks; elsewhere send it a message, "
+        "or use the node's verb of that name"
+    ),
+    State.STOPPING: (
+        "do it before the process stops; terminate() is for cleanup, not for new work"
+    ),
     State.TERMINATED: "this process has ended; spawn a new one",
 }
 
 
 def check_transition(old: State, new: State) -> None:
-    """Refuse a change of state that the table does not know; it would be a mistake of the kernel."""
+    """Raise AssertionError for a transition that is not in the table: a bug of the kernel."""
     if new not in TRANSITIONS[old]:
         raise AssertionError(f"no transition from {old.name} to {new.name}")
 
@@ -121,16 +132,14 @@ def check_allowed(operation: Operation, state: State, who: object) -> None:
 
 
 class MetaState(Enum):
-    """Where a meta-process is in its life. Its reader works from the beginning to the end, in SLEEP
-    and in RUNNING.
-    """
+    """The lifecycle of a meta-process. Its reader works in SLEEP and in RUNNING."""
 
     SLEEP = "sleep"
-    """No messages: there is no handler at work."""
+    """The handler has no messages to serve."""
     RUNNING = "running"
     """The handler serves messages."""
     TERMINATED = "terminated"
-    """Reader and handler are done; ``terminate`` runs, or has run."""
+    """Reader and handler have ended; ``terminate`` runs, or has run."""
 
 
 META_TRANSITIONS: Final[dict[MetaState, frozenset[MetaState]]] = {
@@ -141,7 +150,7 @@ META_TRANSITIONS: Final[dict[MetaState, frozenset[MetaState]]] = {
 
 
 class MetaOperation(Enum):
-    """What a meta-process may want to do, and where that depends on its state."""
+    """Operations of a meta-process; most are allowed only in some states."""
 
     SEND = "send"
     IDENTIFY = "ask for id, parent and env"
@@ -170,14 +179,17 @@ META_ALLOWED: Final[dict[MetaOperation, frozenset[MetaState]]] = {
 }
 
 _META_INSTEAD: Final[dict[MetaState, str]] = {
-    MetaState.SLEEP: "only the handler does that; from the reader, `self.send(self.id, message)` and do it in handle_message",
+    MetaState.SLEEP: (
+        "only the handler may do that; in the reader, write `self.send(self.id, message)` and do "
+        "it in handle_message"
+    ),
     MetaState.RUNNING: "",
     MetaState.TERMINATED: "it has ended; do it before terminate, or in the process that owns it",
 }
 
 
 def check_meta_transition(old: MetaState, new: MetaState) -> None:
-    """Refuse a change of state that the table does not know; it would be a mistake of the kernel."""
+    """Raise AssertionError for a transition that is not in the table: a bug of the kernel."""
     if new not in META_TRANSITIONS[old]:
         raise AssertionError(f"no transition from {old.name} to {new.name}")
 

@@ -1,4 +1,6 @@
-"""Text of values and for terminals: nothing here raises because of what a value says about itself."""
+"""Safe text of values, for logs and terminals: a faulty ``__str__`` or ``__repr__`` raises only
+where a docstring says so.
+"""
 
 from array import array
 from collections import OrderedDict, defaultdict, deque
@@ -10,7 +12,7 @@ from typing import Any, Final
 __all__ = ["brief", "printable", "printable_lines", "shown", "text_of"]
 
 _DEEP: Final = 50
-"""Containers inside containers of which the contents are shown."""
+"""Maximal depth of nested containers that are shown."""
 
 
 def text_of(value: object) -> str:
@@ -19,7 +21,7 @@ def text_of(value: object) -> str:
         return str(value)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # nothing is awaited here: it can only be a fault of the value's own code
+    except BaseException:  # no await here, so no cancellation: the value's own code is faulty
         return "<its __str__ raised>"
 
 
@@ -34,13 +36,14 @@ def shown(value: object) -> str:
 
 
 def brief(value: object, most: int) -> str:
-    """The first ``most`` characters of ``repr(value)``, and how much there is if that is not all.
+    """The first ``most`` characters of ``repr(value)``, followed by the size of a value that was
+    cut.
 
-    Of a container no more is looked at than is shown: the text of one with millions of items would
-    take the loop for long. An object with a ``__repr__`` of its own is asked for all of it.
+    Only the shown part of a container is formatted: the text of a container with millions of items
+    would block the loop for long. The ``__repr__`` of other objects is called in full.
 
     Raises:
-        Exception: whatever the ``__repr__`` of something in it raises.
+        Exception: the ``__repr__`` of a value inside raised it.
     """
     text = ""
     for piece in _pieces(value, most, ()):
@@ -59,12 +62,12 @@ def _size(value: object) -> str:
 
 
 def _pieces(value: Any, most: int, above: tuple[int, ...]) -> Iterator[str]:
-    """The text of a value, piece by piece, so that whoever has enough can stop. ``above``: the
-    containers it is in.
+    """The text of a value, piece by piece, so that the caller can stop early. ``above``: the ids of
+    the containers around it.
     """
     kind = type(value)
     if kind in _STRINGS:
-        # One more than is shown, so that it is seen to be cut.
+        # A character more than is shown, so that the caller notices the cut.
         yield repr(value[: most + 1])
         return
     opening, items, closing = _parts_of(value, kind)
@@ -97,7 +100,7 @@ _BRACKETS: Final[Mapping[type, tuple[str, str]]] = {
 
 
 class _Key:
-    """A key of a dict, which is a value itself."""
+    """Marks a label as the key of a dict, which is formatted as a value."""
 
     __slots__ = ("key",)
 
@@ -109,8 +112,8 @@ _Items = Iterable[tuple[_Key | str, Any]]
 
 
 def _parts_of(value: Any, kind: type) -> tuple[str, _Items | None, str]:
-    """What a container begins with, its items with their labels, what it ends with; no items if it
-    is none that is known here.
+    """The opening text of a container, its items with their labels, and the closing text. Items are
+    None if ``kind`` is not a known container.
     """
     if kind in _BRACKETS and value:
         return _BRACKETS[kind][0], _plain(value), _BRACKETS[kind][1]
@@ -140,35 +143,37 @@ def _parts_of(value: Any, kind: type) -> tuple[str, _Items | None, str]:
 
 
 def _plain(values: Iterable[Any]) -> _Items:
-    return (("", one) for one in values)
+    return (("", value) for value in values)
 
 
 def _keyed(mapping: Mapping[Any, Any]) -> _Items:
-    return ((_Key(key), one) for key, one in mapping.items())
+    return ((_Key(key), value) for key, value in mapping.items())
 
 
 def _fields_of(value: Any, kind: type) -> _Items | None:
-    """The fields of a dataclass or a named tuple that has no ``__repr__`` of its own."""
-    made = kind.__repr__
-    if is_dataclass(kind) and hasattr(made, "__wrapped__"):
-        return ((one.name, getattr(value, one.name)) for one in fields(kind) if one.repr)
+    """The fields of a dataclass or named tuple with a generated ``__repr__``; None for any other
+    object.
+    """
+    generated = kind.__repr__
+    if is_dataclass(kind) and hasattr(generated, "__wrapped__"):
+        return ((field.name, getattr(value, field.name)) for field in fields(kind) if field.repr)
     names = getattr(kind, "_fields", None)
-    if isinstance(value, tuple) and names is not None and made.__module__ == "collections":
+    if isinstance(value, tuple) and names is not None and generated.__module__ == "collections":
         return zip(names, value, strict=True)
     return None
 
 
 def printable(text: str) -> str:
-    """One line that may go to a terminal or a log: what would move the cursor or end the line is
+    """A single line that is safe for a terminal or a log: control characters and line breaks are
     escaped.
     """
     if text.isprintable():
         return text
     return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, which stay lines."""
+    """Like `printable`, for a text of several lines: its line breaks stay."""
     return "\n".join(map(printable, text.split("\n")))

@@ -799,7 +799,7 @@ async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refus
 
         assert f"{one} → {other} → {one}" in direct
         assert str(between) in around
-        assert "would wait for ever" in around
+        assert "would wait forever" in around
         assert "give it another thread" in child
         assert await node.call(outside, lambda me: me.call(other, "all")) == []
 

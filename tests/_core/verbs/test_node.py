@@ -321,7 +321,7 @@ async def test_a_node_that_has_stopped_says_so_and_what_to_do(verb: str) -> None
         async with running_node() as node:
             pid = await node.spawn(Puppet)
 
-        with pytest.raises(NodeStoppedError, match=r"open a new one with open_node\(") as caught:
+        with pytest.raises(NodeStoppedError, match=r"open a new node with open_node\(") as caught:
             result = STOPPED[verb](node, pid)
             await result
 

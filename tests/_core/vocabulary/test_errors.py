@@ -160,7 +160,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
         {"name": "db", "holder": OTHER},
         ["'db'", str(OTHER), "free again once"],
     ),
-    (NameUnknownError("db"), {"name": "db"}, ["'db'", "nobody"]),
+    (NameUnknownError("db"), {"name": "db"}, ["'db'", "no process on this node"]),
     (
         EventTakenError("prices", OTHER),
         {"name": "prices", "producer": OTHER},
@@ -175,7 +175,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     (
         RelationExistsError("link", OTHER),
         {"target": OTHER},
-        ["already", "link", repr(OTHER), "one is enough"],
+        ["already", "link", repr(OTHER), "a second link is not needed"],
     ),
     (RelationUnknownError("monitor", OTHER), {"target": OTHER}, ["no monitor", repr(OTHER)]),
     (SendError("lost", OTHER, ORDER), {"target": OTHER, "message": ORDER}, ["lost"]),
@@ -193,7 +193,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     (
         CallFailedError(OTHER, ORDER, Crashed(PROBLEM)),
         {"target": OTHER, "request": ORDER, "reason": Crashed(PROBLEM), "__cause__": PROBLEM},
-        [repr(OTHER), "failed on Order", "goes on", "OSError: disk on fire"],
+        [repr(OTHER), "failed on Order", "continues", "OSError: disk on fire"],
     ),
     (
         CallTimeoutError(OTHER, ORDER, 1.5),
@@ -229,7 +229,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
     (
         ChildBusyError("db", "stopping"),
         {"child": "db"},
-        ["'db' is stopping", "another operation", "ask again"],
+        ["'db' is stopping", "another operation", "try again"],
     ),
     (ServiceError("lost", "db", ORDER), {"service": "db", "message": ORDER}, ["lost"]),
     (

@@ -264,7 +264,7 @@ def test_a_traceback_names_what_was_being_handled_before_what_went_wrong_then() 
 def test_the_traceback_of_a_group_names_each_of_its_parts() -> None:
     reason, _, _ = crash(fail_as_a_group)
 
-    assert reason.traceback.count("One of the exceptions in ExceptionGroup:") == 2
+    assert reason.traceback.count("An exception in the ExceptionGroup:") == 2
     assert reason.traceback.endswith("ExceptionGroup: several (2 sub-exceptions)\n")
 
 

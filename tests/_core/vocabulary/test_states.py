@@ -42,7 +42,7 @@ MAY_BE_DONE = {
 
 HINTS = {
     State.SLEEP: "use the node's verb",
-    State.STOPPING: "terminate() is for releasing",
+    State.STOPPING: "terminate() is for cleanup",
     State.TERMINATED: "spawn a new one",
 }
 
@@ -89,7 +89,7 @@ META_MAY_BE_DONE = {
 }
 
 META_HINTS = {
-    MetaState.SLEEP: "only the handler does that",
+    MetaState.SLEEP: "only the handler may do that",
     MetaState.TERMINATED: "in the process that owns it",
 }
 
