@@ -43,7 +43,7 @@ async def _hold(process: "Process", watch: Watch) -> Reason | None:
         envelope = _next_signal(process)
         if envelope is not None:
             process.handling = envelope
-            reason = await message_loop._handle_other(process, envelope)
+            reason = await message_loop.handle_other(process, envelope)
             if reason is message_loop.AGAIN:
                 callbacks_changed = True
             elif reason is not None:

@@ -1,5 +1,6 @@
 """`serve`: the message loop of a process, and the handlers for each kind of envelope."""
 
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ from ..vocabulary.envelopes import (
     INSPECT,
     KILL,
     LOG,
+    LOOK,
     MESSAGE,
     NOTICE,
     STARTED,
@@ -46,11 +48,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AGAIN",
+    "HANDLERS",
     "answer_now",
     "callback",
     "check_plain",
     "check_waiting",
     "handle_inspect",
+    "handle_other",
     "serve",
 ]
 
@@ -152,7 +156,7 @@ async def serve(process: "Process") -> Reason | None:
                     elif not ref.settle(reply, None):
                         process.kernel.calls.late_replies += 1
             else:
-                reason = await _handle_other(process, envelope)
+                reason = await handle_other(process, envelope)
                 if reason is not None:
                     if reason is not AGAIN:
                         return reason
@@ -199,79 +203,49 @@ def _account_for_open(process: "Process", nurseries: list[Any]) -> Reason:
     return process.failed(error) or Crashed(error)
 
 
-@runs_callbacks
-async def _handle_other(process: "Process", envelope: Envelope) -> Reason | None:
-    """Serve an envelope that is neither a message nor a call. Returns the reason if the process has
-    to end.
+def handle_other(process: "Process", envelope: Envelope) -> "Coroutine[Any, Any, Reason | None]":
+    """Serve an envelope that is neither a message nor a call. Awaited, it returns the reason if the
+    process has to end.
     """
     kind, sender, ref, payload = envelope
     if process.kernel.observer is not None and kind <= EVENT:
         process.kernel.observer(Delivered(process.id, sender, payload))
-    match kind:
-        case _ if kind in (ADDRESSED, ADDRESSED_CALL):
-            await _handle_addressed(process, envelope)
-        case _ if kind == EXIT:
-            return await _handle_exit(process, sender, ref, payload)
-        case _ if kind == DOWN:
-            if process.kernel.relations.deliver(ref):
-                await callback(process, "handle_message", Down(sender, payload), sender)
-        case _ if kind == NOTICE:
-            await callback(process, "handle_message", payload, sender)
-        case _ if kind == CHILD_EXIT:
-            await callback(process, "handle_child_exit", sender, payload)
-        case _ if kind == CONTROL:
-            await process.behaviour._control(sender, ref, payload)
-        case _ if kind == INSPECT:
-            await handle_inspect(process, ref, payload)
-        case _ if kind == LOG:
-            await callback(process, "handle_log", payload)
-        case _ if kind == EVENT:
-            await callback(process, "handle_event", payload)
-        case _ if kind in (STOP, FAILED):
-            return payload  # type: ignore[no-any-return]
-        case _ if kind == KILL:
-            return Killed()
-        case _ if kind == STARTED:
-            await _greet(process)
-        case _ if kind == FENCE:
-            ref.settle(None, None)
-        case _:
-            # Only LOOK is left.
-            return await payload(process, ref)  # type: ignore[no-any-return]
-    return None
+    # Not awaited here: every event would pay for another coroutine.
+    return HANDLERS[kind](process, sender, ref, payload)
 
 
-async def _greet(process: "Process") -> None:
-    """Run the first callbacks in the process's own task, before any message."""
-    reason = process.slot.successor_of if process.slot is not None else None
-    if reason is not None and "post_restart" in process.callbacks.defined:
-        await callback(process, "post_restart", reason)
-    if "post_start" in process.callbacks.defined:
-        await callback(process, "post_start")
+async def _handle_addressed(process: "Process", sender: Any, to: Any, message: Any) -> None:
+    name, args = _callback_for(process, "handle_message", to)
+    await callback(process, name, *args, message, sender)
 
 
-async def _handle_addressed(process: "Process", envelope: Envelope) -> None:
-    kind, sender, ref, payload = envelope
-    to = ref.to if kind == ADDRESSED_CALL else ref
+async def _handle_addressed_call(
+    process: "Process", _sender: Any, caller: Caller, request: Any
+) -> None:
+    name, args = _callback_for(process, "handle_call", caller.to)
+    try:
+        reply = await callback(process, name, *args, request, caller)
+    except Reject as rejection:
+        process.kernel.calls.reply(caller, None, rejection.error)
+    else:
+        if reply is NO_REPLY:
+            caller.defer(process)
+        else:
+            process.kernel.calls.reply(caller, reply, None)
+
+
+def _callback_for(process: "Process", general: str, to: Any) -> tuple[str, tuple[Any, ...]]:
+    """The callback for an address that is no PID, and its first arguments."""
     suffix, address = (
         ("alias", to) if type(to) is Alias else ("name", to.name if type(to) is Name else to)
     )
-    general = "handle_message" if kind == ADDRESSED else "handle_call"
     special = f"{general}_{suffix}"
     # A behaviour without a callback for this kind of address is served by the general callback.
-    name, args = (special, (address,)) if special in process.callbacks.defined else (general, ())
-    if kind == ADDRESSED:
-        await callback(process, name, *args, payload, sender)
-        return
-    try:
-        reply = await callback(process, name, *args, payload, ref)
-    except Reject as rejection:
-        process.kernel.calls.reply(ref, None, rejection.error)
-    else:
-        if reply is NO_REPLY:
-            ref.defer(process)
-        else:
-            process.kernel.calls.reply(ref, reply, None)
+    return (special, (address,)) if special in process.callbacks.defined else (general, ())
+
+
+async def _handle_event(process: "Process", _sender: Any, _ref: Any, publication: Any) -> None:
+    await callback(process, "handle_event", publication)
 
 
 async def _handle_exit(
@@ -288,6 +262,80 @@ async def _handle_exit(
         await callback(process, "handle_message", Exit(source, reason), source)
         return None
     return reason
+
+
+async def _handle_down(process: "Process", source: Any, relation: Any, reason: Reason) -> None:
+    if process.kernel.relations.deliver(relation):
+        await callback(process, "handle_message", Down(source, reason), source)
+
+
+async def _handle_notice(process: "Process", sender: Any, _ref: Any, notice: Any) -> None:
+    await callback(process, "handle_message", notice, sender)
+
+
+async def _handle_child_exit(process: "Process", child: Any, _ref: Any, reason: Reason) -> None:
+    await callback(process, "handle_child_exit", child, reason)
+
+
+async def _handle_inspect(process: "Process", _sender: Any, caller: Caller, items: Any) -> None:
+    await handle_inspect(process, caller, items)
+
+
+async def _handle_log(process: "Process", _sender: Any, _ref: Any, record: Any) -> None:
+    await callback(process, "handle_log", record)
+
+
+async def _handle_control(process: "Process", sender: Any, caller: Any, operation: Any) -> None:
+    await process.behaviour._control(sender, caller, operation)
+
+
+async def _handle_end(_process: "Process", _sender: Any, _ref: Any, reason: Reason) -> Reason:
+    return reason
+
+
+async def _handle_kill(_process: "Process", _sender: Any, _ref: Any, _payload: Any) -> Reason:
+    return Killed()
+
+
+async def _handle_started(process: "Process", _sender: Any, _ref: Any, _payload: Any) -> None:
+    """Run the first callbacks in the process's own task, before any message."""
+    reason = process.slot.successor_of if process.slot is not None else None
+    if reason is not None and "post_restart" in process.callbacks.defined:
+        await callback(process, "post_restart", reason)
+    if "post_start" in process.callbacks.defined:
+        await callback(process, "post_start")
+
+
+async def _handle_fence(_process: "Process", _sender: Any, caller: Caller, _payload: Any) -> None:
+    caller.settle(None, None)
+
+
+async def _handle_look(
+    process: "Process", _sender: Any, caller: Caller, request: Any
+) -> Reason | None:
+    return await request(process, caller)  # type: ignore[no-any-return]
+
+
+_Handler = Callable[["Process", Any, Any, Any], Coroutine[Any, Any, Reason | None]]
+HANDLERS: Final[Mapping[int, _Handler]] = {
+    ADDRESSED: _handle_addressed,
+    ADDRESSED_CALL: _handle_addressed_call,
+    EVENT: _handle_event,
+    EXIT: _handle_exit,
+    DOWN: _handle_down,
+    CHILD_EXIT: _handle_child_exit,
+    INSPECT: _handle_inspect,
+    LOG: _handle_log,
+    STOP: _handle_end,
+    KILL: _handle_kill,
+    FAILED: _handle_end,
+    CONTROL: _handle_control,
+    STARTED: _handle_started,
+    FENCE: _handle_fence,
+    LOOK: _handle_look,
+    NOTICE: _handle_notice,
+}
+"""The handler of each kind. `serve` itself handles MESSAGE and CALL; a process gets no RESPONSE."""
 
 
 async def handle_inspect(process: "Process", caller: Caller, items: tuple[str, ...]) -> None:

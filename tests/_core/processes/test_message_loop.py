@@ -34,6 +34,8 @@ from ergo_py import (
     TargetDownError,
     Why,
 )
+from ergo_py._core.processes.message_loop import HANDLERS
+from ergo_py._core.vocabulary import envelopes
 from tests.support import Failed, Puppet, Recorder, Witness, running_node
 
 
@@ -1054,3 +1056,9 @@ async def test_whatever_leaves_a_callback_ends_its_process_only(
         assert type(caught.value.reason.error) is error
         assert node.processes() == [other]
         assert await node.call(other, lambda me: "alive") == "alive"
+
+
+def test_every_kind_of_envelope_that_a_process_gets_has_a_handler() -> None:
+    kinds = {kind for name in envelopes.__all__ if type(kind := getattr(envelopes, name)) is int}
+
+    assert set(HANDLERS) == kinds - {envelopes.MESSAGE, envelopes.CALL, envelopes.RESPONSE}
