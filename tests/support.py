@@ -69,6 +69,7 @@ __all__ = [
     "relation_tables",
     "replace_key_owners",
     "replace_logger",
+    "replace_private",
     "replace_process_groups",
     "replace_queue",
     "replace_router",
@@ -254,6 +255,60 @@ def open_descriptors() -> set[tuple[int, str]]:
 # A test that has to look behind the public verbs does it through these functions. After a private
 # attribute has moved or got another name, only they change; `test_private_access.py` counts the rest.
 #
+# Names of modules.
+
+_PRIVATE: Final = {
+    "checkpoint of time slices": "ergo_py._core.runtime.time_slices.checkpoint",
+    "clearing of the tables": "ergo_py._core.processes.termination._clear",
+    "clock of callback watches": "ergo_py._core.inspection.callback_watch.perf_counter",
+    "clock of dead letters": "ergo_py._core.tables.dead_letters.time",
+    "clock of message loops": "ergo_py._core.processes.message_loop.perf_counter",
+    "clock of processes": "ergo_py._core.processes.process.perf_counter",
+    "clock of rows": "ergo_py.control.rows.perf_counter",
+    "clock of snapshots": "ergo_py._core.inspection.snapshots.perf_counter",
+    "clock of suspension": "ergo_py._core.inspection.suspension.perf_counter",
+    "clock of the poller": "ergo_py.meta.poller.perf_counter",
+    "clock of the watchdog": "ergo_py._core.inspection.watchdog.perf_counter",
+    "clock of thread fairness": "ergo_py._core.runtime.thread_fairness.perf_counter",
+    "clock of time slices": "ergo_py._core.runtime.time_slices.perf_counter",
+    "clock of traces": "ergo_py._core.inspection.trace.perf_counter",
+    "connections made in a turn": "ergo_py.meta.sockets.listener._IN_TURN",
+    "connections that wait for actors": "ergo_py.meta.sockets.listener._AT_ONCE",
+    "CPU time of a thread": "ergo_py.testing.threads._cpu",
+    "description of a stack": "ergo_py._core.inspection.watchdog._describe",
+    "directory of descriptors": "ergo_py.meta.sockets.unix._DESCRIPTORS",
+    "directory of threads": "ergo_py.testing.threads._TASKS",
+    "grace of meta-processes": "ergo_py._core.metas.termination._GRACE",
+    "grace of processes": "ergo_py._core.processes.process.GRACE",
+    "grace of threads": "ergo_py._core.processes.threaded_process._GRACE",
+    "greeting timeout of the shell": "ergo_py.shell.client._GREETING",
+    "kernel of new nodes": "ergo_py._core.node_lifecycle.Kernel",
+    "lack of directory watches": "ergo_py.meta.files.directory_watch.lacks_watches",
+    "length of a time slice": "ergo_py._core.runtime.time_slices._SLICE",
+    "mailboxes looked at in a turn": "ergo_py._core.inspection.mailbox_backlog._AT_A_TIME",
+    "many watchers": "ergo_py._core.processes.termination._MANY",
+    "node of the loop thread": "ergo_py.blocking.loop_thread.open_async_node",
+    "patience with a half-closed peer": "ergo_py.meta.sockets.connection._TAKES_NOTHING",
+    "reader threads made in a turn": "ergo_py.meta.sockets.listener._THREADS_IN_TURN",
+    "rescan period of directories": "ergo_py.meta.files.directory_watch._RESCAN",
+    "serving of meta-processes": "ergo_py._core.metas.meta.serve",
+    "short directory of control sockets": "ergo_py.control.socket_paths._SHORT",
+    "sleep of thread fairness": "ergo_py._core.runtime.thread_fairness.time.sleep",
+    "start of readers": "ergo_py._core.metas.spawn.start_reader",
+    "starvation of the watchdog": "ergo_py._core.inspection.watchdog.was_starved",
+    "stop of a node's processes": "ergo_py._core.node_lifecycle.stop_all",
+    "time of one Ctrl-C": "ergo_py._core.runtime.keyboard_interrupt.REPEAT",
+    "undoing of a spawn": "ergo_py._core.processes.spawn.undo",
+    "user of a control client": "ergo_py.control.server.peer_user",
+}
+"""The names that tests replace, each by its meaning."""
+
+
+def replace_private(monkeypatch: pytest.MonkeyPatch, meaning: str, value: object) -> None:
+    """Replace a private name of a module for the time of a test."""
+    monkeypatch.setattr(_PRIVATE[meaning], value)
+
+
 # The kernel and its processes.
 
 

@@ -41,7 +41,6 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
-from ergo_py._core import node_lifecycle as node_lifecycle_module
 from ergo_py._core.inspection.watchdog import Watchdog
 from ergo_py._core.messaging.clock import Clock
 from ergo_py._core.processes import termination as termination_module
@@ -57,6 +56,7 @@ from tests.support import (
     Witness,
     kernel_of,
     open_descriptors,
+    replace_private,
     router_of,
     running_node,
 )
@@ -920,7 +920,7 @@ async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPat
     def refuse(*_args: object, **_options: object) -> None:
         raise Failed("no kernel")
 
-    monkeypatch.setattr(node_lifecycle_module, "Kernel", refuse)
+    replace_private(monkeypatch, "kernel of new nodes", refuse)
 
     with pytest.raises(ExceptionGroup) as caught:
         async with running_node():
@@ -1097,7 +1097,7 @@ async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
         async with running_node(watchdog=0.5) as node:
             opened.append(node)
             await node.spawn(Puppet)
-            monkeypatch.setattr(node_lifecycle_module, "stop_all", fail)
+            replace_private(monkeypatch, "stop of a node's processes", fail)
     [node] = opened
     await wait_all_tasks_blocked()
 

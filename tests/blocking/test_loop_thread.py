@@ -37,7 +37,7 @@ from ergo_py import (
 )
 from ergo_py.blocking import loop_thread as loop_thread_module
 from ergo_py.blocking.loop_thread import OwnedNode, handle, open_node
-from tests.support import kernel_of
+from tests.support import kernel_of, replace_private
 
 
 class Clerk(Actor):
@@ -293,7 +293,7 @@ def test_ctrl_c_while_a_node_comes_up_leaves_no_node(
         assert left.wait(30)
         return _async_node()
 
-    monkeypatch.setattr(loop_thread_module, "open_async_node", open_slowly)
+    replace_private(monkeypatch, "node of the loop thread", open_slowly)
     with pytest.raises(KeyboardInterrupt):
         quiet_node()
     left.set()

@@ -20,13 +20,20 @@ import pytest
 import trio
 
 from ergo_py import Actor, BadInputError, open_node
-from ergo_py.control import server as server_module
 from ergo_py.control.commands import COMMANDS
 from ergo_py.control.protocol import MAX_REQUEST
 from ergo_py.control.socket_paths import clean
 from ergo_py.shell.client import find_nodes
 from tests.control.rig import Impatient, Quick, Wire, in_thread, served
-from tests.support import Recorder, kernel_of, last_blocked, process_of, router_of, running_node
+from tests.support import (
+    Recorder,
+    kernel_of,
+    last_blocked,
+    process_of,
+    replace_private,
+    router_of,
+    running_node,
+)
 
 
 def control_threads() -> list[str]:
@@ -127,7 +134,7 @@ async def test_no_command_is_done_without_its_permission(permission: str) -> Non
 
 
 async def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "peer_user", lambda connection: os.geteuid() + 1)
+    replace_private(monkeypatch, "user of a control client", lambda connection: os.geteuid() + 1)
     async with served() as (_, server):
 
         def come() -> list[Any]:

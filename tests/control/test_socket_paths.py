@@ -10,6 +10,7 @@ import pytest
 
 from ergo_py import ControlSocketError
 from ergo_py.control.socket_paths import bind_socket, clean, directory, peer_user, sockets
+from tests.support import replace_private
 
 
 def test_the_directory_is_in_the_run_time_directory_or_among_the_temporary_files(
@@ -67,7 +68,7 @@ def test_a_long_path_to_the_temporary_files_is_no_obstacle(
     long.mkdir()
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    monkeypatch.setattr("ergo_py.control.socket_paths._SHORT", str(runtime_directory))
+    replace_private(monkeypatch, "short directory of control sockets", str(runtime_directory))
 
     listener, path = bind_socket("demo@localhost")
 

@@ -13,12 +13,11 @@ import trio
 
 from ergo_py import PID, Alias, Node, ProcessUnknownError, Shutdown
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.sockets import connection as connection_module
 from ergo_py.meta.sockets.messages import Cause, TCPClose, TCPConnected, TCPDisconnected, TCPSend
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, spawn_meta, until, wired_node
-from tests.support import is_half_closed, process_of, router_of
+from tests.support import is_half_closed, process_of, replace_private, router_of
 
 MANY = 150_000
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -208,8 +207,8 @@ async def test_a_peer_that_talks_on_after_a_half_close_gets_all_of_it_through_tl
 async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the_end(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(
-        connection_module, "_TAKES_NOTHING", 0.02 if how == "takes nothing" else 1000.0
+    replace_private(
+        monkeypatch, "patience with a half-closed peer", 0.02 if how == "takes nothing" else 1000.0
     )
     async with (
         wired_node() as node,
@@ -226,7 +225,7 @@ async def test_a_peer_that_takes_nothing_after_a_half_close_does_not_hold_up_the
 async def test_a_half_close_waits_for_no_longer_than_its_own_linger(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 1000.0)
+    replace_private(monkeypatch, "patience with a half-closed peer", 1000.0)
     async with wired_node() as node, half_closed(node, wire, stop_timeout=2000.0, linger=0.1) as it:
         await find(node, it.connection).gone.wait()
 
@@ -275,7 +274,7 @@ async def test_input_that_nobody_reads_is_no_reset(reader: ReaderKind) -> None:
 async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
     reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 0.02)
+    replace_private(monkeypatch, "patience with a half-closed peer", 0.02)
     async with wired_node() as node:
         owner, connection, peer, _ = await connect(node, reader, linger=1000.0)
         with peer:
@@ -290,7 +289,7 @@ async def test_a_peer_that_takes_nothing_does_not_hold_up_the_end(
 async def test_a_kill_ends_the_waiting_for_a_peer(
     reader: ReaderKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "_TAKES_NOTHING", 1000.0)
+    replace_private(monkeypatch, "patience with a half-closed peer", 1000.0)
     mail = Mail()
     async with wired_node() as node:
         owner = await node.spawn(Ear, mail)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from ergo_py.meta import poller as poller_module
 from ergo_py.meta.poller import Poller
 from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
+from tests.support import replace_private
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
@@ -41,7 +41,7 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
     for ours, theirs in pairs:
         ours.setblocking(False)
         theirs.send(b"x")
-    monkeypatch.setattr(poller_module, "perf_counter", tell_time)
+    replace_private(monkeypatch, "clock of the poller", tell_time)
     async with trio.open_nursery() as nursery:
         others = await nursery.start(_nursery)
 

@@ -13,9 +13,9 @@ import pytest
 from ergo_py.blocking.loop_thread import open_node
 from ergo_py.control.protocol import ControlError
 from ergo_py.control.socket_paths import bind_socket
-from ergo_py.shell import client as client_module
 from ergo_py.shell.client import Link, choose, find_nodes
 from ergo_py.shell.exit_codes import Leave, Status
+from tests.support import replace_private
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def test_a_node_is_found_chosen_and_asked() -> None:
 def test_one_that_says_nothing_is_listed_and_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_module, "_GREETING", 0.1)
+    replace_private(monkeypatch, "greeting timeout of the shell", 0.1)
     with impostor(lambda peer: peer.recv(1)):
         (found,) = find_nodes()
 
@@ -155,7 +155,7 @@ def test_files_with_odd_names_in_the_directory_are_no_obstacle(runtime_directory
 def test_a_socket_of_a_program_that_cannot_be_is_left_out(
     runtime_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_GREETING", 0.1)
+    replace_private(monkeypatch, "greeting timeout of the shell", 0.1)
     place = runtime_directory / "ergo"
     place.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:

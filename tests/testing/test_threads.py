@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from ergo_py.testing import threads
 from ergo_py.testing.threads import children, look, stirring
-from tests.support import needs_proc
+from tests.support import needs_proc, replace_private
 
 
 @contextmanager
@@ -120,8 +120,8 @@ def test_an_idle_worker_of_trios_that_is_let_go_has_done_nothing() -> None:
 def test_without_proc_a_thread_is_quiet_if_it_stands_where_it_stood(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: int | None
 ) -> None:
-    monkeypatch.setattr(threads, "_cpu", lambda _: clock)
-    monkeypatch.setattr(threads, "_TASKS", str(tmp_path / "missing"))
+    replace_private(monkeypatch, "CPU time of a thread", lambda _: clock)
+    replace_private(monkeypatch, "directory of threads", str(tmp_path / "missing"))
     end = threading.Event()
 
     with thread(end.wait, "waiter") as waiter, computing("computer"):

@@ -8,11 +8,10 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import PID, Actor, Priority
-from ergo_py._core.inspection import mailbox_backlog as mailbox_backlog_module
 from ergo_py._core.inspection.mailbox_backlog import Backlogs
 from ergo_py._core.tables.mailbox import Mailbox
 from ergo_py._core.vocabulary.envelopes import MESSAGE, Lane
-from tests.support import looks_at_mailboxes, running_node
+from tests.support import looks_at_mailboxes, replace_private, running_node
 
 LIMIT = 10
 
@@ -85,7 +84,7 @@ def test_nothing_is_kept_of_a_process_that_has_ended() -> None:
 def test_one_that_ended_since_the_list_was_made_is_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailbox_backlog_module, "_AT_A_TIME", 1)
+    replace_private(monkeypatch, "mailboxes looked at in a turn", 1)
     world = World(2)
     world.fill(1, LIMIT + 1)
     world.backlogs.look()
@@ -99,7 +98,7 @@ def test_one_that_ended_since_the_list_was_made_is_passed_over(
 def test_a_bounded_number_is_looked_at_each_time_and_all_of_them_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailbox_backlog_module, "_AT_A_TIME", 4)
+    replace_private(monkeypatch, "mailboxes looked at in a turn", 4)
     world = World(10)
     for number in range(10):
         world.fill(number, LIMIT + 1)

@@ -22,7 +22,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py.control.rows import list_rows, remember
-from tests.support import Failed, Puppet, Recorder, running_node
+from tests.support import Failed, Puppet, Recorder, replace_private, running_node
 
 
 async def test_a_snapshot_of_an_idle_process(autojump_clock: MockClock) -> None:
@@ -223,12 +223,11 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (
-            *("processes.message_loop", "processes.process", "inspection.snapshots"),
-            *("inspection.suspension", "inspection.callback_watch", "inspection.trace"),
+        for worker in (
+            *("message loops", "processes", "snapshots", "suspension", "callback watches"),
+            *("traces", "rows"),
         ):
-            monkeypatch.setattr(f"ergo_py._core.{module}.perf_counter", lambda: self.now)
-        monkeypatch.setattr("ergo_py.control.rows.perf_counter", lambda: self.now)
+            replace_private(monkeypatch, f"clock of {worker}", lambda: self.now)
 
     def do(self, seconds: float) -> None:
         self.now += seconds

@@ -31,6 +31,7 @@ from tests.support import (
     Puppet,
     block_until_reported,
     last_blocked,
+    replace_private,
     router_of,
     running_node,
     thread_of,
@@ -583,7 +584,7 @@ def test_a_stack_that_cannot_be_read_is_reported_without_a_process(
     def refuse(*args: object) -> Any:
         raise KeyError("self")
 
-    monkeypatch.setattr("ergo_py._core.inspection.watchdog._describe", refuse)
+    replace_private(monkeypatch, "description of a stack", refuse)
     bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
     watchdog = Watchdog(bridge, 0.01, keep)
     assert came.wait(PATIENCE)
@@ -621,7 +622,7 @@ def test_a_program_that_stood_still_is_given_another_chance(
         _alive = property(lambda self: still, lambda self, _: None)
 
     clock, still = [100.0], StoodStill()
-    monkeypatch.setattr("ergo_py._core.inspection.watchdog.perf_counter", lambda: clock[0])
+    replace_private(monkeypatch, "clock of the watchdog", lambda: clock[0])
     bridge: Any = SimpleNamespace(loop_thread=threading.get_ident(), post=lambda sign: None)
     watchdog = Standing(bridge, 0.01, reports.append)
     assert enough.wait(PATIENCE)
@@ -686,7 +687,7 @@ def test_a_thread_that_is_gone_has_no_times() -> None:
 async def test_a_starved_loop_is_reported_as_starved_and_logged_as_such(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ergo_py._core.inspection.watchdog.was_starved", lambda before, after: True)
+    replace_private(monkeypatch, "starvation of the watchdog", lambda before, after: True)
 
     async with running_node(watchdog=THRESHOLD, log_output="json") as node:
         pid = await node.spawn(Puppet)

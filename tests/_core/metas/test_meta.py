@@ -86,6 +86,7 @@ from tests.support import (
     meta_of,
     needs_proc,
     process_of,
+    replace_private,
     running_node,
 )
 
@@ -1825,7 +1826,7 @@ async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_e
             # As a handler of signals may do it.
             owned.node.send(inner.id, "second")
 
-    monkeypatch.setattr(meta_module, "serve", serve_and_send)
+    replace_private(monkeypatch, "serving of meta-processes", serve_and_send)
     async with owning() as owned:
         meta = InTask()
         alias = await owned.spawn(meta)

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from ergo_py import Counter, Flag
-from ergo_py._core.metas import spawn as spawn_module
 from ergo_py._core.metas.reader import start_reader
 from ergo_py._core.metas.shared_state import watch_writes
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.runtime.test_resources import Lines
-from tests.support import replace_logger
+from tests.support import replace_logger, replace_private
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched
         start_reader(meta)
         assert has_written.wait(20)
 
-    monkeypatch.setattr(spawn_module, "start_reader", start_and_let_it_go_first)
+    replace_private(monkeypatch, "start of readers", start_and_let_it_go_first)
     lines: list[str] = []
     async with owning(debug_shared_state=True) as owned:
         meta = Eager()

@@ -35,7 +35,6 @@ from ergo_py import (
     TargetDownError,
     open_node,
 )
-from ergo_py._core.metas import termination as termination_module
 from tests._core.metas.metas import (
     COLOURS,
     InTask,
@@ -46,7 +45,16 @@ from tests._core.metas.metas import (
     in_thread,
     owning,
 )
-from tests.support import Failed, Puppet, Witness, kernel_of, meta_of, replace_logger, running_node
+from tests.support import (
+    Failed,
+    Puppet,
+    Witness,
+    kernel_of,
+    meta_of,
+    replace_logger,
+    replace_private,
+    running_node,
+)
 
 HELD = 30.0
 """Seconds that stubborn code holds on unless its test lets it go. Much longer than any test may
@@ -382,7 +390,7 @@ async def test_a_kill_does_not_give_an_async_handler_its_time(
         with trio.CancelScope(shield=True):
             await trio.sleep(HELD)
 
-    monkeypatch.setattr(termination_module, "_GRACE", 0.05)
+    replace_private(monkeypatch, "grace of meta-processes", 0.05)
     async with owning() as owned:
         meta = Unguarded()
         alias = await owned.spawn(meta, stop_timeout=HELD)
@@ -1051,7 +1059,7 @@ async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(
         def handle_message(self, message: Any, sender: Any) -> None:
             raise AssertionError("there is no thread for this")
 
-    monkeypatch.setattr(termination_module, "_GRACE", 0.05)
+    replace_private(monkeypatch, "grace of meta-processes", 0.05)
     ours, theirs = socket.socketpair()
     async with owning() as owned:
         workers, meta = kernel_of(owned.node).workers, Served()

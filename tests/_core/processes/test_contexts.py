@@ -20,11 +20,10 @@ from ergo_py import (
     Supervisor,
     SupervisorSpec,
 )
-from ergo_py._core.processes import process
 from ergo_py._core.processes.contexts import adopt
 from ergo_py._core.runtime.abandonable import Abandonable, frames_of
 from tests.dispatched import EVERYWHERE, Gate, in_threads
-from tests.support import Failed, running_node
+from tests.support import Failed, replace_private, running_node
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 OTHER: ContextVar[str] = ContextVar("other", default="nothing")
@@ -380,7 +379,7 @@ async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(
 
     # It takes every cancellation for nothing, so that time that jumps when all tasks sleep would
     # stand still.
-    monkeypatch.setattr(process, "GRACE", 0.01)
+    replace_private(monkeypatch, "grace of processes", 0.01)
     TENANT.set("the spawner's")
     async with running_node() as node:
         with pytest.raises(InitTimeoutError):

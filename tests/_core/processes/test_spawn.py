@@ -33,7 +33,6 @@ from ergo_py import (
     TooManyProcessesError,
     Why,
 )
-from ergo_py._core.processes import spawn as spawn_module
 from ergo_py._core.processes import termination as termination_module
 from tests.support import (
     Failed,
@@ -44,6 +43,7 @@ from tests.support import (
     loggers_of,
     process_of,
     relation_tables,
+    replace_private,
     running_node,
 )
 
@@ -950,7 +950,7 @@ async def test_a_child_whose_undoing_has_failed_is_undone_with_its_parent(
             raise RecursionError("no room")
         await original(process, reason)
 
-    monkeypatch.setattr(spawn_module, "undo", undo)
+    replace_private(monkeypatch, "undoing of a spawn", undo)
 
     class Fails(Actor):
         async def init(self) -> None:
@@ -979,7 +979,7 @@ def let_undoing_fail_once(monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> No
             raise RecursionError("no room")
         await original(process, reason)
 
-    monkeypatch.setattr(spawn_module, "undo", undo)
+    replace_private(monkeypatch, "undoing of a spawn", undo)
 
 
 class SilentMeta(MetaProcess):
@@ -1051,7 +1051,7 @@ async def test_an_error_in_the_undoing_leaves_no_process_in_the_tables(
             raise MemoryError
         await original(process, reason)
 
-    monkeypatch.setattr(termination_module, "_clear", clear)
+    replace_private(monkeypatch, "clearing of the tables", clear)
 
     class Fails(Actor):
         async def init(self) -> None:

@@ -44,6 +44,7 @@ from tests.support import (
     meta_of,
     process_of,
     relation_tables,
+    replace_private,
     router_of,
     running_node,
 )
@@ -1133,7 +1134,7 @@ async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
 async def test_many_are_killed_in_slices_and_others_run_in_between(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_slices_module, "_SLICE", 0.0)
+    replace_private(monkeypatch, "length of a time slice", 0.0)
     turns = 0
 
     async def neighbour() -> None:
@@ -1162,8 +1163,8 @@ async def test_many_are_killed_in_slices_and_others_run_in_between(
 async def test_a_child_that_its_owner_asks_while_many_are_killed_is_not_cut_short(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_slices_module, "_SLICE", 0.0)
-    monkeypatch.setattr(termination_module, "_MANY", 1)
+    replace_private(monkeypatch, "length of a time slice", 0.0)
+    replace_private(monkeypatch, "many watchers", 1)
     steps: list[Any] = []
 
     class Slow(Puppet):

@@ -55,6 +55,7 @@ from tests.support import (
     needs_proc,
     process_behind,
     process_of,
+    replace_private,
     router_of,
     running_node,
 )
@@ -623,7 +624,7 @@ async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(
         def init(self) -> None:
             self.wait_for(self.call("callee", "question", timeout=None))
 
-    monkeypatch.setattr(threaded_process_module, "_GRACE", 30.0)
+    replace_private(monkeypatch, "grace of threads", 30.0)
     async with running_node() as node:
         await node.spawn(Answering, name="callee")
 
@@ -654,7 +655,7 @@ async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_
             except NotAllowedError as error:
                 refused.append(error)
 
-    monkeypatch.setattr(threaded_process_module, "_GRACE", 0.05)
+    replace_private(monkeypatch, "grace of threads", 0.05)
     async with running_node() as node:
         await run_out_of_time(node, Clinging, lambda: eventually(begun.is_set))
 

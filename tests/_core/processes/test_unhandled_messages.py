@@ -30,7 +30,6 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.processes.process import Process
-from ergo_py._core.runtime import time_slices as time_slices_module
 from ergo_py._core.vocabulary.envelopes import FENCE, MAIN_LANE, MESSAGE
 from tests.support import (
     Failed,
@@ -38,6 +37,7 @@ from tests.support import (
     Recorder,
     counted_messages,
     process_of,
+    replace_private,
     router_of,
     running_node,
 )
@@ -62,7 +62,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     a turn of others.
     """
     time = count()
-    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
+    replace_private(monkeypatch, "clock of time slices", lambda: float(next(time)))
 
 
 def total(node: Node) -> Counter[Why]:

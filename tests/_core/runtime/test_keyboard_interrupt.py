@@ -25,7 +25,7 @@ from ergo_py._core.runtime import bridge
 from ergo_py._core.runtime import keyboard_interrupt as keyboard_interrupt_module
 from ergo_py._core.tables import child_slot as child_slot_module
 from ergo_py._core.tables import mailbox
-from tests.support import Shielded, Witness
+from tests.support import Shielded, Witness, replace_private
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +189,7 @@ def test_a_callback_is_not_struck() -> None:
 def test_a_second_one_while_the_node_stops_ends_its_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
+    replace_private(monkeypatch, "time of one Ctrl-C", 0.0)
     ends: list[Any] = []
     opened: list[Node] = []
 
@@ -246,7 +246,7 @@ def test_one_that_comes_while_the_node_opens_leaves_nothing_running(
         press()
         return original(*args, **keywords)
 
-    monkeypatch.setattr(node_lifecycle_module, "Kernel", interrupted)
+    replace_private(monkeypatch, "kernel of new nodes", interrupted)
 
     async def main() -> None:
         async with open_node(log_output="none"):
@@ -277,7 +277,7 @@ def test_two_at_once_are_one() -> None:
 def test_code_that_blocks_the_loop_is_struck_by_the_second_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keyboard_interrupt_module, "REPEAT", 0.0)
+    replace_private(monkeypatch, "time of one Ctrl-C", 0.0)
     steps: list[str] = []
 
     class Endless(Actor):

@@ -12,7 +12,7 @@ import trio
 from ergo_py import Actor, MetaProcess
 from ergo_py._core.runtime.thread_fairness import ThreadFairness
 from tests._core.metas.metas import InTaskServedInThread, InThread, Owned, owning
-from tests.support import Puppet
+from tests.support import Puppet, replace_private
 
 ENOUGH = 100
 """Wake-ups that a thread must get within the time limit. Starved, it gets a handful each second."""
@@ -178,9 +178,9 @@ async def test_a_thread_that_is_left_behind_does_not_leave_the_watch_on() -> Non
 
 async def test_a_loop_that_waits_is_given_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.time.sleep", pauses.append)
+    replace_private(monkeypatch, "sleep of thread fairness", pauses.append)
     now = 0.0
-    monkeypatch.setattr("ergo_py._core.runtime.thread_fairness.perf_counter", lambda: now)
+    replace_private(monkeypatch, "clock of thread fairness", lambda: now)
     thread_fairness = ThreadFairness()
     thread_fairness.take_place()
 

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 import trio
 
-from ergo_py._core.runtime import time_slices as time_slices_module
 from ergo_py._core.runtime.time_slices import at_once, in_slices
+from tests.support import replace_private
 
 
 def steps(done: list[int], size: int) -> Iterator[None]:
@@ -35,7 +35,7 @@ async def turns_during(done: list[int], size: int) -> list[int]:
 async def test_others_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two looks at the clock are half a millisecond apart: so a slice is two steps.
     time = count()
-    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: next(time) * 0.0005)
+    replace_private(monkeypatch, "clock of time slices", lambda: next(time) * 0.0005)
     done: list[int] = []
 
     seen = await turns_during(done, 20)
@@ -46,8 +46,8 @@ async def test_others_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_short_work_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: 0.0)
-    monkeypatch.setattr(time_slices_module, "checkpoint", lambda: pytest.fail("a turn"))
+    replace_private(monkeypatch, "clock of time slices", lambda: 0.0)
+    replace_private(monkeypatch, "checkpoint of time slices", lambda: pytest.fail("a turn"))
     done: list[int] = []
 
     await in_slices(steps(done, 1_000))
@@ -57,7 +57,7 @@ async def test_short_work_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_work_goes_on_when_its_task_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     time = count()
-    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
+    replace_private(monkeypatch, "clock of time slices", lambda: float(next(time)))
     done: list[int] = []
 
     with trio.CancelScope() as scope:
@@ -74,8 +74,8 @@ async def test_work_is_done_to_the_end_when_its_task_is_cut_off(
         raise GeneratorExit
 
     time = count()
-    monkeypatch.setattr(time_slices_module, "perf_counter", lambda: float(next(time)))
-    monkeypatch.setattr(time_slices_module, "checkpoint", cut_off)
+    replace_private(monkeypatch, "clock of time slices", lambda: float(next(time)))
+    replace_private(monkeypatch, "checkpoint of time slices", cut_off)
     done: list[int] = []
 
     with pytest.raises(GeneratorExit):

@@ -11,6 +11,7 @@ from ergo_py._core.tables.dead_letters import DeadLetters
 from ergo_py._core.vocabulary.envelopes import MESSAGE
 from ergo_py._core.vocabulary.ids import PID, Alias
 from ergo_py._core.vocabulary.messages import DeadLetter, MayBeLate, Why
+from tests.support import replace_private
 
 NODE = "demo@localhost"
 SENDERS: list[PID | Alias] = [PID(NODE, 7, 1), Alias(NODE, 7, 2)]
@@ -108,9 +109,7 @@ def test_what_was_in_a_dead_letter_is_never_kept() -> None:
 
 
 def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "ergo_py._core.tables.dead_letters.time", SimpleNamespace(time=lambda: 1234.5)
-    )
+    replace_private(monkeypatch, "clock of dead letters", SimpleNamespace(time=lambda: 1234.5))
     letters = DeadLetters(10)
 
     letters.add(SENDERS[0], "db", "text", Why.NO_PROCESS)

@@ -20,7 +20,7 @@ from ergo_py import BadInputError, Crashed, InitError, Shutdown
 from ergo_py.meta.files.directory_watch import Change, DirectoryWatch, PathChanged
 from ergo_py.meta.files.inotify import lacks_watches
 from tests.meta.owner import Owned, eventually, owning
-from tests.support import open_descriptors
+from tests.support import open_descriptors, replace_private
 
 ADDED, MODIFIED, DELETED = Change.ADDED, Change.MODIFIED, Change.DELETED
 
@@ -220,7 +220,7 @@ async def test_what_the_operating_system_does_not_tell_is_found_all_the_same(
                 time.sleep(0.01)
 
     monkeypatch.setitem(sys.modules, "watchfiles", Deaf)
-    monkeypatch.setattr("ergo_py.meta.files.directory_watch._RESCAN", 0.05)
+    replace_private(monkeypatch, "rescan period of directories", 0.05)
     async with owning() as owned:
         await owned.spawn(DirectoryWatch(tmp_path, polling=False))
 
@@ -333,7 +333,7 @@ async def test_where_no_watches_are_left_the_tree_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", Silent)
-    monkeypatch.setattr("ergo_py.meta.files.directory_watch.lacks_watches", lambda: True)
+    replace_private(monkeypatch, "lack of directory watches", lambda: True)
     async with owning() as owned:
         source = await owned.spawn(DirectoryWatch(tmp_path, interval=0.01))
         for name in ("one", "two"):
@@ -358,8 +358,8 @@ async def test_watches_that_run_out_later_end_no_watch(
         return lacking
 
     monkeypatch.setitem(sys.modules, "watchfiles", Silent)
-    monkeypatch.setattr("ergo_py.meta.files.directory_watch._RESCAN", 0.05)
-    monkeypatch.setattr("ergo_py.meta.files.directory_watch.lacks_watches", lacks)
+    replace_private(monkeypatch, "rescan period of directories", 0.05)
+    replace_private(monkeypatch, "lack of directory watches", lacks)
     async with owning() as owned:
         source = await owned.spawn(DirectoryWatch(tmp_path, polling=False, interval=0.01))
         (tmp_path / "one").touch()

@@ -29,7 +29,6 @@ from ergo_py import (
 from ergo_py._core.runtime.bridge import Bridge
 from ergo_py.meta.parsing.framing import LengthHeader
 from ergo_py.meta.readers import ReaderKind
-from ergo_py.meta.sockets import listener as listener_module
 from ergo_py.meta.sockets.messages import (
     Cause,
     Endpoint,
@@ -42,7 +41,13 @@ from ergo_py.meta.sockets.options import WhenFull
 from ergo_py.meta.sockets.tcp import TCPServer
 from ergo_py.meta.sockets.tls import TLSFiles
 from tests.meta.wires import Ear, Mail, Wire, echo, serve, spawn_meta, until, wired_node
-from tests.support import Puppet, connections_under_way, pause_after, replace_logger
+from tests.support import (
+    Puppet,
+    connections_under_way,
+    pause_after,
+    replace_logger,
+    replace_private,
+)
 
 CERTIFICATES = Path(__file__).parent.parent / "certificates"
 
@@ -552,7 +557,7 @@ async def test_a_newcomer_does_not_wait_for_the_init_of_another_ones_actor(wire:
 async def test_only_so_many_connections_wait_for_their_actors_to_begin(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "_AT_ONCE", 3)
+    replace_private(monkeypatch, "connections that wait for actors", 3)
     begun: list[str] = []
     gate = trio.Event()
     async with wired_node() as node:
@@ -575,8 +580,8 @@ async def test_only_so_many_connections_wait_for_their_actors_to_begin(
 async def test_a_server_makes_only_so_many_connections_in_one_turn_of_the_loop(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_module, "_IN_TURN", 3)
-    monkeypatch.setattr(listener_module, "_THREADS_IN_TURN", 3)
+    replace_private(monkeypatch, "connections made in a turn", 3)
+    replace_private(monkeypatch, "reader threads made in a turn", 3)
     async with wired_node() as node:
         server, _ = await serve(node, wire)
 
@@ -603,7 +608,7 @@ async def test_a_server_adopts_all_it_has_accepted_if_the_loop_has_no_other_turn
         post(bridge, job, *args)
 
     monkeypatch.setattr(Bridge, "post", refuse)
-    monkeypatch.setattr(listener_module, "_THREADS_IN_TURN", 2)
+    replace_private(monkeypatch, "reader threads made in a turn", 2)
     async with wired_node() as node:
         server, _ = await serve(node, Wire("tcp", "thread", Path()))
 

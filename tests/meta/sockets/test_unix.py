@@ -17,7 +17,7 @@ from ergo_py.meta.readers import ReaderKind
 from ergo_py.meta.sockets.messages import TCPConnected, TCPSend
 from ergo_py.meta.sockets.unix import UnixConnection, UnixServer, _chmod_held
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, until, wired_node
-from tests.support import Puppet
+from tests.support import Puppet, replace_private
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_the_permissions_are_those_that_were_asked_for_whatever_the_umask(
 class TestWithoutProc:
     @pytest.fixture(autouse=True)
     def no_proc(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ergo_py.meta.sockets.unix._DESCRIPTORS", str(tmp_path / "missing"))
+        replace_private(monkeypatch, "directory of descriptors", str(tmp_path / "missing"))
 
     @pytest.mark.parametrize("permissions", [0o700, 0o755, 0o1777])
     @pytest.mark.parametrize("is_relative", [False, True], ids=["absolute", "relative"])
