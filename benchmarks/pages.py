@@ -1,5 +1,5 @@
-"""What the documentation says about figures, made from what a run has kept: tables, drawings, what
-is lost and what is missed.
+"""`publish`: write the pages of docs/performance from the figures of a run: tables, drawings,
+losses and missed goals.
 """
 
 import json
@@ -15,7 +15,7 @@ from .reasons import GOALS, GROWTH, LOSSES, why
 __all__ = ["Group", "Shown", "goals", "growth", "peers", "profiles", "publish"]
 
 _DEARER = 1.05
-"""What costs more than this many times as much as a peer is a loss, not noise."""
+"""A cost of more than this many times a peer's is a loss, not noise."""
 
 Content = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Group:
-    """What is shown in one table and one drawing, against these peers."""
+    """The rows of a table and a drawing, against these peers."""
 
     name: str
     heading: str
@@ -116,7 +116,7 @@ GROUPS = (
 
 
 def publish(kind: str, content: Content, directory: Path) -> list[Path]:
-    """Write the page ``kind`` with its drawings, and beside it the figures that it was made from."""
+    """Write the page ``kind`` with its drawings, and beside it the figures that it shows."""
     made = {"peers": peers, "goals": goals, "growth": growth, "profiles": profiles}[kind](content)
     kept = {
         **content,
@@ -149,7 +149,7 @@ def _about(content: Content) -> str:
 
 
 def _unit(of_case: str, line: str) -> str:
-    """The unit of a line: some say it themselves, because their case has several."""
+    """The unit of a line: some lines contain it, because their case has several."""
     return "KiB" if "KiB" in line else of_case or "µs"
 
 
@@ -229,7 +229,7 @@ def _cell(dot: Dot) -> str:
 
 
 def _margin(spread: float) -> str:
-    """Half the interquartile range; nothing if there was one round only."""
+    """Half the interquartile range; empty after a single round."""
     return f" ±{spread / 2:.0%}" if spread else ""
 
 
@@ -294,7 +294,7 @@ def _rank(name: str) -> tuple[int, int, str]:
 
 
 def growth(content: Content) -> dict[str, str]:
-    """How the cost of one piece of work changes as there is ten and a hundred times as much of it."""
+    """How the cost of an operation changes with ten and a hundred times as many of them."""
     page = [_written_by("growth"), _about(content), "", "![Growth](performance/growth.svg)", ""]
     page += ["| work | at 1× | 10× | 100× | |", "|---|---|---|---|---|"]
     rows: list[tuple[str, list[Dot]]] = []
@@ -320,7 +320,7 @@ def growth(content: Content) -> dict[str, str]:
             )
     ends = ("cheaper when there is more", "more expensive when there is more")
     drawing = dots(
-        "Cost of one piece of work at 10× and 100×, as a multiple of that at 1×",
+        "Cost of an operation at 10× and 100×, as a multiple of that at 1×",
         rows,
         ("10×", "100×"),
         ends,

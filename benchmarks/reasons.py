@@ -1,8 +1,8 @@
 """`Reason`: why a goal is not reached, or a peer is cheaper. The generated page shows it beside the
 figure.
 
-The reasons of the hot paths (tell, threads, UDP, TCP) were found with a profiler or by removing parts
-of the code, the others by reading the code. They contain no figures, since figures change.
+The reasons of the hot paths (tell, threads, UDP, TCP) were found with a profiler or by removing
+parts of the code, the others by reading the code. They contain no figures, since figures change.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,14 @@ def why(reasons: tuple[Reason, ...], case: str, line: str, of: str) -> str:
     return next((reason.text for reason in reasons if reason.fits(case, line, of)), "")
 
 
-_TURN = "Each wake-up is a turn of trio's scheduler, which costs half as much again as a turn of asyncio's."
-_BARE = "The bare version has no address, no lanes, no bound, no sender, no counters, no dead letters, and no inspection."
+_TURN = (
+    "Each wake-up is a turn of trio's scheduler, which costs half as much again as a turn of "
+    "asyncio's."
+)
+_BARE = (
+    "The bare version has no address, no lanes, no bound, no sender, no counters, no dead letters, "
+    "and no inspection."
+)
 _QUEUE = (
     "A queue passes objects between two coroutines and does nothing else; while it is filled, "
     "taking an object is no more than a method call."
@@ -39,46 +45,47 @@ _QUEUE = (
 _C = "It is written in C, and calls back without a message, a mailbox or a process in between."
 _HAND_OVER = (
     "Each message wakes a thread of its own, which then needs the interpreter's lock. Where a "
-    "processor is idle these threads run "
-    "side by side, and a message costs twice as much as on a busy machine, or as on a single "
-    "processor, where "
-    "they take turns; socketserver, which has such threads and nothing else, does not reach this "
-    "either, and a loop written by "
-    "hand around such threads and a queue takes longer than asyncio's streams, too. For many "
-    "small requests use the reader task, "
-    "which stays on the loop."
+    "processor is idle these threads run side by side, and a message costs twice as much as on a "
+    "busy machine, or as on a single processor, where they take turns; socketserver, which has "
+    "such threads and nothing else, does not reach this either, and a loop written by hand around "
+    "such threads and a queue takes longer than asyncio's streams, too. For many small requests "
+    "use the reader task, which stays on the loop."
 )
 _COPIED = (
     "About half of it is the operating system copying the message in and out, which all pay; the "
-    "rest is making a message of it, "
-    "handling it, and the turns of the loop."
+    "rest is making a message of it, handling it, and the turns of the loop."
 )
-_BOTH = "Wall time: while the loop works, the thread waits for the interpreter's lock, and the loop while the thread works."
+_BOTH = (
+    "Wall time: while the loop works, the thread waits for the interpreter's lock, and the loop "
+    "while the thread works."
+)
 _SECOND_PASS = (
     "A descriptor of its own wakes the loop, and the loop wakes the process, which runs in the "
-    "next pass of trio's scheduler: "
-    "that pass is a quarter of the time. A bare task that waits for the descriptor and does the "
-    "work itself has no second pass, "
-    "and still needs more than half of run_sync_soon's time; the kernel's part alone is a fifth."
+    "next pass of trio's scheduler: that pass is a quarter of the time. A bare task that waits for "
+    "the descriptor and does the work itself has no second pass, and still needs more than half of "
+    "run_sync_soon's time; the kernel's part alone is a fifth."
 )
-_NO_TASK = "There an actor is an object without a task, and the sender runs it: it needs less memory, but cannot wait by itself."
+_NO_TASK = (
+    "There an actor is an object without a task, and the sender runs it: it needs less memory, but "
+    "cannot wait by itself."
+)
 _SUPERVISED = (
     "The version by hand keeps no crash report, counts no restarts, does not register the "
-    "successor under the name and notifies no monitors; a "
-    "supervisor does. The text of a traceback is only made when it is read."
+    "successor under the name and notifies no monitors; a supervisor does. The text of a traceback "
+    "is only made when it is read."
 )
 
 LOSSES: tuple[Reason, ...] = (
     Reason(
         "tell",
-        "Wall time, since pykka has threads: on a busy machine they get more of it than a single loop "
-        "does.",
+        "Wall time, since pykka has threads: on a busy machine they get more of it than a single "
+        "loop does.",
         of=("pykka",),
     ),
     Reason(
         "spawn",
-        "Wall time, since pykka has threads: on a busy machine they get more of it than a single loop "
-        "does.",
+        "Wall time, since pykka has threads: on a busy machine they get more of it than a single "
+        "loop does.",
         of=("pykka",),
     ),
     Reason("tell", _BARE, of=("floor",)),
@@ -114,8 +121,7 @@ LOSSES: tuple[Reason, ...] = (
     ),
     Reason(
         "timers",
-        "Cancelling only marks the entry; it has no owner, and must not be used from other "
-        "threads.",
+        "Cancelling only marks the entry; it has no owner, and other threads must not use it.",
         of=("asyncio",),
     ),
     Reason("process, flood", "It has no address and no backpressure.", of=("floor",)),
@@ -163,11 +169,9 @@ GOALS: tuple[Reason, ...] = (
     Reason(
         "tell",
         "The floor has no envelope, no counters and no lanes. The envelope is a tuple that "
-        "outlives its send, so that the garbage "
-        "collector scans it: a seventh of a message in a long burst. The rest is the check "
-        "whether the receiver is open and "
-        "asleep, two counters and the envelope's four fields, each a few hundredths of a "
-        "microsecond.",
+        "outlives its send, so that the garbage collector scans it: a seventh of a message in a "
+        "long burst. The rest is the check whether the receiver is open and asleep, two counters "
+        "and the envelope's four fields, each a few hundredths of a microsecond.",
         of=("floor", "step", "trio"),
     ),
     Reason("tell", _QUEUE, of=("asyncio",)),
@@ -190,9 +194,8 @@ GOALS: tuple[Reason, ...] = (
     Reason(
         "call",
         "Two turns of the scheduler are three fifths of it. A fifth is the bookkeeping of the "
-        "states (sleep, wait, run) "
-        "for inspection; the rest is a call that can be deferred, forwarded, timed out and checked "
-        "for deadlocks.",
+        "states (sleep, wait, run) for inspection; the rest is a call that can be deferred, "
+        "forwarded, timed out and checked for deadlocks.",
         of=("trio", "floor"),
     ),
     Reason(
@@ -202,33 +205,32 @@ GOALS: tuple[Reason, ...] = (
     ),
     Reason(
         "fairness",
-        "The clock is read after every eighth message until they turn out to be slow: the "
-        "first turn may be sixteen of them.",
+        "The clock is read after every eighth message until they turn out to be slow: the first "
+        "turn may be sixteen of them.",
     ),
     Reason(
         "spawn and stop",
         "trio's task is more than half of it; to make the process with its identity and its "
-        "mailbox is a fifth; the rest are the "
-        "checks, the two coroutines of a spawn and the places in the tables.",
+        "mailbox is a fifth; the rest are the checks, the two coroutines of a spawn and the places "
+        "in the tables.",
     ),
     Reason(
         "ping-pong",
-        "A wake-up for each message, which is trio's: a task with a deque, written by hand, "
-        "takes as long.",
+        "A wake-up for each message, which is trio's: a task with a deque, written by hand, takes "
+        "as long.",
     ),
     Reason(
         "process, flood",
         "Most of it is the cost of a message without a bound. The rest is a round of waiting each "
-        "time the mailbox is full: the "
-        "thread blocks, the loop runs, and the operating system wakes each of them.",
+        "time the mailbox is full: the thread blocks, the loop runs, and the operating system "
+        "wakes each of them.",
         line="bounded",
     ),
     Reason(
         "process, flood",
         "Of the processor time a third is the send, which finds the receiver, checks whether it is "
-        "open and asleep and makes an "
-        "envelope, and a fifth the message loop; the garbage collector scans the envelopes that "
-        "pile up. The floor has none of that. " + _BOTH,
+        "open and asleep and makes an envelope, and a fifth the message loop; the garbage "
+        "collector scans the envelopes that pile up. The floor has none of that. " + _BOTH,
     ),
     Reason("idle", _SECOND_PASS),
     Reason(
@@ -238,39 +240,32 @@ GOALS: tuple[Reason, ...] = (
     Reason(
         "readers blocked",
         "The bare thread is more than half of it, since Python waits until it runs; beside it a "
-        "reader has an owner, a name in the "
-        "tables and a last message.",
+        "reader has an owner, a name in the tables and a last message.",
     ),
     Reason(
         "restart",
-        "A third is trio's: two turns of the scheduler, a task that ends and a task that starts. Of "
-        "the rest the spawn, the "
-        "supervisor's decision and the crash report are about a quarter each; to take "
-        "the old process out of the tables "
-        "is a fifth.",
+        "A third is trio's: two turns of the scheduler, a task that ends and a task that starts. "
+        "Of the rest the spawn, the supervisor's decision and the crash report are about a quarter "
+        "each; to take the old process out of the tables is a fifth.",
     ),
     Reason(
         "redis",
         "trio is not the limit: a server by hand, with a trio task for each connection and the "
-        "same poller, takes about four "
-        "fifths of the time of asyncio's streams. The rest is Python code of the framework for "
-        "each read, for any number of "
-        "commands in it: the message from the connection to the session and the message back, with "
-        "mailbox, turn, counters and "
+        "same poller, takes about four fifths of the time of asyncio's streams. The rest is Python "
+        "code of the framework for each read, for any number of commands in it: the message from "
+        "the connection to the session and the message back, with mailbox, turn, counters and "
         "timeouts, and the session's call to the store.",
     ),
     Reason(
         "short connections",
-        "A connection is a meta-process with an alias, an outbox and a graceful shutdown in bounded "
-        "steps, and notifies its receiver of "
-        "its beginning and its end; with a session of its own, a process begins and ends with it. "
-        "serve_tcp starts a single task.",
+        "A connection is a meta-process with an alias, an outbox and a graceful shutdown in "
+        "bounded steps, and notifies its receiver of its beginning and its end; with a session of "
+        "its own, a process begins and ends with it. serve_tcp starts a single task.",
     ),
     Reason(
         "newcomers",
-        "A newcomer takes a few passes of the busy loop: to be accepted, to start its session, "
-        "to be read, and for "
-        "the answer. asyncio reads in the pass after the accept.",
+        "A newcomer takes a few passes of the busy loop: to be accepted, to start its session, to "
+        "be read, and for the answer. asyncio reads in the pass after the accept.",
     ),
     Reason("service", "A look-up of the present child, and a further function call."),
     Reason("TCP", _C, of=("uvloop streams",)),
@@ -283,16 +278,15 @@ GOALS: tuple[Reason, ...] = (
     Reason(
         "timers",
         "An entry in a heap by hand is about half of the goal. A timer also has an owner, which "
-        "keeps a set of them and with which "
-        "it ends, a target and a priority, and can be cancelled from any thread.",
+        "keeps a set of them and with which it ends, a target and a priority, and can be cancelled "
+        "from any thread.",
     ),
     Reason(
         "UDP",
-        "More than a quarter of asyncio's time for a datagram is the system call to receive "
-        "it, which all pay. Making the "
-        "message and its envelope, handling it and the reader's turns come to a little more than "
-        "that again. A loop written by hand "
-        "that does none of this takes more than a third of asyncio's time, too.",
+        "More than a quarter of asyncio's time for a datagram is the system call to receive it, "
+        "which all pay. Making the message and its envelope, handling it and the reader's turns "
+        "come to a little more than that again. A loop written by hand that does none of this "
+        "takes more than a third of asyncio's time, too.",
     ),
     Reason(
         "publish",
@@ -307,7 +301,6 @@ GROWTH: tuple[Reason, ...] = (
     Reason(
         "least loaded",
         "The load of a worker changes as it works, without a notification, so each message checks "
-        "all workers: for a handful "
-        "that is cheap; for hundreds use round robin.",
+        "all workers: for a handful that is cheap; for hundreds use round robin.",
     ),
 )
