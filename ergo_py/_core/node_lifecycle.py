@@ -1,4 +1,6 @@
-"""How a node comes up, and how it goes down: in order, in bounded time, whatever its processes do."""
+"""``open_node`` and ``NodeContext``: start-up and graceful shutdown of a node, in a fixed order and
+in bounded time.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -30,14 +32,16 @@ __all__ = ["NodeContext", "open_node", "read_permissions"]
 
 
 class _Creations:
-    """Numbers the starts of nodes in this program: no two are the same, whatever the clock says."""
+    """Numbers the nodes that start in this program. All numbers differ, even if the clock is set
+    back.
+    """
 
     def __init__(self) -> None:
         self._last = 0
         self._lock = Lock()
 
     def next(self) -> int:
-        """The time, or one more than the last time if the clock stands still or was set back."""
+        """Return the time; or the last number plus 1, if the clock stands still or was set back."""
         with self._lock:
             self._last = max(self._last + 1, time.time_ns())
             return self._last
@@ -48,17 +52,17 @@ _creations: Final = _Creations()
 N = TypeVar("N", bound=Node)
 
 _GRACE: Final = 0.5
-"""Seconds in which the node's own tasks are expected to end."""
+"""Seconds that the node's own tasks have to end."""
 
 
 class NodeContext(Generic[N]):
-    """What ``open_node`` returns: enter it to have a running node, leave it to have none."""
+    """The result of ``open_node``: an async context manager that runs the node."""
 
     def __init__(self, options: NodeOptions, node_type: type[N]) -> None:
         self._name = options.name
         self._options = options
         self.node_type = node_type
-        """The class of the node; what is built on the kernel may have added verbs to it."""
+        """The class of the node; the layers above the kernel set a subclass with more verbs."""
         self._node: N | None = None
         self._entered = False
         self._down = trio.Event()
@@ -66,19 +70,19 @@ class NodeContext(Generic[N]):
         self._ready = trio.Event()
         self._over = trio.Event()
         self._patience = trio.CancelScope()
-        """How long an orderly stop may take."""
+        """The time limit of the graceful shutdown."""
         self._interrupts = Interrupts()
         self._failure: BaseException | None = None
         self.open_control: Callable[[N, frozenset[str]], Callable[[], None]] | None = None
-        """Opens the node's control socket with these permissions; returns what closes it. Set by
-        what is built on the kernel.
+        """Opens the control socket with these permissions; returns a function that closes it. The
+        layers above the kernel set this.
         """
         self._close_control: Callable[[], None] | None = None
         self._watchdog: Watchdog | None = None
         self._body = trio.CancelScope()
 
     if not TYPE_CHECKING:
-        # Type checkers see by themselves that neither can be.
+        # Type checkers report both mistakes themselves.
 
         def __enter__(self) -> NoReturn:
             raise NotAllowedError(
@@ -97,9 +101,9 @@ class NodeContext(Generic[N]):
             )
         self._entered = True
         self._interrupts.hold()
-        # A task of the system's: what the node holds is not cancelled with the code around it, but
-        # stopped in order; and a process that cannot be ended at all can be left behind, where a
-        # nursery would wait for it for ever.
+        # A system task: cancelling the surrounding code must not cancel the processes, since the
+        # node stops them in order. And the node can abandon a process that does not end, while a
+        # nursery would wait for it forever.
         trio.lowlevel.spawn_system_task(self._main, name=f"node {self._name}")
         interrupt = await self._wait_for(self._ready)
         node = self._node
@@ -167,8 +171,8 @@ class NodeContext(Generic[N]):
     async def _wait_for(
         self, event: trio.Event, *, asked: bool = False
     ) -> KeyboardInterrupt | None:
-        """Wait, whatever is cancelled around this. The second Ctrl-C ends the patience of an
-        orderly stop.
+        """Wait for an event, regardless of cancellation. The second Ctrl-C ends the graceful
+        shutdown.
         """
         interrupt = None
         while not event.is_set():
@@ -183,14 +187,14 @@ class NodeContext(Generic[N]):
         return interrupt
 
     async def _stop(self, *, asked: bool) -> KeyboardInterrupt | None:
-        """Stop everything, in a task that nobody cancels or interrupts."""
+        """Stop everything, in a task that receives no cancellation and no KeyboardInterrupt."""
         assert self._node is not None
         trio.lowlevel.spawn_system_task(
             self._shut_down, self._node, name=f"node {self._name}: going down"
         )
         return await self._wait_for(self._over, asked=asked)
 
-    # -- the task that holds everything ------------------------------------------------------------
+    # -- the main task -----------------------------------------------------------------------------
 
     async def _main(self) -> None:
         options = self._options
@@ -201,16 +205,16 @@ class NodeContext(Generic[N]):
                     kernel.on_spawned = partial(remember_messages, count=options.recent_messages)
                 self._node = self.node_type(kernel, options.expose_env)
                 kernel.start(kernel.clock.run, name="clock")
-                # Now and not in the task: once a node is open, it has all the descriptors that it
-                # needs for itself.
+                # Before the task starts: an open node already owns all the descriptors that it
+                # needs.
                 kernel.router.bridge.hang_bell()
                 kernel.start(kernel.router.bridge.serve, name="threads")
                 self._ready.set()
                 try:
                     await self._closing.wait()
                 except trio.Cancelled:
-                    # A task of the node has failed, so that all others are cancelled; or the run is
-                    # over.
+                    # A task of the node has failed and its nursery cancels the others, or the run
+                    # is over.
                     kernel.stopping = True
                     self._body.cancel()
                     raise
@@ -218,23 +222,23 @@ class NodeContext(Generic[N]):
                     kernel.clock.stop()
                     kernel.idle_handlers.stop()
         except BaseException as failure:
-            # An error that leaves a system task takes the whole run down; the one who opened the
-            # node should get it. It may be the cancellation with which the run ends: nothing
-            # follows here that would have to be cancelled.
+            # An exception that leaves a system task would crash the whole run. Pass it to the task
+            # that opened the node instead. It may be the Cancelled with which the run ends;
+            # swallowing it is safe, since nothing after this line waits.
             self._failure = failure
         finally:
             self._interrupts.release()
             self._ready.set()
             self._down.set()
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     async def _shut_down(self, node: N) -> None:
         try:
             with trio.CancelScope(shield=True):
                 await self._go_down(node)
         except BaseException as failure:
-            # As in the other task: it must not leave this one.
+            # As in _main: the exception must not leave a system task.
             self._failure = self._failure or failure
         finally:
             self._over.set()
@@ -249,10 +253,10 @@ class NodeContext(Generic[N]):
             await self._stop_processes(kernel)
         finally:
             await self._close(kernel)
-        forced = {one.pid for one in (*kernel.killed, *kernel.abandoned)}
+        forced = {ended.pid for ended in (*kernel.killed, *kernel.abandoned)}
         node.exit_report = report = ExitReport(
             perf_counter() - began,
-            tuple([one for one in before if one.pid not in forced] if forced else before),
+            tuple([ended for ended in before if ended.pid not in forced] if forced else before),
             tuple(kernel.killed),
             tuple(kernel.abandoned),
             kernel.escalated,
@@ -275,12 +279,12 @@ class NodeContext(Generic[N]):
                 try:
                     close()
                 except BaseException as error:
-                    kernel.fail("the node cannot close what belongs to it", error)
+                    kernel.fail("closing the control socket or the watchdog failed", error)
         self._closing.set()
         with trio.move_on_after(_GRACE):
             await self._down.wait()
-        # Whatever is still there: a callback that was left behind, or a task that somebody else has
-        # started here.
+        # The remaining tasks: abandoned callbacks, and tasks that other code has started in this
+        # nursery.
         for task in kernel.nursery.child_tasks:
             abandonable = Abandonable()
             abandonable.take_over(task)
@@ -300,10 +304,10 @@ PERMISSIONS: Final = ("look", "act", "attach")
 
 
 def read_permissions(given: str | Collection[str]) -> frozenset[str]:
-    """Read what is allowed through a control socket.
+    """Read the permissions of a control socket.
 
     Raises:
-        BadInputError: something else is named.
+        BadInputError: a permission is unknown.
     """
     named = (
         [word.strip() for word in given.split(",") if word.strip()]
@@ -340,46 +344,77 @@ def open_node(
     redact: Callable[[str, object], object] | None = None,
     control: str | Collection[str] = (),
 ) -> NodeContext[Node]:
-    """Make a node that is up while entered with ``async with``, and stops everything on leaving.
+    """Open a node: it runs inside ``async with``, and stops all its processes at the end.
+
+    For example::
+
+        import trio
+
+        from ergo_py import Actor, open_node
+
+        class Greeter(Actor):
+            def handle_call(self, request, caller):
+                return f"hello, {request}"
+
+        async def main():
+            async with open_node("demo@localhost", stop_timeout=10.0) as node:
+                greeter = await node.spawn(Greeter)
+                print(await node.call(greeter, "world"))
+            print(f"{len(node.exit_report.stopped)} process stopped")
+
+        trio.run(main)  # prints "hello, world" and "1 process stopped"
+
+    The lifecycle, in order:
+
+    1. Entering starts the node: its tables, its clock and its watchdog. No process runs yet.
+    2. The body runs. ``node.stop()`` cancels it, and so does an escalation with
+       ``on_escalation="stop"``.
+    3. Leaving begins the graceful shutdown: the node stops its processes, last started first. Each
+       process stops its children and runs ``terminate``.
+    4. After ``stop_timeout`` seconds, or a second Ctrl-C, the node kills the remaining processes.
+       It abandons a process that does not end even then.
+    5. ``node.exit_report`` lists the processes that stopped, were killed, or were abandoned.
 
     Args:
-        name: the node's name, ``name@host`` by custom.
+        name: the node's name, by convention ``name@host``.
         max_processes: how many processes may live at once; None for no limit.
-        burst: after how many messages a process that always has some lets others run.
-        dead_letters: how many dead letters are kept for looking at; all are counted.
-        stop_timeout: how long an orderly stop may take before what is left is killed.
+        burst: after how many messages a busy process yields to the others.
+        dead_letters: how many dead letters the node keeps for inspection. It counts all of them.
+        stop_timeout: seconds that the graceful shutdown may take before the node kills the
+            remaining processes.
         log_level: debug, info, warning, error, critical or off.
-        log_output: auto, console, json, stdlib, structlog or none. auto takes the host program's
-            structlog or logging if it has set one up, else lines on standard error.
+        log_output: auto, console, json, stdlib, structlog or none. auto uses the host program's
+            structlog or logging if configured, else lines on standard error.
         env: the environment that every process inherits.
-        expose_env: let snapshots show environments, which may hold secrets.
-        watchdog: seconds after which a blocked event loop is reported; None for no watchdog.
-        mailbox_warning: how many messages may wait for a process before a warning is logged, once
-            until it has fallen below half of that; None for no warning. The watchdog looks at the
-            mailboxes, so there is no warning without one.
-        inline_calls: let a call to a sleeping process with a plain ``handle_call`` be answered on
-            the spot.
-        observer: a quick function that is told, on the loop, of each ``Spawned``, ``Stopped``,
-            ``Sent`` and ``Delivered``.
+        expose_env: show environments, which may hold secrets, in snapshots.
+        watchdog: seconds after which the watchdog reports a blocked event loop; None for no
+            watchdog.
+        mailbox_warning: log a warning when more messages than this wait for a process, and again
+            only after the number has fallen below half; None for no warning. The watchdog checks
+            the mailboxes, so there is no warning without it.
+        inline_calls: answer a call to a sleeping process with a plain ``handle_call`` inline,
+            without a scheduler turn.
+        observer: a quick function that the node calls on the loop with each ``Spawned``,
+            ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.
         debug_shared_state: report attributes of meta-processes that both their reader and their
             handler write. Slow.
-        on_escalation: what to do when a supervisor that belongs to the node gives up: ``keep``
-            running without it, which is logged, or ``stop`` the node in order; the ``async with``
-            then raises ``EscalationError``.
-        obituaries: how many ended processes are remembered: of those that failed, of those that
-            peers ended, and of the others.
-        recent_messages: of how many of its last messages the types are remembered when a process
-            fails; each message pays for it.
-        redact: called as ``redact(what, value)`` before a message (``what`` is ``"message"``) or an
-            attribute (its name) is shown as text to whoever looks inside; what it returns is shown
-            instead.
-        control: what programs of the same user may do through the node's control socket: ``look``,
-            ``act`` (send, end, suspend), ``attach`` (run any code); several as a list, or with
-            commas. There is no socket unless something is named.
+        on_escalation: how to react when a supervisor that belongs to the node gives up: ``keep``
+            running without it, and log that; or ``stop`` the node gracefully, and raise
+            ``EscalationError`` from the ``async with``.
+        obituaries: how many ended processes the node remembers: of the failed ones, of connections
+            that their peers ended, and of the others.
+        recent_messages: remember the types of so many last messages, for the obituary of a failed
+            process. Each message pays for it.
+        redact: called as ``redact(what, value)`` before the inspection verbs show a message
+            (``what`` is ``"message"``) or an attribute (``what`` is its name) as text; the result
+            is shown instead.
+        control: the permissions of other programs of the same user on the node's control socket:
+            ``look``, ``act`` (send, end, suspend), ``attach`` (run any code); several as a list, or
+            separated by commas. Empty for no socket.
 
     Raises:
-        BadInputError: an option has a value that cannot be right.
+        BadInputError: an option has a value that is not allowed.
     """
     options = NodeOptions(
         name=name,

@@ -211,7 +211,9 @@ def _asynchronous(reporter: _CallbackReporter, function: Callable[..., Any]) -> 
 
 
 def report_sends(process: "Process", watch: Watch, behaviour: Any) -> None:
-    """Put reporting verbs into this instance of a behaviour. Other instances keep the plain verbs."""
+    """Put reporting verbs into this instance of a behaviour. Other instances keep the plain
+    verbs.
+    """
     if watch.reported:
         return
     own = behaviour.__dict__

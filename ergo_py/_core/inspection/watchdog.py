@@ -224,7 +224,9 @@ def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, FrameTy
 
 
 def _is_in_behaviour(frame: FrameType | None, served_in: FrameType) -> bool:
-    """Say whether the behaviour's callback is running, rather than kernel code before or after it."""
+    """Say whether the behaviour's callback is running, rather than kernel code before or
+    after it.
+    """
     modules: list[str] = []
     while frame is not None and frame is not served_in:
         modules.append(frame.f_globals.get("__name__") or "")

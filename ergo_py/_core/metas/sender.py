@@ -93,7 +93,7 @@ async def wait_for_room(meta: "Meta", to: Target, lane: Lane = Lane.MAIN) -> boo
 def _check(meta: "Meta", priority: Priority | None) -> Priority:
     if meta.silenced or (meta.reader_abandoned and in_reader(meta)):
         raise NotAllowedError(
-            f"{meta} was stopped, and this part of it was left behind because it did not end; it "
+            f"{meta} was stopped; this thread or task did not end in time and was abandoned, so it "
             "cannot send any more"
         )
     return meta.priority if priority is None else check_priority(priority)

@@ -107,7 +107,7 @@ async def _abandon_reader(meta: "Meta") -> None:
     name, stack = ("task", "") if meta.thread is None else (meta.thread.name, meta.thread.stack())
     _note_abandoned(meta, is_thread=meta.thread is not None)
     meta.log.error(
-        "a reader did not end and was left behind; it cannot send any more",
+        "a reader did not end and was abandoned; it cannot send any more",
         thread=name,
         waited=meta.options.stop_timeout,
         exception=stack,
@@ -156,7 +156,7 @@ async def _abandon_handler(meta: "Meta", handler: DetachedTask) -> None:
     await handler.cut_off()
     _note_abandoned(meta, is_thread="handler" in meta.abandoned_threads)
     meta.log.error(
-        "a handler did not end and was left behind; it cannot send any more",
+        "a handler did not end and was abandoned; it cannot send any more",
         callback=callback,
         waited=meta.options.stop_timeout,
         exception=stack,

@@ -1,4 +1,4 @@
-"""The verbs: what a process can do from inside its callbacks."""
+"""``Behaviour``: the verbs that a process may use in its callbacks."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -46,10 +46,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class _NoConnection:
-    """Stands for the connection in a process that was not made for one."""
+    """Raises an error that explains why the process has no connection."""
 
-    def __get__(self, one: object, _: object) -> object:
-        if one is None:
+    def __get__(self, instance: object, _: object) -> object:
+        if instance is None:
             return self
         raise AttributeError(
             "self.connection: this process was not made for a connection, or its init() is not "
@@ -60,10 +60,10 @@ class _NoConnection:
 
 
 class Behaviour(LinksAndEvents):
-    """Base of what users write: the verbs, over the process that the kernel gives each instance.
+    """Base class of all behaviours: the verbs, bound to the process of the instance.
 
-    There is no ``super().__init__()`` to call. A class is called anew for each start, and the
-    process it speaks for exists from ``init`` on.
+    There is no ``super().__init__()`` to call. Each start of a process makes a new instance. Its
+    process exists from ``init`` on.
     """
 
     _process: Process = cast(
@@ -83,23 +83,25 @@ class Behaviour(LinksAndEvents):
 
     @property
     def registered_name(self) -> str | None:
-        """The name it is registered under, if any."""
+        """The name of this process; None if it has no name."""
         return self._process.name
 
     @property
     def parent(self) -> PID:
-        """Who spawned it: a process, or the node itself."""
+        """The process that spawned this process, or the node itself."""
         process = self._process
         return process.kernel.pid if process.parent is None else process.parent.id
 
     @property
     def node(self) -> "Node":
-        """The node it lives on."""
+        """The node of this process."""
         return self._process.kernel.node  # type: ignore[no-any-return]
 
     @property
     def env(self) -> Mapping[str, object]:
-        """Its environment: its own settings over its parent's over the node's."""
+        """The environment: the settings of this process, over those of its parent, over those of
+        the node.
+        """
         return MappingProxyType(dict(self._process.env))
 
     @property
@@ -108,27 +110,27 @@ class Behaviour(LinksAndEvents):
         return self._process.log
 
     connection: Any = _NoConnection()
-    """The alias of the connection that this process was made for, where a server has a behaviour as
-    its ``receiver=``.
+    """The alias of the connection that this process serves, if a server made the process for its
+    ``receiver=``.
 
-    It is there from the first message on. A process that sets ``self.connection`` itself, by then,
-    keeps what it has set.
+    It is set from the first message on. If the process has set ``self.connection`` itself before,
+    that value stays.
     """
 
     # -- messages ----------------------------------------------------------------------------------
 
-    # Protected, because a KeyboardInterrupt between the append and the wake-up would leave a
-    # message nobody looks at.
+    # Protected: a KeyboardInterrupt between the append and the wake-up would leave the message in
+    # the mailbox of a process that sleeps on.
     @enable_ki_protection
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
         """Send a message. May be used anywhere, from any thread.
 
-        Returns False if nobody is there to receive it; it is a dead letter then. The other side's
-        death is never an error here.
+        Returns False if there is no receiver: the message becomes a dead letter. The death of the
+        receiver is never an error here.
 
         Raises:
-            MailboxFullError: the receiver is full and its rule is to refuse.
-            TargetTypeError: ``to`` is no address.
+            MailboxFullError: the receiver is full and its overflow policy is to refuse.
+            TargetTypeError: ``to`` is not an address.
         """
         process = self._process
         process.sent += 1
@@ -138,8 +140,8 @@ class Behaviour(LinksAndEvents):
                 receiver = NO_RECEIVER
                 if type(to) is PID and not process.priority:
                     receiver = process.router.processes.get(to, NO_RECEIVER)
-                    # Not from a thread: it might do so just after the loop has set another
-                    # priority.
+                    # Only the loop's thread may cache the receiver: another thread could do so just
+                    # after the loop has set another priority, which clears the cache.
                     if get_ident() == process.router.loop_thread:
                         process.peer = receiver
             if receiver.open:
@@ -160,13 +162,13 @@ class Behaviour(LinksAndEvents):
         priority: Priority | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Send a message, and wait for room if the receiver is full and its rule is
-        ``Overflow.WAIT``.
+        """Send a message. If the receiver is full and its overflow policy is ``Overflow.WAIT``,
+        wait for room (backpressure).
 
         Raises:
             MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses
                 at once.
-            TargetTypeError: ``to`` is no address.
+            TargetTypeError: ``to`` is not an address.
         """
         check_timeout(timeout)
         process = self._process
@@ -182,12 +184,12 @@ class Behaviour(LinksAndEvents):
     def send_after(
         self, delay: float, to: Target, message: object, *, priority: Priority | None = None
     ) -> Timer:
-        """Send a message ``delay`` seconds from now. It is taken back if this process ends first.
+        """Send a message ``delay`` seconds from now, unless this process ends first.
 
         Raises:
-            BadInputError: the delay is negative or no number.
+            BadInputError: the delay is negative or not a number.
         """
-        # First what nearly every delay passes, as for the time limit of a call.
+        # Nearly every delay is a valid float, so check for that first.
         if not (type(delay) is float and delay >= 0.0):
             check_number("delay", delay, least=0.0)
         return arm_timer(self._process, delay, 0.0, to, message, priority)
@@ -195,8 +197,8 @@ class Behaviour(LinksAndEvents):
     def send_every(
         self, period: float, to: Target, message: object, *, priority: Priority | None = None
     ) -> Timer:
-        """Send a message every ``period`` seconds, first after one period, until cancelled or until
-        this process ends.
+        """Send a message every ``period`` seconds, the first after ``period`` seconds, until the
+        timer is cancelled or this process ends.
 
         Raises:
             BadInputError: the period is not positive.
@@ -220,7 +222,7 @@ class Behaviour(LinksAndEvents):
         *,
         priority: Priority | None = None,
     ) -> bool | NoReply:
-        """Hand on a message as if its sender had sent it, or a call as if its caller had called.
+        """Forward a message as if its sender had sent it, or a call as if its caller had called.
 
         For a call, write ``return self.forward(to, request, caller)`` in ``handle_call``.
         """
@@ -259,23 +261,24 @@ class Behaviour(LinksAndEvents):
         timeout: float | None = 5.0,
         priority: Priority | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Ask and wait for the answer. ``timeout=None`` waits as long as the callee lives.
+        """Call a process, and wait for its answer. ``timeout=None`` waits as long as the callee
+        lives.
 
         Raises:
-            TargetDownError: the callee died before it answered, or was not there.
-            CallTimeoutError: it did not answer in time.
-            DeadlockError: it waits, directly or through others, for this very process.
-            MailboxFullError: it is full and refuses.
-            Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
+            TargetDownError: the callee ended before it answered, or did not exist.
+            CallTimeoutError: the callee did not answer in time.
+            DeadlockError: the callee waits, directly or indirectly, for this process.
+            MailboxFullError: the callee is full and refuses.
+            Exception: the callee passed this exception to ``Reject`` or ``reply_error``.
         """
         process = self._process
         if process.state not in CALLS_ALLOWED:
             process.allow(Operation.CALL)
         if timeout is not None and timeout != 5.0:
-            # Most leave it as it is, and every call would pay for a look.
+            # Most calls keep the default, so they need not pay for the check.
             check_timeout(timeout)
         process.sent += 1
-        # Not async itself: a second coroutine would be woken through at every answer.
+        # Not async: each answer would have to resume a second coroutine.
         return process.kernel.calls.call(
             process,
             process.id,
@@ -286,28 +289,28 @@ class Behaviour(LinksAndEvents):
         )
 
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
-        """Wait for what is awaited elsewhere, in a plain callback that runs in a thread:
+        """Wait for a coroutine in a plain callback that runs in a thread:
         ``self.wait_for(self.call(to, request))``.
 
-        It is done on the loop, as part of this process: whatever holds for an ``async def``
-        callback that awaits it holds here.
+        The coroutine runs on the loop, as part of this process, with the same guarantees as if an
+        ``async def`` callback awaited it.
 
         Raises:
-            NotAllowedError: this is not such a callback. On the loop, write ``async def`` and
-                ``await``.
+            NotAllowedError: the current callback does not run in a thread. On the loop, write
+                ``async def`` and ``await``.
         """
         return self._process.wait_for(waiting)
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any
-        more.
+        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if the caller has
+        stopped waiting.
         """
         self._process.allow(Operation.REPLY)
         return self._process.kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer such a call with an exception, which its ``call`` raises. False if nobody waits
-        any more.
+        """Answer such a call with an exception, which its ``call`` raises. False if the caller has
+        stopped waiting.
         """
         self._process.allow(Operation.REPLY)
         return self._process.kernel.calls.reply(check_caller(caller), None, check_error(error))
@@ -317,12 +320,34 @@ class Behaviour(LinksAndEvents):
     async def spawn(
         self, behaviour: "Callable[[*Ts], Behaviour]", *args: *Ts, **options: Unpack[SpawnKeywords]
     ) -> PID:
-        """Start a child process, and return when its ``init`` has succeeded. It never outlives this
-        process.
+        """Start a child process, and return its PID when its ``init`` has succeeded. The child
+        never outlives this process.
+
+        For example::
+
+            worker = await self.spawn(Worker, "jobs", name="worker", mailbox_size=100)
+            self.send(worker, Job(1))
+
+        Args:
+            behaviour: the class of the process, or a ``functools.partial`` of it.
+            args: the positional arguments of the class.
+            name: register the process under this name.
+            link: link this process and the child both ways from the start.
+            mailbox_size: how many messages may wait in each lane of its mailbox; None for no bound.
+            overflow: the policy of a full lane: a member of ``Overflow``, or ``Divert(to=name)``.
+            priority: the priority of the messages that the process sends.
+            init_timeout: seconds that ``init`` may take.
+            terminate_timeout: seconds that ``terminate``, or the cleanup of a background task, may
+                take.
+            shutdown: seconds that a graceful shutdown of the process may take before it is killed.
+            env: settings of its environment, over the inherited ones.
+            log_level: the lowest level that its logger writes; None for the node's.
+            dispatcher: where its plain callbacks run: ``LOOP``, ``PINNED``, ``Pinned(cpu=…)``,
+                ``POOL(name, size)`` or ``Pod(name)``.
 
         Raises:
-            InitError: its ``init`` raised; the original is the cause, and nothing of the child
-                remains.
+            InitError: its ``init`` raised. The cause is the original exception; the child is
+                cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             NameTakenError: ``name`` belongs to another process.
             TooManyProcessesError: the node's limit is reached.
@@ -338,17 +363,18 @@ class Behaviour(LinksAndEvents):
         return child.id
 
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:
-        """Start a meta-process that belongs to this process, and return when its ``init`` has
-        succeeded and its reader runs.
+        """Start a meta-process that belongs to this process. Returns its alias when its ``init``
+        has succeeded and its reader runs.
 
-        With ``needed=True`` this process ends when the meta-process fails, with the same reason, as
-        by a link: one that traps exits gets an ``Exit`` instead. Servers are needed unless
-        ``needed=False`` is given.
+        With ``needed=True`` a failure of the meta-process ends this process with the same reason,
+        like a link: if this process traps exits, it gets an ``Exit`` instead. Servers are needed
+        unless you pass ``needed=False``.
 
         Raises:
-            InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
+            InitError: its ``init`` raised. The cause is the original exception; the meta-process is
+                cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
-            TooManyReadersError: as many reader threads run as the node allows.
+            TooManyReadersError: the node's limit of reader threads is reached.
             BehaviourError: ``behaviour`` is not an instance of a ``MetaProcess``, or was spawned
                 before.
         """
@@ -357,33 +383,33 @@ class Behaviour(LinksAndEvents):
         return await spawn_meta(process, behaviour, options)
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting
-        messages.
+        """Call ``handle_inspect`` of a meta-process, before its waiting messages, and return the
+        result.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such meta-process.
             CallTimeoutError: its handler is busy for longer than ``timeout``.
         """
         return await self.node.inspect_meta(alias, *items, timeout=timeout)
 
     def meta_info(self, alias: Alias) -> MetaInfo:
-        """A meta-process as it is at this moment, also while its handler is busy.
+        """Take a snapshot of a meta-process. Works while its handler is busy.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such meta-process.
         """
         return self.node.meta_info(alias)
 
     def start_task(
         self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
     ) -> BackgroundTask:
-        """Run ``function(*args)`` in a task beside the callbacks of this process, for instance a
-        loop that waits for something.
+        """Run ``function(*args)`` in a background task beside the callbacks of this process, for
+        example a loop that waits for input.
 
-        The task may use the verbs of the process and its attributes; other callbacks run whenever
-        it waits. If it raises, the process crashes. When the process ends, the task is cancelled
-        first, before the children are stopped, and has ``terminate_timeout`` to clean up. The
-        result of the function is dropped.
+        The task may use the verbs and the attributes of the process; other callbacks run while the
+        task waits. If it raises, the process crashes. When the process ends, it cancels the task
+        first, before it stops its children, and the task has ``terminate_timeout`` for its cleanup.
+        The result of the function is dropped.
 
         Returns a handle with ``cancel()`` and ``done``.
 
@@ -394,27 +420,31 @@ class Behaviour(LinksAndEvents):
         called = name or getattr(function, "__qualname__", None) or repr(function)
         return self._process.start_task(partial(function, *args), called)
 
-    # -- ends --------------------------------------------------------------------------------------
+    # -- termination -------------------------------------------------------------------------------
 
     def stop(self, reason: object = Normal()) -> None:
-        """End this process when the current callback returns; a reply it returns is still sent."""
+        """End this process after the current callback. The reply that the callback returns is still
+        sent.
+        """
         self._process.allow(Operation.STOP)
         self._process.end(STOP, as_reason(reason))
 
     def send_exit(self, to: Target, reason: object) -> bool:
-        """Ask a process or meta-process to end, politely: it is taken between messages. False if
-        nobody is there.
+        """Ask a process or meta-process to end: it handles the request between messages. False if
+        there is no receiver.
         """
         return exit_target(self._process, self._process.id, to, reason)
 
     def kill(self, to: Target) -> bool:
-        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        """Kill a process: end it at its next checkpoint, even inside a callback. False if there is
+        no receiver.
+        """
         return kill_target(self._process, to)
 
     @property
     def trap_exit(self) -> bool:
-        """Whether exits of linked processes, and ones sent by others than the parent, arrive as
-        ``Exit`` messages.
+        """Whether exits arrive as ``Exit`` messages: exits of linked processes, and exits sent by
+        any process but the parent.
         """
         return self._process.trap_exit
 
@@ -425,7 +455,7 @@ class Behaviour(LinksAndEvents):
 
     @property
     def send_priority(self) -> Priority:
-        """The priority of what this process sends without saying another."""
+        """The priority of messages that this process sends without an explicit priority."""
         return self._process.priority
 
     @send_priority.setter
@@ -436,7 +466,7 @@ class Behaviour(LinksAndEvents):
 
 
 def check_task(function: object) -> None:
-    """Refuse a function that cannot be a background task.
+    """Check that a function can run as a background task.
 
     Raises:
         BadInputError: it is not an async function.
@@ -450,11 +480,12 @@ def check_task(function: object) -> None:
 
 
 def behaviour_of(given: object) -> type[Behaviour]:
-    """The behaviour class in what was given to ``spawn``: a class, or a ``functools.partial`` of
-    one.
+    """Return the behaviour class in the argument of ``spawn``: a class, or a ``functools.partial``
+    of a class.
 
     Raises:
-        BehaviourError: there is none, with the line to write instead.
+        BehaviourError: the argument has no behaviour class. The error shows the line to write
+            instead.
     """
     cls = given
     while isinstance(cls, partial):

@@ -1,4 +1,4 @@
-"""What the verbs of nodes, processes and meta-processes have in common."""
+"""Helpers that the verbs of nodes, processes and meta-processes share."""
 
 from typing import Any, Final, NoReturn
 
@@ -61,7 +61,7 @@ def arm_timer(
 
 
 def release_name(process: Process) -> None:
-    """Take a process's name away and tell whoever watches the name."""
+    """Remove the name of a process, and notify the processes that watch the name."""
     name = process.name
     if name is None:
         raise NameUnknownError(None)
@@ -71,7 +71,7 @@ def release_name(process: Process) -> None:
 
 
 def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
-    """Ask whoever is at ``to`` to end."""
+    """Ask the process or meta-process at ``to`` to end."""
     receiver = owner.router.resolve(to)
     if receiver is None:
         return False
@@ -80,7 +80,7 @@ def exit_target(owner: Any, sender: PID, to: Target, reason: object) -> bool:
 
 
 def kill_target(owner: Any, to: Target) -> bool:
-    """Kill whoever is at ``to``."""
+    """Kill the process or meta-process at ``to``."""
     receiver = owner.router.resolve(to)
     if receiver is None:
         return False
@@ -89,14 +89,14 @@ def kill_target(owner: Any, to: Target) -> bool:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Refuse what cannot be a time limit."""
-    # First what nearly every call passes.
+    """Raise BadInputError unless ``timeout`` is None or a number from 0 up."""
+    # Nearly every call passes a valid float, so check for that first.
     if timeout is not None and not (type(timeout) is float and timeout >= 0.0):
         check_number("timeout", timeout, least=0.0)
 
 
 def check_error(error: object) -> BaseException:
-    """Refuse what cannot be raised."""
+    """Raise BadInputError unless ``error`` is an exception."""
     if not isinstance(error, BaseException):
         raise BadInputError(
             "error", error, "an exception; for an ordinary answer use reply(caller, value)"

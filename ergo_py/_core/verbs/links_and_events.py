@@ -1,4 +1,4 @@
-"""The verbs by which processes know of one another: names, aliases, links, monitors and events."""
+"""``LinksAndEvents``: the verbs for names, aliases, links, monitors and events."""
 
 from ..processes.process import Process
 from ..tables.events import Event
@@ -15,17 +15,17 @@ __all__ = ["LinksAndEvents"]
 
 
 class LinksAndEvents:
-    """That half of a behaviour's verbs."""
+    """The verbs of a behaviour that relate its process to other processes."""
 
     _process: Process
 
     # -- names and relations -----------------------------------------------------------------------
 
     def register(self, name: str) -> None:
-        """Take a name. A process has at most one.
+        """Register this process under a name. A process has at most one.
 
         Raises:
-            NameTakenError: somebody has it; nothing is changed.
+            NameTakenError: another process has the name; nothing is changed.
             NotAllowedError: this process has another name already.
         """
         process = self._process
@@ -39,25 +39,27 @@ class LinksAndEvents:
         process.take_name(name)
 
     def unregister(self) -> None:
-        """Give the name up. Whoever watches it is told.
+        """Release the name. Processes that watch it are notified.
 
         Raises:
-            NameUnknownError: this process has none.
+            NameUnknownError: this process has no name.
         """
         process = self._process
         process.allow(Operation.REGISTER)
         release_name(process)
 
     def create_alias(self) -> Alias:
-        """Make a further address of this process; it lasts until deleted or until the process ends."""
+        """Make a further address of this process. It lasts until it is deleted or the
+        process ends.
+        """
         self._process.allow(Operation.REGISTER)
         return self._process.make_alias()
 
     def delete_alias(self, alias: Alias) -> None:
-        """Give up an alias. Whoever watches it is told.
+        """Delete an alias. Processes that watch it are notified.
 
         Raises:
-            NameUnknownError: it is no alias of this process.
+            NameUnknownError: the alias does not belong to this process.
         """
         process = self._process
         process.allow(Operation.REGISTER)
@@ -68,37 +70,38 @@ class LinksAndEvents:
         process.kernel.tell_all(alias, Unregistered())
 
     def link(self, target: Target | EventName | NodeName) -> None:
-        """Have this process end, or get an ``Exit`` if it traps, when ``target`` ends. If it has
-        ended already, at once.
+        """Link to ``target``: when it ends, this process ends too, or gets an ``Exit`` if it traps
+        exits. If ``target`` has already ended, that happens at once.
 
         Raises:
-            RelationExistsError: there is such a link.
+            RelationExistsError: this process is linked to ``target`` already.
             NotAllowedError: the target is this process itself.
         """
         self._relate(target, Kind.LINK)
 
     def unlink(self, target: Target | EventName | NodeName) -> None:
-        """Remove a link. Nothing of it is delivered afterwards.
+        """Remove a link. No exit of it is delivered afterwards.
 
         Raises:
-            RelationUnknownError: there is none.
+            RelationUnknownError: there is no such link.
         """
         self._unrelate(target, Kind.LINK)
 
     def monitor(self, target: Target | EventName | NodeName) -> None:
-        """Get a ``Down`` message when ``target`` ends. If it has ended already, at once.
+        """Monitor ``target``: this process gets a ``Down`` message when ``target`` ends. If it has
+        already ended, the message comes at once.
 
         Raises:
-            RelationExistsError: it is monitored already.
+            RelationExistsError: this process monitors ``target`` already.
             NotAllowedError: the target is this process itself.
         """
         self._relate(target, Kind.MONITOR)
 
     def demonitor(self, target: Target | EventName | NodeName) -> None:
-        """Stop monitoring. No ``Down`` is delivered afterwards, not even one that is queued.
+        """Stop monitoring. No ``Down`` is delivered afterwards, not even a queued ``Down``.
 
         Raises:
-            RelationUnknownError: it was not monitored.
+            RelationUnknownError: this process does not monitor ``target``.
         """
         self._unrelate(target, Kind.MONITOR)
 
@@ -107,15 +110,15 @@ class LinksAndEvents:
     def register_event(
         self, name: str, *, buffer: int = 0, notify: bool = False, open: bool = False
     ) -> Ref:
-        """Make an event that others can subscribe to, and return the token that lets others publish
-        it.
+        """Create an event for publish/subscribe. Returns the token that lets other processes
+        publish.
 
         Args:
             name: the event's name on this node.
-            buffer: how many of the last publications a new subscriber is handed.
+            buffer: how many of the last publications a new subscriber gets.
             notify: send this process ``EventStarted`` with the first subscriber and
                 ``EventStopped`` after the last.
-            open: let anybody publish, without the token.
+            open: let any process publish, without the token.
 
         Raises:
             EventTakenError: the name is in use; nothing is changed.
@@ -133,7 +136,7 @@ class LinksAndEvents:
         return token
 
     def unregister_event(self, name: str) -> None:
-        """Give an event up. Its subscribers are told.
+        """Delete an event. Its subscribers are notified.
 
         Raises:
             EventUnknownError: this process has no such event.
@@ -147,8 +150,8 @@ class LinksAndEvents:
         process.kernel.end_event(full, Unregistered())
 
     def publish(self, event: str | EventName, message: object, *, token: Ref | None = None) -> int:
-        """Give a message to every subscriber of an event; each gets it in ``handle_event``. Returns
-        how many have taken it.
+        """Publish a message to every subscriber of an event, which gets it in ``handle_event``.
+        Returns how many subscribers have accepted it.
 
         Raises:
             EventUnknownError: there is no such event.
@@ -159,10 +162,10 @@ class LinksAndEvents:
         return publishing.publish(self._process.id, publishing.name(event), message, token)
 
     def subscribe(self, event: str | EventName, *, link: bool = False) -> tuple[Published, ...]:
-        """Have publications of an event come to ``handle_event``, and return the last few, as its
-        producer keeps them.
+        """Subscribe to an event: its publications arrive in ``handle_event``. Returns the last
+        publications that the event keeps.
 
-        When the event ends, a ``Down`` comes; with ``link``, an exit. ``monitor(EventName(...))``
+        When the event ends, a ``Down`` arrives; with ``link``, an exit. ``monitor(EventName(...))``
         and ``link`` do the same.
 
         Raises:
@@ -177,10 +180,10 @@ class LinksAndEvents:
         return found.recent
 
     def unsubscribe(self, event: str | EventName) -> None:
-        """Stop receiving an event.
+        """Unsubscribe from an event.
 
         Raises:
-            RelationUnknownError: this process had not subscribed.
+            RelationUnknownError: this process has not subscribed.
         """
         process = self._process
         name = process.kernel.publisher.name(event)

@@ -1,4 +1,6 @@
-"""MetaProcess: what users subclass to bring blocking I/O into the actor world."""
+"""``MetaProcess``: the base class for blocking I/O, which connects files, sockets and devices to
+actors.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
@@ -27,17 +29,75 @@ T = TypeVar("T")
 
 
 class MetaProcess:
-    """One object with two halves: a reader that may block, and a handler that serves messages.
+    """A process with two halves: a reader that may block, and a handler that serves messages.
 
-    ``start`` is the reader. A plain ``def start`` runs in an OS thread of its own and may block for
-    as long as it likes; an ``async def start`` runs as a trio task. When it returns, the
-    meta-process ends.
+    The reader is ``start``. A plain ``def start`` runs in an OS thread of its own and may block; an
+    ``async def start`` runs as a trio task. The handler runs while there are messages. Its
+    callbacks never overlap one another, but the reader runs beside them.
 
-    The handler comes when there are messages. A plain ``def`` callback runs on a worker thread and
-    may block; an ``async def`` runs on the event loop and must not. Callbacks never overlap one
-    another; the reader runs beside them.
+    The lifecycle, in order:
 
-    Instances are given to ``await self.spawn_meta(...)`` in a process. There is no
+    1. ``init`` runs before ``spawn_meta`` returns. An exception in it makes ``spawn_meta`` raise.
+    2. The reader runs ``start``, and the handler calls the ``handle_…`` callbacks.
+    3. The termination begins: ``start`` returns or raises, ``self.stop()`` is called, or the owner
+       ends. ``unblock`` wakes the reader out of a blocking call.
+    4. The reader and the callback in progress end, then the meta-processes that it spawned.
+    5. ``terminate`` releases resources. Then links, monitors and the owner are notified.
+
+    =================== ==================================================== ====================
+    callback            called                                               a plain ``def`` runs
+    =================== ==================================================== ====================
+    ``init``            once, before the reader starts                       in a worker thread
+    ``start``           once: the reader; every meta-process must define it  in its own thread
+    ``handle_message``  for each message                                     in a worker thread
+    ``handle_call``     for each call; returns the answer                    in a worker thread
+    ``handle_response`` once for each ``request``                            in a worker thread
+    ``handle_inspect``  for each ``inspect_meta``; must not be ``async``     on the event loop
+    ``unblock``         to wake the reader; must not be ``async``            on the event loop
+    ``terminate``       once, at the end                                     in a worker thread
+    =================== ==================================================== ====================
+
+    An ``async def`` callback runs on the event loop and must not block it.
+
+    A meta-process that reads lines from a pipe, and the actor that owns it::
+
+        import os
+
+        from ergo_py import Actor, MetaProcess, Node, run
+
+        class Lines(MetaProcess):
+            def __init__(self, descriptor):
+                self.descriptor = descriptor
+
+            def start(self):
+                with self.opened(open(self.descriptor)) as lines:
+                    for line in lines:  # blocks this thread only
+                        self.send(self.parent, line.strip())
+
+        class Printer(Actor):
+            def __init__(self, descriptor):
+                self.descriptor = descriptor
+
+            async def init(self):
+                await self.spawn_meta(Lines(self.descriptor))
+
+            def handle_message(self, message, sender):
+                print(message)
+
+            def handle_child_exit(self, child, reason):
+                self.stop()  # the pipe has ended
+
+        async def main(node: Node):
+            reading, writing = os.pipe()
+            printer = await node.spawn(Printer, reading)
+            with open(writing, "w") as pipe:
+                print("first line", file=pipe)
+                print("second line", file=pipe)
+            await node.wait_ended(printer)
+
+        run(main)  # prints both lines
+
+    Each instance is spawned once, with ``await self.spawn_meta(...)`` in a process. There is no
     ``super().__init__()`` to call.
     """
 
@@ -50,42 +110,43 @@ class MetaProcess:
     )
 
     _serve_in_passing: Any = None
-    """A plain function that serves simple messages in their sender's turn; see
+    """A plain function that serves simple messages in the sender's turn; see
     :meth:`Meta.serves_in_passing`.
     """
 
     _begin_in_passing: Any = None
-    """A plain function that does all of ``init`` on the loop if nothing in it has to wait; it says
+    """A plain function that does all of ``init`` on the loop if no part of it has to wait. Returns
     False if it did nothing.
     """
 
     _end_in_passing: Any = None
-    """The same for ``terminate``, and given the reason."""
+    """The same for ``terminate``; takes the reason."""
 
     _needed = False
-    """Whether its owner ends with it if it fails, unless ``spawn_meta(..., needed=...)`` says so.
-    """
+    """Whether a failure ends the owner as well, unless ``spawn_meta(..., needed=...)`` decides."""
 
     def _stop_accepting(self) -> Sequence[Process]:
-        """What its owner has a server do first when the owner ends; see :func:`stop_all`."""
+        """The first step of a server when its owner ends: stop accepting connections; see
+        :func:`stop_all`.
+        """
         return ()
 
     kind: str = ""
-    """Part of the name of the reader's thread, ``ergo-<kind>-<n>``; by default the name of the
-    class.
+    """Part of the name of the reader's thread, ``ergo-<kind>-<n>``. Default: the name of
+    the class.
     """
 
     # -- callbacks ---------------------------------------------------------------------------------
 
     @default
     def init(self) -> Awaitable[None] | None:
-        """Called once before the reader starts: open things here. If it raises, ``spawn_meta``
-        raises and nothing remains.
+        """Called once before the reader starts: open resources here. If it raises, ``spawn_meta``
+        raises, and the meta-process is cleaned up.
         """
         return None
 
     def start(self) -> Awaitable[None] | None:
-        """Be the reader, from beginning to end. Every meta-process must define this one."""
+        """The reader. Every meta-process must define it; the meta-process ends when it returns."""
         raise NotImplementedError
 
     @default
@@ -99,35 +160,37 @@ class MetaProcess:
 
     @default
     def handle_call(self, request: Any, caller: Caller) -> object:
-        """Called for each call. What it returns is the answer, ``NO_REPLY`` defers it, ``raise
-        Reject(error)`` refuses it.
+        """Called for each call. Its return value is the answer; ``NO_REPLY`` defers the answer;
+        ``raise Reject(error)`` refuses the call.
         """
         self._meta.unhandled += 1
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
     @default
     def handle_response(self, response: Response) -> Awaitable[None] | None:
-        """Called exactly once for each ``request``, with the answer or with why there is none."""
+        """Called exactly once for each ``request``, with the answer or the error."""
         return None
 
     @default
     def handle_inspect(self, *items: str) -> Mapping[str, str]:
-        """Called by ``inspect_meta``: a plain, quick function that runs on the event loop, between
-        messages.
+        """Called by ``inspect_meta``. Must be a plain, quick function: it runs on the event loop,
+        between messages.
         """
         return {}
 
     @default
     def terminate(self, reason: Reason) -> Awaitable[None] | None:
-        """Called once at the end, when reader and handler are done and before anybody is told."""
+        """Called once at the end, after the reader and the handler have ended and before any
+        notification.
+        """
         return None
 
     def unblock(self) -> None:
-        """Wake the reader out of whatever it is blocked in. Must be quick, callable from any
-        thread, any number of times.
+        """Wake the reader out of a blocking call. Must be quick, and safe to call from any thread,
+        any number of times.
 
-        What was given to ``opened`` is woken in any case; override this for what is not a socket, a
-        pipe, a selector or a program.
+        The kernel itself wakes the resources that were passed to ``opened``. Override this for
+        anything but a socket, a pipe, a selector or a program.
         """
 
     # -- identity ----------------------------------------------------------------------------------
@@ -139,12 +202,12 @@ class MetaProcess:
 
     @property
     def parent(self) -> PID:
-        """The process that owns it."""
+        """The process that owns this meta-process."""
         return self._meta.process.id
 
     @property
     def env(self) -> Mapping[str, object]:
-        """Its environment: its own settings over those of its owner."""
+        """The environment: the settings of this meta-process, over those of its owner."""
         return MappingProxyType(dict(self._meta.env))
 
     @property
@@ -154,29 +217,29 @@ class MetaProcess:
 
     @cached_property
     def _now(self) -> Callable[[], float]:
-        """Tells the time on the node's clock, from any thread. All bridges measure with it, and so
-        follow virtual time.
+        """Returns the time on the node's clock, from any thread. All bridges use it, and so follow
+        virtual time.
         """
         return self._meta.kernel.clock.now
 
-    # -- verbs of both sides -----------------------------------------------------------------------
+    # -- verbs of both halves ----------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
-        """Send a message, from the reader or from the handler. The sender that the receiver sees is
-        this alias.
+        """Send a message, from the reader or from the handler. The receiver sees this alias as the
+        sender.
 
-        A reader in a thread waits here, or drops, as ``when_behind`` says, when its receivers are
-        ``backlog`` messages behind.
+        If a receiver is ``backlog`` messages behind, a reader in a thread waits here
+        (backpressure), or drops, according to ``when_behind``.
 
-        Returns False if nobody is there to receive it.
+        Returns False if there is no receiver.
 
         Raises:
-            MailboxFullError: sent by the handler, and the receiver is full and refuses.
-            TargetTypeError: ``to`` is no address.
-            NotAllowedError: this reader would not end when it was told to, and was left behind.
+            MailboxFullError: the handler sends, and the receiver is full and refuses.
+            TargetTypeError: ``to`` is not an address.
+            NotAllowedError: this reader did not end when asked to, and was abandoned.
         """
         meta = self._meta
-        # The reader's own thread, whose receiver nearly always keeps up.
+        # Fast path: the reader's own thread, and a receiver that keeps up.
         if (
             priority is None
             and get_ident() == meta.outbox.reader
@@ -188,22 +251,21 @@ class MetaProcess:
     async def send_wait(
         self, to: Target, message: object, *, priority: Priority | None = None
     ) -> bool:
-        """Send a message from ``async`` code, and wait while the receiver is ``backlog`` messages
-        behind, or full.
+        """Send a message from ``async`` code. Waits while the receiver is full or ``backlog``
+        messages behind.
 
         Raises:
-            TargetTypeError: ``to`` is no address.
+            TargetTypeError: ``to`` is not an address.
         """
         return await self._meta.send_wait(to, message, priority)
 
     def send_after(
         self, delay: float, to: Target, message: object, *, priority: Priority | None = None
     ) -> Timer:
-        """Send a message ``delay`` seconds from now. It is taken back if this meta-process ends
-        first.
+        """Send a message ``delay`` seconds from now, unless this meta-process ends first.
 
         Raises:
-            BadInputError: the delay is negative or no number.
+            BadInputError: the delay is negative or not a number.
         """
         check_number("delay", delay, least=0.0)
         return self._run(arm_timer, self._meta, delay, 0.0, to, message, priority)
@@ -211,7 +273,8 @@ class MetaProcess:
     def send_every(
         self, period: float, to: Target, message: object, *, priority: Priority | None = None
     ) -> Timer:
-        """Send a message every ``period`` seconds until cancelled, or until this meta-process ends.
+        """Send a message every ``period`` seconds until the timer is cancelled or this meta-process
+        ends.
 
         Raises:
             BadInputError: the period is not positive.
@@ -227,19 +290,19 @@ class MetaProcess:
         timeout: float | None = 5.0,
         priority: Priority | None = None,
     ) -> Ref:
-        """Ask without waiting: exactly one ``handle_response`` follows, unless it is cancelled or
-        this meta-process ends.
+        """Send a request without waiting for the answer. Exactly one ``handle_response`` follows,
+        unless the request is cancelled or this meta-process ends.
         """
         check_timeout(timeout)
         return self._run(self._meta.request, to, request, timeout, priority)
 
     def cancel_request(self, ref: Ref) -> bool:
-        """Take a request back. True if it was open: then no ``handle_response`` follows."""
+        """Cancel a request. True if it was open: then no ``handle_response`` follows."""
         return self._run(self._meta.cancel_request, ref)
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if nobody waits any
-        more.
+        """Answer a call for which ``handle_call`` returned ``NO_REPLY``. False if the caller has
+        stopped waiting.
 
         Raises:
             NotAllowedError: the handler is not running.
@@ -248,7 +311,7 @@ class MetaProcess:
         return self._meta.kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer such a call with an exception. False if nobody waits any more.
+        """Answer such a call with an exception. False if the caller has stopped waiting.
 
         Raises:
             NotAllowedError: the handler is not running.
@@ -257,14 +320,14 @@ class MetaProcess:
         return self._meta.kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     def spawn(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
-        """Start a meta-process that belongs to this one, from a thread; it blocks until the child
-        is there or refused.
+        """Start a meta-process that belongs to this meta-process, from a thread. Blocks until the
+        child is started or has failed.
 
         Raises:
-            InitError: its ``init`` raised, and nothing of it remains.
-            TooManyReadersError: as many reader threads run as the node allows.
-            NotAllowedError: this is ``async`` code, which writes ``await self.spawn_meta(...)``; or
-                it is too late.
+            InitError: its ``init`` raised; the child is cleaned up.
+            TooManyReadersError: the node's limit of reader threads is reached.
+            NotAllowedError: called from ``async`` code, which writes ``await
+                self.spawn_meta(...)``; or this meta-process is ending.
         """
         meta = self._meta
         meta.router.bridge.refuse_on_loop("self.spawn(...)", "`await self.spawn_meta(...)`")
@@ -273,20 +336,20 @@ class MetaProcess:
         return meta.spawn_from_thread(behaviour, read_meta_options(options))
 
     async def spawn_meta(self, behaviour: "MetaProcess", **options: Unpack[MetaKeywords]) -> Alias:
-        """The same as :meth:`spawn`, for ``async`` code."""
+        """Do the same as :meth:`spawn`, from ``async`` code."""
         self._meta.allow_spawn()
         return await spawn_meta(self._meta, behaviour, options)
 
     def stop(self, reason: object = Normal()) -> None:
-        """End this meta-process. The reader is unblocked, and the callback in progress is allowed
-        to finish.
+        """End this meta-process. The kernel unblocks the reader, and lets the callback in progress
+        finish.
         """
         self._meta.allow(MetaOperation.STOP)
         self._meta.router.bridge.do(self._meta.finish, as_reason(reason))
 
     @property
     def send_priority(self) -> Priority:
-        """The priority of what it sends without saying another."""
+        """The priority of messages that this meta-process sends without an explicit priority."""
         return self._meta.priority
 
     @send_priority.setter
@@ -297,23 +360,24 @@ class MetaProcess:
     # -- for the reader ----------------------------------------------------------------------------
 
     def opened(self, resource: T, *, unblock: Callable[[], object] | None = None) -> T:
-        """Register what the reader may block in, so that stopping can wake it, and so that it is
-        closed in the end.
+        """Register a resource that the reader may block in. Stopping wakes the reader out of it,
+        and closes it at the end.
 
-        Known are sockets, pipes and fifos, selectors, and programs (``Popen``); for anything else
-        give ``unblock``. It returns what it was given: ``with self.opened(open(path)) as f``.
+        Supported are sockets, pipes and fifos, selectors, and programs (``Popen``); pass
+        ``unblock`` for any other resource. Returns the resource: ``with self.opened(open(path)) as
+        f``.
         """
         self._meta.resources.add(resource, unblock)
         return resource
 
     @property
     def stopping(self) -> bool:
-        """Whether the meta-process is to end. A loop that never blocks looks at this."""
+        """Whether the meta-process is ending. A reader that never blocks must check this."""
         return self._meta.resources.stopping or self._meta.reason is not None
 
     def wait_readable(self, fd: Any, timeout: float | None = None) -> bool:
-        """Block until a descriptor can be read. False if the time is over, or when the meta-process
-        is to end.
+        """Block until a descriptor is readable. False if the time is over or the meta-process is
+        ending.
         """
         check_timeout(timeout)
         self._meta.router.bridge.refuse_on_loop(
@@ -322,31 +386,31 @@ class MetaProcess:
         return self._meta.resources.wait_readable(fd, timeout)
 
     def pause(self, seconds: float) -> bool:
-        """Block this thread for some time, as ``time.sleep`` does. False, at once, when the
-        meta-process is to end.
+        """Block this thread for a time, like ``time.sleep``. Returns False at once when the
+        meta-process is ending.
         """
         check_number("seconds", seconds, least=0.0)
         self._meta.router.bridge.refuse_on_loop("self.pause(...)", "`await trio.sleep(seconds)`")
         return self._meta.resources.pause(seconds)
 
-    # -- what a meta-process cannot do -------------------------------------------------------------
+    # -- unavailable verbs -------------------------------------------------------------------------
 
     def call(self, to: Target, request: object, **_: object) -> NoReturn:
-        """Not for meta-processes: neither half can wait for an answer. Use :meth:`request`."""
+        """Not available: neither half can wait for an answer. Use :meth:`request`."""
         raise NotAllowedError(
             "a meta-process cannot wait for an answer; use self.request(to, request) and "
             "handle_response"
         )
 
     def link(self, target: object) -> NoReturn:
-        """Not for meta-processes: its owner can link, and it ends with its owner."""
+        """Not available: a meta-process ends with its owner, and the owner can link."""
         raise NotAllowedError(
             "a meta-process cannot link; it ends with its owner, and the owner can link to its "
             "alias"
         )
 
     def monitor(self, target: object) -> NoReturn:
-        """Not for meta-processes: its owner can monitor and send it a message."""
+        """Not available: let the owner monitor, and send a message to the meta-process."""
         raise NotAllowedError(
             "a meta-process cannot monitor; let its owner monitor, and send a message here on Down"
         )
@@ -357,16 +421,16 @@ class MetaProcess:
 
 
 def check_meta_behaviour(behaviour: object) -> None:
-    """Refuse what cannot be spawned as a meta-process.
+    """Check that ``behaviour`` can be spawned as a meta-process.
 
     Raises:
-        BehaviourError: with the line to write instead.
+        BehaviourError: it cannot. The error shows the line to write instead.
     """
     if isinstance(behaviour, type) and issubclass(behaviour, MetaProcess):
         raise BehaviourError(
             "spawn_meta(behaviour)",
             behaviour,
-            f"an instance: `spawn_meta({behaviour.__name__}(…))`, made for this one spawn",
+            f"an instance: `spawn_meta({behaviour.__name__}(…))`, made for a single spawn",
         )
     if not isinstance(behaviour, MetaProcess):
         raise BehaviourError(
@@ -383,7 +447,7 @@ def check_meta_behaviour(behaviour: object) -> None:
         raise BehaviourError(
             "spawn_meta(behaviour)",
             behaviour,
-            f"a new instance: this one is, or was, {behaviour._meta.id}",
+            f"a new instance: {behaviour._meta.id} uses or has used this instance",
         )
 
 

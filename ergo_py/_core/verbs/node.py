@@ -1,6 +1,4 @@
-"""A node: owns the tables and the nursery, starts and stops everything, and answers questions about
-it.
-"""
+"""``Node``: the verbs of a running node, for code outside any process."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,8 +52,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class Node(NodeInspection):
-    """A running node. Its verbs are for code that is no process; ``send``, ``reply`` and what asks
-    work from any thread.
+    """A running node. Its verbs are for code outside any process. ``send``, ``reply`` and the
+    inspection verbs work from any thread.
     """
 
     def __init__(self, kernel: Kernel, expose_env: bool) -> None:
@@ -69,9 +67,9 @@ class Node(NodeInspection):
         self._timers = _NodeTimers(kernel)
         self._stop_asked = trio.Event()
         self.control_path: Path | None = None
-        """Where its control socket is, if it was opened with one."""
+        """The path of the control socket; None if the node has none."""
         self.exit_report: ExitReport | None = None
-        """How the node came down; None while it is up."""
+        """The outcome of the graceful shutdown; None while the node is running."""
         kernel.node = self
 
     def __repr__(self) -> str:
@@ -79,13 +77,13 @@ class Node(NodeInspection):
 
     @property
     def name(self) -> str:
-        """Its name, such as ``demo@localhost``."""
+        """The node's name, such as ``demo@localhost``."""
         return self._kernel.pid.node
 
     @property
     def pid(self) -> PID:
-        """What stands as the sender of what the node itself sends, and as the parent of what it
-        spawned.
+        """The PID of the node itself: the sender of its messages, and the parent of the processes
+        that it spawned.
         """
         return self._kernel.pid
 
@@ -104,10 +102,51 @@ class Node(NodeInspection):
     async def spawn(
         self, behaviour: Callable[[*Ts], Behaviour], *args: *Ts, **options: Unpack[SpawnKeywords]
     ) -> PID:
-        """Start a process that belongs to the node, and return when its ``init`` has succeeded.
+        """Start a process that belongs to the node, and return its PID when its ``init`` has
+        succeeded.
+
+        For example::
+
+            import trio
+
+            from ergo_py import Actor, open_node
+
+            class Greeter(Actor):
+                def __init__(self, greeting):
+                    self.greeting = greeting
+
+                def handle_call(self, request, caller):
+                    return f"{self.greeting}, {request}"
+
+            async def main():
+                async with open_node() as node:
+                    greeter = await node.spawn(Greeter, "hello", name="greeter", mailbox_size=100)
+                    print(await node.call(greeter, "world"))
+
+            trio.run(main)  # prints "hello, world"
+
+        The process ends when it stops, fails or is killed, and at the latest with the node. A
+        supervisor (``node.supervise``) restarts a failed process; ``spawn`` does not.
+
+        Args:
+            behaviour: the class of the process, or a ``functools.partial`` of it.
+            args: the positional arguments of the class.
+            name: register the process under this name.
+            mailbox_size: how many messages may wait in each lane of its mailbox; None for no bound.
+            overflow: the policy of a full lane: a member of ``Overflow``, or ``Divert(to=name)``.
+            priority: the priority of the messages that the process sends.
+            init_timeout: seconds that ``init`` may take.
+            terminate_timeout: seconds that ``terminate``, or the cleanup of a background task, may
+                take.
+            shutdown: seconds that a graceful shutdown of the process may take before it is killed.
+            env: settings of its environment, over the inherited ones.
+            log_level: the lowest level that its logger writes; None for the node's.
+            dispatcher: where its plain callbacks run: ``LOOP``, ``PINNED``, ``Pinned(cpu=…)``,
+                ``POOL(name, size)`` or ``Pod(name)``.
 
         Raises:
-            InitError: its ``init`` raised; the original is the cause, and nothing of it remains.
+            InitError: its ``init`` raised. The cause is the original exception; the process is
+                cleaned up.
             InitTimeoutError: its ``init`` took longer than ``init_timeout``.
             NameTakenError: ``name`` belongs to another process.
             TooManyProcessesError: the node's limit is reached.
@@ -128,14 +167,16 @@ class Node(NodeInspection):
         return process.id
 
     def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
-        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        """Ask a process or meta-process to end. False if there is no receiver."""
         return self._run(exit_target, self._kernel, self.pid, to, reason)
 
     def kill(self, to: Target) -> bool:
-        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        """Kill a process: end it at its next checkpoint, even inside a callback. False if there is
+        no receiver.
+        """
         return self._run(kill_target, self._kernel, to)
 
-    if not TYPE_CHECKING:  # type checkers say it by themselves
+    if not TYPE_CHECKING:  # type checkers report this themselves
 
         def __getattr__(self, name: str) -> Any:
             if name == "spawn_meta":
@@ -148,14 +189,13 @@ class Node(NodeInspection):
             )
 
     async def wait_ended(self, to: Target) -> Reason:
-        """Wait until a process or meta-process has ended and everything of it is released; returns
-        why it ended.
+        """Wait until a process or meta-process has ended and everything is released. Returns its
+        reason.
 
-        Of one that has ended before, by its PID or alias, if it is among the last that the node
-        remembers.
+        For a process that ended before, give its PID or alias. The node remembers the last ones.
 
         Raises:
-            ProcessUnknownError: there is none, and was none among the last that ended.
+            ProcessUnknownError: there is no such process, and the node remembers none.
         """
         found = self._router.resolve(to)
         if not isinstance(found, Process | Meta):
@@ -170,12 +210,12 @@ class Node(NodeInspection):
     # -- messages ----------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message, from any thread. False if nobody is there to receive it; it is a dead
-        letter then.
+        """Send a message, from any thread. False if there is no receiver: the message becomes a
+        dead letter.
 
         Raises:
-            MailboxFullError: the receiver is full and its rule is to refuse.
-            TargetTypeError: ``to`` is no address.
+            MailboxFullError: the receiver is full and its overflow policy is to refuse.
+            TargetTypeError: ``to`` is not an address.
             NodeStoppedError: the node has stopped.
         """
         return self._router.send(self._kernel.pid, to, message, priority)
@@ -188,8 +228,8 @@ class Node(NodeInspection):
         priority: Priority = Priority.NORMAL,
         timeout: float | None = None,
     ) -> bool:
-        """Send a message, and wait for room if the receiver is full and its rule is
-        ``Overflow.WAIT``.
+        """Send a message. If the receiver is full and its overflow policy is ``Overflow.WAIT``,
+        wait for room (backpressure).
 
         Raises:
             MailboxFullError: there was no room within ``timeout`` seconds, or the receiver refuses
@@ -241,16 +281,16 @@ class Node(NodeInspection):
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> Any:
-        """Ask a process and wait for the answer, from any trio task of the program.
+        """Call a process, and wait for its answer. From any trio task of the program.
 
         Raises:
-            TargetDownError: the callee died before it answered, or was not there.
-            CallTimeoutError: it did not answer in time.
-            DeadlockError: a process asks in this way, and the callee waits for it, directly or
-                through others.
-            MailboxFullError: it is full and refuses.
+            TargetDownError: the callee ended before it answered, or did not exist.
+            CallTimeoutError: the callee did not answer in time.
+            DeadlockError: a process calls through its node, and the callee waits for that process,
+                directly or indirectly.
+            MailboxFullError: the callee is full and refuses.
             NodeStoppedError: the node has stopped.
-            Exception: whatever the callee gave to ``Reject`` or ``reply_error``.
+            Exception: the callee passed this exception to ``Reject`` or ``reply_error``.
         """
         self._here("call")
         check_timeout(timeout)
@@ -284,7 +324,8 @@ class Node(NodeInspection):
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> Any:
-        """Ask a process and block this thread until it answers. Raises what :meth:`call` raises.
+        """Call a process, and block this thread until the answer arrives. Raises the errors of
+        :meth:`call`.
 
         Raises:
             NotAllowedError: this is the thread of the event loop, which would wait for itself.
@@ -298,22 +339,22 @@ class Node(NodeInspection):
         )
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a deferred call, from any thread. False if nobody waits any more."""
+        """Answer a deferred call, from any thread. False if the caller has stopped waiting."""
         return self._kernel.calls.reply(check_caller(caller), value, None)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer a deferred call with an exception, from any thread. False if nobody waits any
-        more.
+        """Answer a deferred call with an exception, from any thread. False if the caller has
+        stopped waiting.
         """
         return self._kernel.calls.reply(check_caller(caller), None, check_error(error))
 
     # -- names -------------------------------------------------------------------------------------
 
     def register(self, name: str, to: Target) -> None:
-        """Give a process a name.
+        """Register a process under a name.
 
         Raises:
-            NameTakenError: somebody has it; nothing is changed.
+            NameTakenError: another process has the name; nothing is changed.
             NotAllowedError: the process has another name already.
             ProcessUnknownError: there is no such process.
         """
@@ -330,46 +371,46 @@ class Node(NodeInspection):
         process.take_name(name)
 
     def unregister(self, name: str) -> None:
-        """Take a name away from its holder. Whoever watches it is told.
+        """Remove a name from its process. Processes that watch the name are notified.
 
         Raises:
-            ProcessUnknownError: nobody has it.
+            ProcessUnknownError: no process has the name.
         """
         self._run(lambda: release_name(self._find(check_name(name))))
 
     def whereis(self, name: str) -> PID | None:
-        """Who has this name; None if nobody."""
+        """Return the PID of the process with this name; None if there is none."""
         holder = self._router.registry.names.get(check_name(name))
         return None if holder is None or not isinstance(holder.id, PID) else holder.id
 
-    # -- looking inside ----------------------------------------------------------------------------
+    # -- inspection --------------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
-        """The node as it is at this moment."""
+        """Take a snapshot of the node."""
         return self._run(
             node_info, self._kernel, self._born, self._blocked, self._last_blocked, self._expose_env
         )
 
     def processes(self) -> list[PID]:
-        """All living processes, oldest first."""
+        """Return the PIDs of all living processes, oldest first."""
         return list(self._router.processes)
 
     def process_info(self, to: Target) -> ProcessInfo:
-        """A process as it is at this moment.
+        """Take a snapshot of a process.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such process.
         """
         return self._run(lambda: process_info(self._find(to), self._expose_env))
 
     async def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a process tell about itself, through its ``handle_inspect``, before anything else it
-        has to do.
+        """Call ``handle_inspect`` of a process, before its waiting messages, and return the result.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: it is busy for longer than ``timeout``; ``process_info`` says in what.
-            DeadlockError: it is the very process that asks.
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than ``timeout``; ``process_info``
+                names the callback.
+            DeadlockError: a process inspects itself.
         """
         self._here("inspect")
         check_timeout(timeout)
@@ -382,7 +423,7 @@ class Node(NodeInspection):
         return answer
 
     def metas(self) -> list[Alias]:
-        """All living meta-processes, oldest first."""
+        """Return the aliases of all living meta-processes, oldest first."""
         return sorted(
             alias
             for alias, holder in self._router.registry.aliases.items()
@@ -390,21 +431,21 @@ class Node(NodeInspection):
         )
 
     def meta_info(self, alias: Alias) -> MetaInfo:
-        """A meta-process as it is at this moment, also while its handler is busy.
+        """Take a snapshot of a meta-process. Works while its handler is busy.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such meta-process.
         """
         return self._run(lambda: meta_info(self._find_meta(alias)))
 
     async def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a meta-process tell about itself, through its ``handle_inspect``, before its waiting
-        messages.
+        """Call ``handle_inspect`` of a meta-process, before its waiting messages, and return the
+        result.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` says in
-                what.
+            ProcessUnknownError: there is no such meta-process.
+            CallTimeoutError: its handler is busy for longer than ``timeout``; ``meta_info`` names
+                the callback.
         """
         self._here("inspect_meta")
         check_timeout(timeout)
@@ -414,60 +455,62 @@ class Node(NodeInspection):
         return answer
 
     def events(self) -> dict[str, int]:
-        """All events of this node, its own included, each with the number of its subscribers."""
+        """Return all events of this node, including its own, each with the number of its
+        subscribers.
+        """
         return {
             event.name.name: len(event.subscribers) for event in self._kernel.publisher.events.all()
         }
 
     def event_info(self, event: str | EventName) -> EventInfo:
-        """An event as it is at this moment, with what each subscriber has lost.
+        """Take a snapshot of an event, with the losses of each subscriber.
 
         Raises:
-            EventUnknownError: there is none.
+            EventUnknownError: there is no such event.
         """
         publishing = self._kernel.publisher
         return self._run(lambda: event_info(publishing.events.get(publishing.name(event))))
 
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
-        """The most recent messages that had nowhere to go, newest last."""
+        """Return the most recent dead letters, newest last."""
         return self._router.dead_letters.last(count)
 
     def add_logger(self, to: Target, level: str = "info") -> None:
-        """Have a process receive log records of at least ``level`` through its ``handle_log``.
+        """Send log records of at least ``level`` to a process, which gets them in ``handle_log``.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such process.
         """
         check_level(level)
         self._run(lambda: self._kernel.add_logger(self._find(to), level))
 
     def remove_logger(self, to: Target) -> bool:
-        """Stop that. False if it was no logger."""
+        """Stop sending log records to a process. False if it was no logger."""
         return self._run(lambda: self._kernel.remove_logger(self._find(to).id))
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask the node to stop; ``async with open_node(...)`` then ends its body by cancelling it.
-        From any thread.
+        """Ask the node to stop: it cancels the body of ``async with open_node(...)``. From any
+        thread.
         """
         self._run(self._stop_asked.set)
 
     def stop_soon(self) -> None:
-        """The same for signal handlers, which must not do anything themselves."""
+        """Do the same from a signal handler, where :meth:`stop` is not safe."""
         self._router.bridge.post(self._stop_asked.set)
 
     def alive(self, *, stacks: bool = False) -> list[str]:
-        """One line for each living process and meta-process: who it is and what it is doing. Needs
-        no running loop.
+        """Describe each living process and meta-process in a line, with its state and callback.
+        Needs no running loop.
 
-        With ``stacks``, further lines say where each one waits that is in the middle of something.
+        With ``stacks``, further lines show the stack of each callback or reader that waits.
         """
         return describe_living(self._kernel, stacks)
 
     @property
     def stopping(self) -> bool:
-        """Whether the node is on its way down, or down."""
+        """Whether the node is stopping or has stopped."""
         return self._kernel.stopping or self._stop_asked.is_set()
 
     def _find(self, to: Target) -> Process:
@@ -514,7 +557,8 @@ class Node(NodeInspection):
             name=process.name,
             behaviour=process.callbacks.behaviour,
             waiting=depth,
-            advice="bound it with mailbox_size=, and have senders wait: overflow=Overflow.WAIT with send_wait or call",
+            advice="bound it with mailbox_size=, and have senders wait: overflow=Overflow.WAIT "
+            "with send_wait or call",
         )
 
     def _note_blocked(self, report: BlockedReport) -> None:
@@ -535,7 +579,7 @@ class Node(NodeInspection):
 
 
 class _NodeTimers:
-    """Who owns the timers that were armed through the node: looks to them like a process."""
+    """Owner of the timers that the node armed, with the interface of a process."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

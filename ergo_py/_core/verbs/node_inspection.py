@@ -1,4 +1,6 @@
-"""The verbs of a node that look into a process without any code in it, as OTP's ``sys`` does."""
+"""``NodeInspection``: the node's verbs that inspect any process without changing its code, like
+OTP's ``sys``.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -40,26 +42,28 @@ State = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """One message that waits in a mailbox."""
+    """A message that waits in a mailbox."""
 
     lane: str
     callback: str
-    """The callback it will be handled by."""
+    """The callback that will handle the message."""
     sender: object
     message_type: str
     message: str | None
-    """The message as text; only if contents were asked for."""
+    """The message as text; None unless ``contents`` was requested."""
 
 
 class NodeInspection:
-    """What a node can find out about its processes, and do to them, whatever they are made for."""
+    """The verbs of a node that inspect its processes: state, suspension, traces, statistics,
+    mailboxes and crashes.
+    """
 
     _kernel: Kernel
     _router: "Router"
 
     @property
     def pid(self) -> PID:
-        """The node's own."""
+        """The PID of the node."""
         raise NotImplementedError
 
     def _run(self, function: Callable[..., T], *args: Any) -> T:
@@ -69,12 +73,13 @@ class NodeInspection:
         raise NotImplementedError
 
     async def get_state(self, to: Target, *, timeout: float = 5.0) -> State:
-        """The attributes of a behaviour, read between two of its messages. The values are its own,
-        not copies.
+        """Return the attributes of a behaviour, read between two of its messages. The values are
+        not copied.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: it is busy for longer than ``timeout``; ``process_info`` says in what.
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than ``timeout``; ``process_info``
+                names the callback.
         """
         found: State = await self._ask("get_state", to, get_state, timeout)
         return found
@@ -82,15 +87,16 @@ class NodeInspection:
     async def replace_state(
         self, to: Target, function: Callable[[State], Mapping[str, object]], *, timeout: float = 5.0
     ) -> State:
-        """Give a behaviour the attributes that ``function`` makes of the present ones, between two
-        of its messages.
+        """Replace the attributes of a behaviour by ``function(attributes)``, between two of its
+        messages.
 
-        If ``function`` raises, that is raised here, and the behaviour is as before.
+        If ``function`` raises, the exception is raised here, and the behaviour keeps its
+        attributes.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: it is busy for longer than ``timeout``.
-            BadInputError: ``function`` is none, or did not return a dict.
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than ``timeout``.
+            BadInputError: ``function`` is not callable, or did not return a dict.
         """
         if not callable(function):
             raise BadInputError(
@@ -102,20 +108,20 @@ class NodeInspection:
         return new
 
     async def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
-        """Have a process take no message until it is resumed. It can still be looked at and ended.
-        False if it was suspended.
+        """Suspend a process: it takes no message until it is resumed. Inspecting and ending it
+        still work. False if it was suspended already.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: it is busy for longer than ``timeout``.
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than ``timeout``.
         """
         return bool(await self._ask("suspend", to, suspend, timeout))
 
     async def resume(self, to: Target, *, timeout: float = 5.0) -> bool:
-        """Let a suspended process go on. False if it was not suspended.
+        """Resume a suspended process. False if it was not suspended.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such process.
         """
         return bool(await self._ask("resume", to, resume, timeout))
 
@@ -129,30 +135,30 @@ class NodeInspection:
         limit: int = 1000,
         seconds: float = 60.0,
     ) -> Trace:
-        """The callbacks and messages of a process: ``async with node.trace(pid) as trace: async for
-        entry in trace: …``.
+        """Trace the callbacks and messages of a process: ``async with node.trace(pid) as trace:
+        async for entry in trace: …``.
 
-        A callback is told of when it has ended, with the message it got; what it sent meanwhile
-        stands before it.
+        The entry of a callback comes when the callback has ended, and shows its message. The
+        messages that it sent come before it.
 
         Args:
             to: the process.
-            types: only messages of these types, given as classes or by name; all if there are none.
-            callbacks: only these callbacks and verbs, such as ``handle_call`` and ``send``; all if
-                there are none.
+            types: only messages of these types, given as classes or by name; empty for all.
+            callbacks: only these callbacks and verbs, such as ``handle_call`` and ``send``; empty
+                for all.
             contents: show messages as text, after the node's ``redact``; else only their types.
-            limit: after how many entries it ends by itself.
-            seconds: after how many seconds it ends by itself.
+            limit: end the trace after so many entries.
+            seconds: end the trace after so many seconds.
 
         Raises:
-            BadInputError: a filter or a limit that cannot be right.
+            BadInputError: a filter or a limit is not valid.
             ProcessUnknownError: on entering: there is no such process.
         """
         self._here("trace")
         check_number("limit", limit, least=1, whole=True)
         check_number("seconds", seconds, least=0.0)
         check_flag("contents", contents)
-        if isinstance(types, str) or not all(isinstance(one, str | type) for one in types):
+        if isinstance(types, str) or not all(isinstance(kind, str | type) for kind in types):
             raise BadInputError(
                 "types", types, "a list of classes or of their names, such as [Add] or ['Add']"
             )
@@ -177,14 +183,14 @@ class NodeInspection:
         )
 
     async def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
-        """Watch a process for a while, and tell what it did: how often, how long, with which
-        messages.
+        """Observe a process for a time, and return sums: how often each callback ran, how long,
+        with which messages.
 
-        A meta-process is counted only: how many messages it handled and sent.
+        A meta-process is only counted: how many messages it handled and sent.
 
         Raises:
-            ProcessUnknownError: there is none.
-            CallTimeoutError: it is busy for longer than five seconds.
+            ProcessUnknownError: there is no such process.
+            CallTimeoutError: the process is busy for longer than five seconds.
         """
         self._here("statistics")
         check_number("seconds", seconds, least=0.0)
@@ -202,14 +208,14 @@ class NodeInspection:
         return tally.result()
 
     def peek(self, to: Target, *, limit: int = 100, contents: bool = False) -> list[Queued]:
-        """The messages that wait for a process or meta-process, in the order in which it will take
-        them; it notices nothing.
+        """Return the messages that wait for a process or meta-process, in the order of serving.
+        This does not disturb the process.
 
-        Only their types, unless ``contents`` are asked for; these are shown after the node's
-        ``redact``.
+        Shows only their types, unless ``contents`` is True; then the messages as text, after the
+        node's ``redact``.
 
         Raises:
-            ProcessUnknownError: there is none.
+            ProcessUnknownError: there is no such process.
         """
         check_number("limit", limit, least=0, whole=True)
         check_flag("contents", contents)
@@ -226,9 +232,9 @@ class NodeInspection:
             (Lane.MAIN, box.main),
             (Lane.LOG, box.log),
         )
-        # Copied first: a worker thread may be taking messages out of a meta-process's lane.
+        # Copy first: a worker thread may pop messages of a meta-process meanwhile.
         waiting = chain.from_iterable(
-            ((lane.value, one) for one in queue.copy()) for lane, queue in lanes
+            ((lane.value, envelope) for envelope in queue.copy()) for lane, queue in lanes
         )
         return [
             Queued(
@@ -244,16 +250,16 @@ class NodeInspection:
         ]
 
     def crashes(self, count: int | None = None) -> list[Obituary]:
-        """The last processes and meta-processes that failed, newest last: why, in what, and what
-        they had left to do.
+        """Return the last processes and meta-processes that failed, newest last: the reason, the
+        callback, and the waiting messages.
 
-        Connections that their peers ended are not among them, nor meta-processes that ended with
-        their owner: see :meth:`ended`.
+        Excludes connections that their peers ended, and meta-processes that ended with their owner:
+        see :meth:`ended`.
         """
         return self._kernel.obituaries.failed(_checked(count))
 
     def ended(self, count: int | None = None) -> list[Obituary]:
-        """The last processes and meta-processes that ended, for whatever reason, newest last."""
+        """Return the last processes and meta-processes that ended, for any reason, newest last."""
         return self._kernel.obituaries.all(_checked(count))
 
     async def _ask(self, verb: str, to: Target, request: Any, timeout: float) -> Any:

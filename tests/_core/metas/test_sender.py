@@ -48,9 +48,9 @@ async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -
         sent = meta.send(owned.owner, "as the table says")
         waited = await meta.send_wait(owned.owner, "and this")
         meta_of(meta).silenced = True
-        with pytest.raises(NotAllowedError, match="was left behind"):
+        with pytest.raises(NotAllowedError, match="was abandoned"):
             meta.send(owned.owner, "no")
-        with pytest.raises(NotAllowedError, match="was left behind"):
+        with pytest.raises(NotAllowedError, match="was abandoned"):
             await meta.send_wait(owned.owner, "no")
         await wait_all_tasks_blocked()
 

@@ -130,7 +130,7 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
         began = time.perf_counter()
         reason = await owned.end(alias, "asked")
         seconds = time.perf_counter() - began
-        line = kept.of("left behind")[0]
+        line = kept.of("was abandoned")[0]
         info = owned.node.info()
         meta.let_go.set()
         await owned.until(meta.ended.is_set)
@@ -164,12 +164,12 @@ async def test_time_in_which_the_whole_program_stood_still_does_not_count(
         for _ in range(3):
             mock_clock.jump(6.0)
             await wait_all_tasks_blocked()
-        assert kept.of("left behind") == []
+        assert kept.of("was abandoned") == []
         meta.let_go.set()
         while not meta_of(meta).gone.is_set():
             await trio.lowlevel.checkpoint()
 
-        assert kept.of("left behind") == []
+        assert kept.of("was abandoned") == []
         assert meta.last == [Custom("asked")]
         assert owned.node.info().threads_abandoned == 0
 
@@ -183,7 +183,7 @@ async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends
         kept = keep_log(meta)
         owned.node.send_exit(alias, "asked")
         turns = 0
-        while not kept.of("left behind"):
+        while not kept.of("was abandoned"):
             await wait_all_tasks_blocked()
             mock_clock.jump(6.0)
             turns += 1
@@ -977,7 +977,7 @@ async def test_a_thread_that_is_stuck_for_ever_keeps_neither_node_nor_interprete
     assert done.stdout == "1 abandoned\nleft\n"
     assert re.search(r"ergo-stuck-\d+", done.stderr)
     assert "in dig_in" in done.stderr
-    assert "did not end and was left behind" in done.stderr
+    assert "did not end and was abandoned" in done.stderr
 
 
 async def test_a_program_whose_main_fails_leaves_as_well() -> None:
