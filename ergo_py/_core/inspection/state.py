@@ -9,15 +9,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from trio.lowlevel import current_task
-
 from ..kernel import Kernel
-from ..messaging.waiters import TaskCaller
+from ..messaging.calls import refuse_inside
 from ..processes import message_loop
 from ..tables.pending_calls import Caller
 from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import LOOK, Lane
-from ..vocabulary.errors import BadInputError, DeadlockError
+from ..vocabulary.errors import BadInputError
 from ..vocabulary.ids import PID, Target
 from ..vocabulary.reasons import Reason
 from ..vocabulary.text import brief
@@ -65,14 +63,8 @@ async def ask(
     """Have a process run ``request(process, caller)`` in its own turn, before its waiting messages.
     Wait for the answer.
     """
-    task = current_task()
-    if process.works_in(task):
-        raise DeadlockError(process.id, verb, [process.id, process.id])
-    caller = TaskCaller(sender, next(kernel.router.references), to, verb, task)
-    caller.callee = process
-    kernel.router.signal(process, Lane.SYSTEM, (LOOK, sender, caller, request))
-    await kernel.calls.wait(None, caller, timeout)
-    return caller.result()
+    refuse_inside(process, verb)
+    return await kernel.calls.ask(sender, process, to, Lane.SYSTEM, LOOK, verb, request, timeout)
 
 
 # -- state -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ..vocabulary.envelopes import (
     INSPECT,
     SYSTEM_LANE,
     URGENT_LANE,
+    Lane,
     Overflow,
     Priority,
 )
@@ -31,7 +32,7 @@ from .receiver import Asker, Receiver
 from .router import LANES, Router, check_priority
 from .waiters import CallWaiter, TaskCaller, ThreadCaller
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "refuse_inside"]
 
 
 class Calls:
@@ -143,11 +144,7 @@ class Calls:
         self, sender: PID, receiver: Receiver, to: Target, items: tuple[str, ...], timeout: float
     ) -> Any:
         """Have a receiver inspect itself. The request goes before all its other work."""
-        caller = TaskCaller(sender, next(self._router.references), to, items, current_task())
-        caller.callee = receiver
-        self._router.signal(receiver, URGENT_LANE, (INSPECT, sender, caller, items))
-        await self.wait(None, caller, timeout)
-        return caller.result()
+        return await self.ask(sender, receiver, to, URGENT_LANE, INSPECT, items, items, timeout)
 
     async def control(
         self, sender: PID, receiver: Any, operation: object, timeout: float | None
@@ -155,12 +152,28 @@ class Calls:
         """Have a supervisor perform an operation on its children. The request goes before user
         messages, and is never refused.
         """
-        task = current_task()
-        if receiver.works_in(task):
-            raise DeadlockError(receiver.id, operation, [receiver.id, receiver.id])
-        caller = TaskCaller(sender, next(self._router.references), receiver.id, operation, task)
+        refuse_inside(receiver, operation)
+        return await self.ask(
+            sender, receiver, receiver.id, SYSTEM_LANE, CONTROL, operation, operation, timeout
+        )
+
+    async def ask(
+        self,
+        sender: PID,
+        receiver: Receiver,
+        to: Target,
+        lane: Lane,
+        kind: int,
+        request: object,
+        payload: object,
+        timeout: float | None,
+    ) -> Any:
+        """Send a request of the kernel as a signal, which is never refused, and wait for the reply.
+        Errors show ``request``; the receiver gets ``payload``.
+        """
+        caller = TaskCaller(sender, next(self._router.references), to, request, current_task())
         caller.callee = receiver
-        self._router.signal(receiver, SYSTEM_LANE, (CONTROL, sender, caller, operation))
+        self._router.signal(receiver, lane, (kind, sender, caller, payload))
         await self.wait(None, caller, timeout)
         return caller.result()
 
@@ -283,6 +296,16 @@ class Calls:
             caller.settle(None, DeadlockError(caller.to, caller.request, ring))
         else:
             self._post_call(callee, caller, priority)
+
+
+def refuse_inside(process: Any, request: object) -> None:
+    """Raise if the current task runs a callback of ``process``: it would wait for itself.
+
+    Raises:
+        DeadlockError: it would.
+    """
+    if process.works_in(current_task()):
+        raise DeadlockError(process.id, request, [process.id, process.id])
 
 
 def _end_wait_beside(process: Asker, caller: Caller) -> None:
