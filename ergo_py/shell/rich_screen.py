@@ -1,5 +1,5 @@
-"""What ``rich`` makes of a terminal. Imported only if it is there, and only when something is to be
-shown at a terminal.
+"""`RichScreen`: output with the library ``rich``. Imported only if ``rich`` is installed and the
+output is a terminal.
 """
 
 import io
@@ -14,14 +14,14 @@ from rich.text import Text
 
 from .._core.vocabulary.text import printable
 from ..control.rendering import Crash, Table, narrowed
-from .screens import Screen
+from .plain_screen import Screen
 
 __all__ = ["RichScreen"]
 
 _STRETCHES: Final = frozenset(
     {"NAME", "BEHAVIOUR", "DOING", "MESSAGE", "WHY", "CALLBACK", "FROM", "TO", "NODE"}
 )
-"""The columns that give way in a narrow terminal; numbers are shown whole."""
+"""The columns that shrink in a narrow terminal; numbers are never cut."""
 _STATES: Final = {
     "running": "green",
     "sleep": "dim",
@@ -31,7 +31,7 @@ _STATES: Final = {
 }
 
 
-def _is_more_than_nothing(cell: str) -> bool:
+def _is_nonzero(cell: str) -> bool:
     return cell not in ("0", "0%", "-")
 
 
@@ -39,24 +39,24 @@ _STYLES: Final[dict[str, Callable[[str], str]]] = {
     "NAME": lambda cell: "dim" if cell == "-" else "bold",
     "BEHAVIOUR": lambda _: "cyan",
     "STATE": lambda cell: _STATES.get(cell, ""),
-    "MAIL": lambda cell: "bold yellow" if _is_more_than_nothing(cell) else "dim",
-    "MSG/S": lambda cell: "bold" if _is_more_than_nothing(cell) else "dim",
-    "LOAD": lambda cell: "bold" if _is_more_than_nothing(cell) else "dim",
-    "ERRORS": lambda cell: "bold red" if _is_more_than_nothing(cell) else "dim",
+    "MAIL": lambda cell: "bold yellow" if _is_nonzero(cell) else "dim",
+    "MSG/S": lambda cell: "bold" if _is_nonzero(cell) else "dim",
+    "LOAD": lambda cell: "bold" if _is_nonzero(cell) else "dim",
+    "ERRORS": lambda cell: "bold red" if _is_nonzero(cell) else "dim",
     "DOING": lambda _: "dim",
     "WHY": lambda _: "red",
 }
 
 
 class RichScreen(Screen):
-    """Colours, and columns that give way where they may."""
+    """Output with colours, and with columns that shrink where they may."""
 
     def table(self, table: Table) -> str:
-        """A line of heads, and one for each row."""
+        """A line of heads, and a line for each row."""
         return self._table(table, "bold", is_wide=False)
 
     def live_table(self, table: Table) -> str:
-        """The same with heads that stand out over the whole width."""
+        """The same with highlighted heads over the whole width."""
         return self._table(table, "reverse", is_wide=True)
 
     def _table(self, table: Table, head_style: str, *, is_wide: bool) -> str:
@@ -83,23 +83,23 @@ class RichScreen(Screen):
             )
         lines = self._render(grid).splitlines()
         if table.below:
-            told = [lines[0]]
+            interleaved = [lines[0]]
             for line, below in zip(lines[1:], table.below, strict=True):
-                told += [line, *(self._line(f"        {one}", "dim") for one in below)]
-            lines = told
+                interleaved += [line, *(self._line(f"        {text}", "dim") for text in below)]
+            lines = interleaved
         return "\n".join(lines)
 
-    def pairs(self, these: Mapping[str, object]) -> str:
-        """One line for each name and value; more if a value is long."""
+    def pairs(self, values: Mapping[str, object]) -> str:
+        """A line for each name and value; several lines for a long value."""
         grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         grid.add_column(justify="right", style="cyan", no_wrap=True)
         grid.add_column(overflow="fold")
-        for key, value in these.items():
+        for key, value in values.items():
             grid.add_row(Text(printable(str(key))), Text(printable(str(value))))
         return self._render(grid)
 
     def tree(self, text: str) -> str:
-        """Who belongs to whom, as a node drew it."""
+        """The supervision tree, as drawn by the node."""
         shown = Text(text)
         shown.highlight_regex(r"(?m)^[ │├└─]+", "dim")
         shown.highlight_regex(r"<(PID|Alias) [^>]*>", "dim")
@@ -107,39 +107,39 @@ class RichScreen(Screen):
             shown.highlight_regex(rf"(?m)\b{state}\b(?=[^(]*\)$)", style)
         return self._render(shown, soft_wrap=True)
 
-    def crash(self, one: Crash) -> str:
-        """Why one died."""
-        head = Text.assemble((one.who, "bold"), ": ", (one.reason, "bold red"))
-        told = [
+    def crash(self, crash: Crash) -> str:
+        """A crash and its reason."""
+        head = Text.assemble((crash.who, "bold"), ": ", (crash.reason, "bold red"))
+        parts = [
             self._render(head, soft_wrap=True),
-            *(self._line(f"    {line}", "dim") for line in one.facts),
+            *(self._line(f"    {line}", "dim") for line in crash.facts),
         ]
-        if one.traceback:
+        if crash.traceback:
             code = Syntax(
-                "\n".join(one.traceback),
+                "\n".join(crash.traceback),
                 "pytb",
                 theme="ansi_dark",
                 background_color="default",
                 word_wrap=True,
             )
-            told.append(self._render(Padding(code, (0, 0, 0, 4))))
-        return "\n".join(told)
+            parts.append(self._render(Padding(code, (0, 0, 0, 4))))
+        return "\n".join(parts)
 
     def alarm(self, text: str) -> str:
-        """A line that nobody should overlook."""
+        """A warning line."""
         return self._line(text, "bold white on red")
 
     def title(self, text: str) -> str:
-        """A line above others."""
+        """A title line."""
         return self._line(text, "bold")
 
     def aside(self, text: str) -> str:
-        """A line that need not be read."""
+        """A hint line."""
         return self._line(text, "dim")
 
     def _cell(self, head: str, cell: str) -> Text:
         style = _STYLES.get(head)
-        # Never markup: what stands in a cell comes from anybody.
+        # Never markup: cells contain untrusted text.
         return Text(
             cell, style="" if style is None else style(cell), no_wrap=True, overflow="ellipsis"
         )
@@ -148,14 +148,14 @@ class RichScreen(Screen):
         return self._render(Text(text, style=style), no_wrap=True)
 
     def _render(
-        self, what: RenderableType, *, no_wrap: bool | None = None, soft_wrap: bool = False
+        self, content: RenderableType, *, no_wrap: bool | None = None, soft_wrap: bool = False
     ) -> str:
         console = Console(
             file=io.StringIO(), force_terminal=True, width=self.width, highlight=False, markup=False
         )
         with console.capture() as taken:
             console.print(
-                what,
+                content,
                 no_wrap=no_wrap,
                 soft_wrap=soft_wrap,
                 overflow=None if soft_wrap else "ellipsis",

@@ -1,13 +1,16 @@
 """Which look is chosen, and what the plain one does: what is said is the same either way."""
 
+import ast
 import io
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ergo_py.control.rendering import crash, process_table, table
+from ergo_py.shell import screens
 from ergo_py.shell.screens import Screen, choose_screen
 from tests.control.test_rendering import row
 
@@ -118,3 +121,22 @@ def test_what_rich_shows_says_the_same_as_plain_text(monkeypatch: pytest.MonkeyP
         (rich.aside("t"), "t"),
     ):
         assert bare(shown) == bare(expected)
+
+
+def test_no_two_modules_of_the_shell_import_each_other() -> None:
+    folder = Path(screens.__file__).parent
+    imports = {
+        path.stem: {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module is not None
+        }
+        for path in folder.glob("*.py")
+    }
+
+    assert [
+        (name, other)
+        for name, others in imports.items()
+        for other in others
+        if name in imports.get(other, ())
+    ] == []
