@@ -1,1 +1,1 @@
-"""The command line: running programs, a prompt, and looking into running nodes."""
+"""The command line: runs programs, opens a prompt, and inspects running nodes."""

@@ -1,4 +1,4 @@
-"""What may be written on the command line of ``ergo``."""
+"""The command-line parser of ``ergo``."""
 
 import argparse
 import difflib
@@ -17,17 +17,19 @@ __all__ = ["make_parser"]
 _OUTPUTS = ("auto", "console", "json", "stdlib", "structlog", "none")
 
 _EPILOG = """\
-NODE is the name of a running node, or the part of it before the @; it may be left out if only one is running.
-WHO is the number or the registered name of a process, or the number of a meta-process; `ergo ps` shows them.
+NODE is the name of a running node, or the part of it before the @; it may be left out if only one
+is running. WHO is the number or the registered name of a process, or the number of a meta-process;
+`ergo ps` shows them.
 
-statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process, 5 no answer (the loop is blocked),
-          6 not permitted, 7 not confirmed, 8 the process was busy for too long, 130 interrupted
+statuses: 0 done, 1 failed, 2 wrong usage, 3 no such node, 4 no such process,
+          5 no answer (the loop is blocked), 6 not permitted, 7 not confirmed,
+          8 the process was busy for too long, 130 interrupted
 """
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and the nearest that would be right."""
+        """Report the error, with the nearest valid choice."""
         if "invalid choice: " in message:
             given, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
             near = difflib.get_close_matches(
@@ -69,7 +71,7 @@ def _for_programs(command: argparse.ArgumentParser) -> None:
 
 
 class _Grammar:
-    """The commands, and what those of one kind have in common."""
+    """The commands, and the arguments that several commands share."""
 
     def __init__(self) -> None:
         self.parser = _Parser(
@@ -95,7 +97,7 @@ class _Grammar:
         )
 
     def program(self, name: str, help: str, *, is_needed: bool) -> None:
-        """A command that runs a program."""
+        """Add a command that runs a program."""
         command = self.command(name, help)
         command.add_argument(
             "target",
@@ -117,13 +119,13 @@ class _Grammar:
             type=_permissions,
             default=frozenset(),
             metavar="PERMISSIONS",
-            help="offer a control socket that permits look, act, attach, or several of them with commas",
+            help="offer a control socket that permits look, act, attach, or several with commas",
         )
 
     def at_node(
         self, name: str, help: str, *, who: str | None = None, json: bool = True
     ) -> argparse.ArgumentParser:
-        """A command about a running node, or about somebody on it."""
+        """Add a command about a running node or a process on it."""
         command = self.command(name, help)
         command.add_argument("node", metavar="NODE", nargs=None if who == "needed" else "?")
         if who is not None:
@@ -139,7 +141,7 @@ class _Grammar:
         return command
 
     def act(self, name: str, help: str) -> argparse.ArgumentParser:
-        """A command that changes something, and so asks first."""
+        """Add a command that changes a process, and so asks for confirmation."""
         command = self.at_node(name, help, who="needed")
         command.add_argument(
             "-y", "--yes", action="store_true", help="do not ask whether it is meant"
@@ -148,7 +150,7 @@ class _Grammar:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The grammar of the command line."""
+    """Build the parser of the command line."""
     grammar = _Grammar()
     grammar.program(
         "run",
@@ -177,33 +179,32 @@ def _add_looks_at_all(grammar: _Grammar) -> None:
     )
     command.add_argument("--limit", type=_count, default=1000)
     command.add_argument(
-        "--threads", action="store_true", help="only reader threads, with what each is doing"
+        "--threads", action="store_true", help="only reader threads, with their stacks"
     )
-    command = grammar.at_node("tree", "show who belongs to whom")
+    command = grammar.at_node("tree", "show the supervision tree")
     command.add_argument("--depth", type=_count, metavar="N", help="show so many levels")
     command.add_argument(
-        "--all", action="store_true", help="also what is like ten others beside it, and has no name"
+        "--all", action="store_true", help="also unnamed children beyond ten of a behaviour"
     )
-    command = grammar.at_node("dead-letters", "list the last messages that had nowhere to go")
+    command = grammar.at_node("dead-letters", "list the last undeliverable messages")
     command.add_argument("--count", type=_count, default=20)
-    command = grammar.at_node("crashes", "say why the last processes died")
+    command = grammar.at_node("crashes", "show why the last processes failed")
     command.add_argument("--count", type=_count, default=10)
-    command.add_argument("--all", action="store_true", help="also those that ended well")
+    command.add_argument("--all", action="store_true", help="also processes that ended normally")
 
 
 def _add_looks_at_one(grammar: _Grammar) -> None:
-    grammar.at_node("info", "show what is known of a node, or of one process", who="optional")
+    grammar.at_node("info", "show the facts about a node or a process", who="optional")
     command = grammar.at_node(
-        "inspect", "have a process or meta-process tell about itself", who="needed"
+        "inspect", "show the diagnostics of a process or meta-process", who="needed"
     )
-    # With a default, since Python otherwise says of an argument that may be left out that it is
-    # required.
+    # With a default: otherwise Python reports this optional argument as required.
     command.add_argument(
         "items", metavar="ITEM", nargs="*", default=[], help="for its handle_inspect"
     )
     command.add_argument("--timeout", type=_positive, default=5.0)
     grammar.at_node("state", "show the attributes of a process", who="needed")
-    command = grammar.at_node("peek", "show what waits in a mailbox", who="needed")
+    command = grammar.at_node("peek", "show the messages queued in a mailbox", who="needed")
     command.add_argument(
         "--contents", action="store_true", help="the messages, not only their types"
     )
@@ -212,11 +213,11 @@ def _add_looks_at_one(grammar: _Grammar) -> None:
 
 def _add_watches(grammar: _Grammar) -> None:
     command = grammar.at_node(
-        "statistics", "watch a process for a while, and add up what it does", who="needed"
+        "statistics", "observe a process for a while, and sum up its activity", who="needed"
     )
     command.add_argument("--seconds", type=_positive, default=1.0)
     command = grammar.at_node(
-        "trace", "show what a process gets and sends, as it happens", who="needed"
+        "trace", "show the messages of a process as it receives and sends them", who="needed"
     )
     command.add_argument(
         "--contents", action="store_true", help="the messages, not only their types"
@@ -232,8 +233,8 @@ def _add_watches(grammar: _Grammar) -> None:
         help="only this callback or verb, as handle_call or send",
     )
     command.add_argument("--limit", type=_count, default=1000, help="end after so many lines")
-    command.add_argument("--seconds", type=_positive, default=10.0, help="end after so long")
-    command = grammar.at_node("top", "show what the node is doing, again and again", json=False)
+    command.add_argument("--seconds", type=_positive, default=10.0, help="end after this time")
+    command = grammar.at_node("top", "show a live view of the node", json=False)
     command.add_argument("--sort", choices=SORTS, default="mailbox")
     command.add_argument("--interval", type=_positive, default=1.0, metavar="SECONDS")
     command.add_argument("--count", type=_count, metavar="N", help="end after so many frames")
@@ -242,11 +243,11 @@ def _add_watches(grammar: _Grammar) -> None:
 def _add_acts(grammar: _Grammar) -> None:
     command = grammar.act("send", "send a message")
     command.add_argument(
-        "message", metavar="MESSAGE", help="as JSON; what is no JSON is sent as text"
+        "message", metavar="MESSAGE", help="as JSON; anything else is sent as text"
     )
     command.add_argument("--priority", choices=("normal", "high", "max"), default="normal")
     command = grammar.act("exit", "ask a process to end")
     command.add_argument("--reason", default="", help="the reason it is given, instead of shutdown")
     grammar.act("kill", "end a process without asking it")
-    grammar.act("suspend", "have a process take no more messages")
-    grammar.act("resume", "let a suspended process go on")
+    grammar.act("suspend", "make a process take no more messages")
+    grammar.act("resume", "resume a suspended process")

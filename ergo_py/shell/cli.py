@@ -1,4 +1,4 @@
-"""``ergo``: reads the command line, does what it says, and ends with a status that scripts can use."""
+"""`main`: the entry point of ``ergo``. Runs a command and returns a status for scripts."""
 
 import argparse
 import os
@@ -84,7 +84,7 @@ def _shell(options: argparse.Namespace) -> Status:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the command line says; returns the status."""
+    """Run the command; return the exit status."""
     parser = make_parser()
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help()
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.command == "run":
             return _run(options)
-        # Not before: how a program that is run writes is its own affair.
+        # Not for `ergo run`: the output of the program is its own affair.
         prepare()
         if options.command == "shell":
             return _shell(options)
@@ -106,8 +106,8 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"ergo: {error}")
         return Status.FAILED
     except BrokenPipeError:
-        # Whoever read the output has seen enough, such as `head`. Python must not complain when it
-        # flushes at exit.
+        # The reader of the output has closed the pipe, such as `head`. Prevent an error message
+        # when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return Status.INTERRUPTED

@@ -1,4 +1,4 @@
-"""The other end of control sockets: finding nodes, and asking them."""
+"""`Link`: the client of control sockets, and the search for nodes."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from .exit_codes import Leave, Status
 __all__ = ["Found", "Link", "choose", "find_nodes"]
 
 _GREETING: Final = 2.0
-"""Seconds that a node has to say who it is; its control thread needs none."""
+"""Seconds a node has for its greeting; its control thread normally answers at once."""
 
 
 class Link:
-    """A connection to one node."""
+    """A connection to a node."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,8 +37,8 @@ class Link:
         """Connect.
 
         Raises:
-            OSError: nobody is there, or says nothing.
-            ControlError: the node does not want us.
+            OSError: no node listens there, or it does not answer.
+            ControlError: the node refuses the connection.
         """
         self._sock.settimeout(_GREETING)
         self._connect(monotonic() + _GREETING)
@@ -52,7 +52,7 @@ class Link:
             )
         match hello:
             case {"node": str(node), "os_pid": int(os_pid), "may": [*may]} if all(
-                isinstance(one, str) for one in may
+                isinstance(permission, str) for permission in may
             ):
                 self.node, self.os_pid, self.may = node, os_pid, may
             case _:
@@ -64,13 +64,13 @@ class Link:
                 self._sock.connect(str(self.path))
                 return
             except BlockingIOError:
-                # So many want in that the system keeps no more of them waiting.
+                # The accept queue is full: the system refuses further connections for now.
                 if monotonic() > end:
                     raise
                 sleep(0.05)
 
     def close(self) -> None:
-        """Leave. The node goes on as if nobody had been there."""
+        """Disconnect. The node continues unaffected."""
         self._sock.close()
 
     def __enter__(self) -> "Link":
@@ -87,59 +87,60 @@ class Link:
         out: Callable[[str], object] | None = None,
         **arguments: object,
     ) -> Any:
-        """Ask, and wait for the answer; ``out`` gets what is to be shown before.
+        """Send a request and wait for the answer; ``out`` gets output that arrives before the
+        answer.
 
         Raises:
             ControlError: the node refuses.
-            ConnectionError: it went away.
-            TimeoutError: it says nothing.
+            ConnectionError: the node closed the connection.
+            TimeoutError: the node does not answer.
         """
         self._number += 1
         self._sock.settimeout(patience)
         self._sock.sendall(encode({"v": VERSION, "id": self._number, "do": do, "with": arguments}))
         while True:
-            said = self._receive(patience)
-            if said.get("id") != self._number and said.get("id") is not None:
+            answer = self._receive(patience)
+            if answer.get("id") != self._number and answer.get("id") is not None:
                 continue
-            if "out" in said:
+            if "out" in answer:
                 if out is not None:
-                    out(said["out"])
-            elif said.get("ok"):
-                return said.get("result")
+                    out(answer["out"])
+            elif answer.get("ok"):
+                return answer.get("result")
             else:
-                raise self._refused(said.get("error"))
+                raise self._refused(answer.get("error"))
 
     def cancel(self) -> None:
-        """Have the node stop what it is doing for us; the answer says so."""
+        """Cancel the request in progress; its answer confirms that."""
         self._sock.sendall(encode({"v": VERSION, "id": None, "do": "cancel"}))
 
     def wait_answer(self, out: Callable[[str], object]) -> None:
-        """Wait for the answer to the last question once more, after the first wait was interrupted."""
+        """Wait again for the answer to the last request, after the first wait was interrupted."""
         while True:
-            said = self._receive(10.0)
-            if said.get("id") == self._number:
-                if "out" not in said:
+            answer = self._receive(10.0)
+            if answer.get("id") == self._number:
+                if "out" not in answer:
                     return
-                out(said["out"])
+                out(answer["out"])
 
     def _receive(self, patience: float | None) -> dict[str, Any]:
         while b"\n" not in self._buffer:
-            if not wait_in_slices(self._has_something, patience):
-                raise TimeoutError(f"{self.node or self.path} says nothing")
+            if not wait_in_slices(self._has_input, patience):
+                raise TimeoutError(f"{self.node or self.path} does not answer")
             data = self._sock.recv(65536)
             if not data:
-                raise ConnectionError(f"{self.node or self.path} went away")
+                raise ConnectionError(f"{self.node or self.path} closed the connection")
             self._buffer += data
             if len(self._buffer) > 2 * MAX_ANSWER:
-                raise ConnectionError(f"{self.path} says more than a node may")
+                raise ConnectionError(f"{self.path} sent more than the protocol allows")
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            said = json.loads(line)
+            answer = json.loads(line)
         except (ValueError, RecursionError):
             raise self._not_understood() from None
-        if not isinstance(said, dict):
+        if not isinstance(answer, dict):
             raise self._not_understood()
-        return said
+        return answer
 
     def _refused(self, error: object) -> Exception:
         """The error that a node answered with."""
@@ -149,9 +150,9 @@ class Link:
         return self._not_understood()
 
     def _not_understood(self) -> ConnectionError:
-        return ConnectionError(f"{self.path} does not speak the language of control sockets")
+        return ConnectionError(f"{self.path} does not speak the protocol of control sockets")
 
-    def _has_something(self, seconds: float) -> bool:
+    def _has_input(self, seconds: float) -> bool:
         return bool(select.select([self._sock], [], [], None if seconds < 0 else seconds)[0])
 
 
@@ -164,11 +165,11 @@ class Found:
     path: Path
     may: tuple[str, ...]
     problem: str | None
-    """Why it cannot be talked to."""
+    """Why it cannot be reached."""
 
 
 def find_nodes() -> list[Found]:
-    """Every node of this user; sockets of dead ones are removed on the way."""
+    """Every node of this user. Removes the sockets of dead nodes."""
     clean()
     found = []
     for name, pid, path in sockets():
@@ -177,7 +178,7 @@ def find_nodes() -> list[Found]:
             link.open()
         except (OSError, ControlError) as error:
             if not _is_alive(pid):
-                # A copy of a program that has ended may still hold its socket.
+                # A forked child of a dead program may still hold its socket.
                 path.unlink(missing_ok=True)
                 continue
             problem = "does not answer" if isinstance(error, TimeoutError) else str(error)
@@ -192,10 +193,8 @@ def find_nodes() -> list[Found]:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (
-        ProcessLookupError,
-        OverflowError,
-    ):  # no program can have a number as large as the file's name says
+    except (ProcessLookupError, OverflowError):
+        # OverflowError: the number in the file name is too large for a process id.
         return False
     except OSError:
         return True
@@ -203,34 +202,34 @@ def _is_alive(pid: int) -> bool:
 
 
 def choose(name: str | None, os_pid: int | None) -> Link:
-    """Connect to the node that is meant: by its name, by the part before the @, or because it is
-    the only one.
+    """Connect to the selected node: by its name, by the part before the @, or because it is the
+    only node.
 
     Raises:
-        Leave: there is none, or there are several.
+        Leave: no node matches, or several do.
     """
-    everybody = find_nodes()
-    meant = [
-        one
-        for one in everybody
-        if (name is None or name in (one.name, one.name.partition("@")[0]))
-        and (os_pid is None or one.os_pid == os_pid)
+    found = find_nodes()
+    matching = [
+        node
+        for node in found
+        if (name is None or name in (node.name, node.name.partition("@")[0]))
+        and (os_pid is None or node.os_pid == os_pid)
     ]
-    if len(meant) == 1:
-        link = Link(meant[0].path)
+    if len(matching) == 1:
+        link = Link(matching[0].path)
         try:
             link.open()
         except ControlError as error:
             link.close()
-            raise Leave(Status.of(error.code), f"{meant[0].name}: {error.text}") from None
+            raise Leave(Status.of(error.code), f"{matching[0].name}: {error.text}") from None
         except OSError as error:
             link.close()
-            raise Leave(Status.NO_ANSWER, f"{meant[0].name} does not answer: {error}") from None
+            raise Leave(Status.NO_ANSWER, f"{matching[0].name} does not answer: {error}") from None
         return link
-    if meant:
-        told = "\n".join(f"  {one.name}  --pid {one.os_pid}" for one in meant)
-        raise Leave(Status.NO_NODE, f"several nodes are meant; say which:\n{told}")
-    if everybody:
+    if matching:
+        choices = "\n".join(f"  {node.name}  --pid {node.os_pid}" for node in matching)
+        raise Leave(Status.NO_NODE, f"several nodes match; choose one with --pid:\n{choices}")
+    if found:
         asked = " and ".join(
             word
             for word in (
@@ -239,8 +238,8 @@ def choose(name: str | None, os_pid: int | None) -> Link:
             )
             if word
         )
-        told = "\n".join(f"  {one.name}  (program {one.os_pid})" for one in everybody)
-        raise Leave(Status.NO_NODE, f"no node with {asked}; there are:\n{told}")
+        others = "\n".join(f"  {node.name}  (program {node.os_pid})" for node in found)
+        raise Leave(Status.NO_NODE, f"no node with {asked}; there are:\n{others}")
     raise Leave(
         Status.NO_NODE,
         "no node offers a control socket; start one with `ergo run --control look module:app`, "

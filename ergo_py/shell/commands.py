@@ -1,4 +1,4 @@
-"""What each command that talks to a running node asks, and how it shows the answer."""
+"""`COMMANDS`: the commands that talk to a running node, and the display of their answers."""
 
 import argparse
 import json
@@ -20,76 +20,75 @@ __all__ = ["COMMANDS", "nodes"]
 
 Options = argparse.Namespace
 _ALIKE: Final = 10
-"""How many children without a name `tree` shows of each behaviour, unless it is told to show all.
-"""
+"""How many unnamed children of each behaviour `tree` shows without ``--all``."""
 
 
 def say_table(table: Table) -> None:
-    """Print a table, as well as it can be done where it is printed."""
+    """Print a table in the best way that the output allows."""
     show(choose_screen().table(table))
 
 
 def nodes(options: Options) -> None:
-    """Every node that offers a control socket."""
+    """List every node that offers a control socket."""
     found = find_nodes()
     if options.json:
         say_json(
             [
                 {
-                    "name": one.name,
-                    "pid": one.os_pid,
-                    "path": str(one.path),
-                    "may": [*one.may],
-                    "problem": one.problem,
+                    "name": node.name,
+                    "pid": node.os_pid,
+                    "path": str(node.path),
+                    "may": [*node.may],
+                    "problem": node.problem,
                 }
-                for one in found
+                for node in found
             ]
         )
         return
     if not found:
         say("no node offers a control socket")
         return
-    rows = [(one.name, one.os_pid, one.problem or ", ".join(one.may)) for one in found]
+    rows = [(node.name, node.os_pid, node.problem or ", ".join(node.may)) for node in found]
     say_table(table("NODE PROGRAM PERMITS", rows, right="PROGRAM"))
 
 
 def ps(link: Link, options: Options) -> None:
-    """All processes and meta-processes."""
+    """List all processes and meta-processes."""
     asked = {
         "sort": options.sort,
         "limit": options.limit,
         "threads": options.threads,
         "find": options.find,
     }
-    said = link.ask("ps", **asked)
+    answer = link.ask("ps", **asked)
     if options.json:
-        say_json(said)
+        say_json(answer)
         return
-    if said["blocked"] is not None:
-        complain(blocked_text(said["blocked"]))
-    say_table(process_table(said["rows"], threads=options.threads, sort=options.sort))
-    if len(said["rows"]) < said["found"]:
-        say(f"… and {said['found'] - len(said['rows'])} more; --limit shows them")
+    if answer["blocked"] is not None:
+        complain(blocked_text(answer["blocked"]))
+    say_table(process_table(answer["rows"], threads=options.threads, sort=options.sort))
+    if len(answer["rows"]) < answer["found"]:
+        say(f"… and {answer['found'] - len(answer['rows'])} more; --limit shows them")
 
 
 def tree(link: Link, options: Options) -> None:
-    """Who belongs to whom."""
-    said = link.ask("tree", depth=options.depth or 0, alike=0 if options.all else _ALIKE)
+    """Show the supervision tree."""
+    answer = link.ask("tree", depth=options.depth or 0, alike=0 if options.all else _ALIKE)
     if options.json:
-        say_json(said["tree"])
+        say_json(answer["tree"])
     else:
-        show(choose_screen().tree(printable_lines(said["text"])))
+        show(choose_screen().tree(printable_lines(answer["text"])))
 
 
 def info(link: Link, options: Options) -> None:
-    """The node, or one process."""
-    said = link.ask("info", **({} if options.who is None else {"to": options.who}))
+    """Show the node, or a process."""
+    answer = link.ask("info", **({} if options.who is None else {"to": options.who}))
     if options.json:
-        say_json(said)
+        say_json(answer)
         return
     shown = {}
     stack = ""
-    for key, value in said.items():
+    for key, value in answer.items():
         if key in ("stack", "handler_stack"):
             stack += f"{key.replace('_', ' ')}:\n{value}" if value else ""
         elif key == "history":
@@ -102,7 +101,7 @@ def info(link: Link, options: Options) -> None:
             shown[key.replace("_", " ")] = duration(value)
         elif isinstance(value, dict):
             shown[key.replace("_", " ")] = (
-                ", ".join(f"{name} {one}" for name, one in value.items()) or "-"
+                ", ".join(f"{name} {entry}" for name, entry in value.items()) or "-"
             )
         elif isinstance(value, list):
             shown[key.replace("_", " ")] = ", ".join(map(str, value)) or "-"
@@ -114,62 +113,62 @@ def info(link: Link, options: Options) -> None:
 
 
 def inspect(link: Link, options: Options) -> None:
-    """What a process tells about itself."""
-    said = link.ask(
+    """Show the diagnostics of a process."""
+    answer = link.ask(
         "inspect",
         patience=options.timeout + 5,
         to=options.who,
         items=options.items,
         timeout=options.timeout,
     )
-    _say_pairs(said, options, "it tells nothing: it has no handle_inspect")
+    _say_pairs(answer, options, "no diagnostics: it has no handle_inspect")
 
 
 def state(link: Link, options: Options) -> None:
-    """The attributes of a behaviour."""
+    """Show the attributes of a behaviour."""
     _say_pairs(link.ask("state", to=options.who), options, "it has no attributes")
 
 
-def _say_pairs(said: dict[str, Any], options: Options, nothing: str) -> None:
+def _say_pairs(answer: dict[str, Any], options: Options, nothing: str) -> None:
     if options.json:
-        say_json(said)
+        say_json(answer)
     else:
-        show(choose_screen().pairs(said) if said else nothing)
+        show(choose_screen().pairs(answer) if answer else nothing)
 
 
 def peek(link: Link, options: Options) -> None:
-    """What waits in a mailbox."""
-    said = link.ask("peek", to=options.who, limit=options.limit, contents=options.contents)
+    """Show the messages queued in a mailbox."""
+    answer = link.ask("peek", to=options.who, limit=options.limit, contents=options.contents)
     if options.json:
-        say_json(said)
-    elif not said:
-        say("nothing waits")
+        say_json(answer)
+    elif not answer:
+        say("the mailbox is empty")
     else:
         rows = [
             (
-                one["lane"],
-                one["callback"],
-                one["sender"],
-                one["message" if options.contents else "message_type"] or "-",
+                message["lane"],
+                message["callback"],
+                message["sender"],
+                message["message" if options.contents else "message_type"] or "-",
             )
-            for one in said
+            for message in answer
         ]
         say_table(table("LANE CALLBACK FROM MESSAGE", rows))
 
 
 def statistics(link: Link, options: Options) -> None:
-    """What a process does for a while."""
-    said = link.ask(
+    """Observe a process for a while and show its activity."""
+    answer = link.ask(
         "statistics", patience=options.seconds + 15, to=options.who, seconds=options.seconds
     )
     if options.json:
-        say_json(said)
+        say_json(answer)
         return
     say(
-        f"in {duration(said['seconds'])}: {said['messages_in']} handled, {said['messages_out']} "
-        "sent"
-        + (f", busy {said['busy']:.0%}" if said["busy"] is not None else "")
-        + (", and then it ended" if said["ended"] else "")
+        f"in {duration(answer['seconds'])}: {answer['messages_in']} handled, "
+        f"{answer['messages_out']} sent"
+        + (f", busy {answer['busy']:.0%}" if answer["busy"] is not None else "")
+        + (", and then it ended" if answer["ended"] else "")
     )
     rows = [
         (
@@ -180,7 +179,7 @@ def statistics(link: Link, options: Options) -> None:
             duration(row["longest"]),
             row["errors"] or "-",
         )
-        for row in said["callbacks"]
+        for row in answer["callbacks"]
     ]
     if rows:
         say_table(
@@ -193,7 +192,7 @@ def statistics(link: Link, options: Options) -> None:
 
 
 def trace(link: Link, options: Options) -> None:
-    """The callbacks and messages of a process as they happen."""
+    """Show the callbacks and messages of a process as they happen."""
     asked = {
         "to": options.who,
         "contents": options.contents,
@@ -208,53 +207,59 @@ def trace(link: Link, options: Options) -> None:
         show(escape_json(text.rstrip()) if options.json else printable(text.rstrip()))
         sys.stdout.flush()
 
-    said = link.ask("trace", patience=options.seconds + 15, out=out, **asked)
+    answer = link.ask("trace", patience=options.seconds + 15, out=out, **asked)
     if not options.json:
-        missed = f", {said['missed']} missed" if said["missed"] else ""
-        say(f"{said['entries']} entries{missed}")
+        missed = f", {answer['missed']} missed" if answer["missed"] else ""
+        say(f"{answer['entries']} entries{missed}")
 
 
 def dead_letters(link: Link, options: Options) -> None:
-    """Messages that had nowhere to go."""
-    said = link.ask("dead-letters", count=options.count)
+    """Show the undeliverable messages."""
+    answer = link.ask("dead-letters", count=options.count)
     if options.json:
-        say_json(said)
+        say_json(answer)
         return
-    if not said["counts"]:
+    if not answer["counts"]:
         say("no dead letters")
         return
     rows = [
-        (clock(one["at"]), one["sender"], one["target"], one["message_type"], one["why"])
-        for one in said["last"]
+        (
+            clock(letter["at"]),
+            letter["sender"],
+            letter["target"],
+            letter["message_type"],
+            letter["why"],
+        )
+        for letter in answer["last"]
     ]
     say_table(table("AT FROM TO MESSAGE WHY", rows))
     say(
-        f"{sum(said['counts'].values())} in all: "
-        + ", ".join(f"{n} {why}" for why, n in said["counts"].items())
+        f"{sum(answer['counts'].values())} in all: "
+        + ", ".join(f"{n} {why}" for why, n in answer["counts"].items())
     )
 
 
 def crashes(link: Link, options: Options) -> None:
-    """Why processes died."""
-    said = link.ask("crashes", count=options.count, all=options.all)
+    """Show the crashes with their reasons."""
+    answer = link.ask("crashes", count=options.count, all=options.all)
     if options.json:
-        say_json(said)
-    elif not said:
+        say_json(answer)
+    elif not answer:
         say("nothing has ended" if options.all else "nothing has failed")
     else:
         screen = choose_screen()
-        show("\n\n".join(screen.crash(crash(one)) for one in said))
+        show("\n\n".join(screen.crash(crash(obituary)) for obituary in answer))
 
 
 def live(link: Link, options: Options) -> None:
-    """The live view."""
+    """Show the live view."""
     top(link, options.sort, options.interval, options.count)
 
 
 def attach(link: Link, options: Options) -> None:
-    """A prompt in another program."""
+    """Open a prompt in another program."""
     if "attach" not in link.may:
-        # Said before the first input instead of after it.
+        # Refuse before the first input, not after it.
         raise ControlError(
             "not_permitted",
             f"{link.node} does not permit code to be run: open it with control='look,attach', "
@@ -262,16 +267,15 @@ def attach(link: Link, options: Options) -> None:
         )
     banner = (
         f"attached to {link.node}, program {link.os_pid}; `node` is the node, `ps()` and `tree()` "
-        "show it, "
-        "Ctrl-D leaves it as it is"
+        "show it, Ctrl-D leaves it as it is"
     )
     Prompt(Attached(link), banner).run()
 
 
-# -- acting ----------------------------------------------------------------------------------------
+# -- act -------------------------------------------------------------------------------------------
 
 
-def _confirm(link: Link, options: Options, what: str) -> None:
+def _confirm(link: Link, options: Options, action: str) -> None:
     if options.yes:
         return
     who = str(options.who)
@@ -286,24 +290,24 @@ def _confirm(link: Link, options: Options, what: str) -> None:
     if not sys.stdin.isatty():
         raise Leave(
             Status.NOT_CONFIRMED,
-            f"{what} {who} on {link.node}? there is no terminal to ask at: say --yes",
+            f"{action} {who} on {link.node}? there is no terminal to ask at: say --yes",
         )
-    sys.stdout.write(printable(f"{what} {who} on {link.node}? [y/N] "))
+    sys.stdout.write(printable(f"{action} {who} on {link.node}? [y/N] "))
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Leave(Status.NOT_CONFIRMED, "nothing was done")
 
 
 def _act(
-    do: str, what: str, done: str, arguments: Callable[[Options], dict[str, Any]]
+    do: str, action: str, done: str, arguments: Callable[[Options], dict[str, Any]]
 ) -> Callable[[Link, Options], None]:
     def command(link: Link, options: Options) -> None:
         asked = {"to": options.who, **arguments(options)}
-        _confirm(link, options, what)
-        said = link.ask(do, **asked)
+        _confirm(link, options, action)
+        answer = link.ask(do, **asked)
         if options.json:
-            say_json(said)
-        elif all(said.values()):
+            say_json(answer)
+        elif all(answer.values()):
             say(done)
         else:
             say(

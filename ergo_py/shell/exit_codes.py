@@ -1,4 +1,4 @@
-"""How the command line ends: the statuses that scripts can rely on."""
+"""`Status`: the exit statuses of the command line, which scripts can rely on."""
 
 from enum import IntEnum
 
@@ -10,9 +10,9 @@ class Status(IntEnum):
 
     DONE = 0
     FAILED = 1
-    """The program that was run failed, or a node failed to do what was asked."""
+    """The program failed, or a node could not perform the request."""
     USAGE = 2
-    """The command line, the program's name or an argument cannot be right."""
+    """The command line, the program's name or an argument is invalid."""
     NO_NODE = 3
     """No such node, or several of that name."""
     NO_PROCESS = 4
@@ -22,7 +22,7 @@ class Status(IntEnum):
     NOT_PERMITTED = 6
     """The node does not permit it."""
     NOT_CONFIRMED = 7
-    """It was not confirmed, so nothing was done."""
+    """The user did not confirm, so nothing was done."""
     TOO_SLOW = 8
     """The process was busy for longer than the time limit."""
     INTERRUPTED = 130
@@ -30,7 +30,7 @@ class Status(IntEnum):
 
     @classmethod
     def of(cls, code: str) -> "Status":
-        """The status for an error that a node answered with."""
+        """The status for an error answer of a node."""
         return _OF_CODE.get(code, cls.FAILED)
 
 
@@ -46,7 +46,7 @@ _OF_CODE = {
 
 
 class Leave(Exception):
-    """End with a status, after saying why."""
+    """Ends the command with a status and a message."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)

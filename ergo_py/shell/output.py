@@ -1,5 +1,5 @@
-"""What ``ergo`` writes: nothing that moves the cursor of a terminal, and only letters that its
-encoding has.
+"""Output of ``ergo``: free of terminal control sequences, and limited to the characters of the
+terminal's encoding.
 """
 
 import codecs
@@ -13,63 +13,63 @@ from .._core.vocabulary.text import printable_lines
 __all__ = ["complain", "escape_json", "prepare", "say", "say_json", "show"]
 
 _STAND_INS: Final = dict(zip("…→↓·µ×├└│─", "~>v.ux|`|-", strict=True))
-"""One letter for each that the tables and trees are drawn with, so that columns stay where they
-are.
+"""A single ASCII character for each drawing character of tables and trees, so that columns stay
+aligned.
 """
 
 
 def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """For letters that the encoding of a terminal does not have."""
+    """Codec error handler: replaces characters that the terminal's encoding lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
-    told = "".join(
-        _STAND_INS.get(one) or one.encode("ascii", "backslashreplace").decode() for one in missing
+    replaced = "".join(
+        _STAND_INS.get(character) or character.encode("ascii", "backslashreplace").decode()
+        for character in missing
     )
-    return told, error.end
+    return replaced, error.end
 
 
 codecs.register_error("ergo_stand_in", _stand_in)
 
 
 def prepare() -> None:
-    """Have every letter written somehow, also in a locale that knows only ASCII, instead of ending
-    with an error.
-    """
+    """Replace characters that the encoding lacks, also in an ASCII locale, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="ergo_stand_in")
 
 
 def say(text: str) -> None:
-    """Print a text, of which no part can move the cursor."""
+    """Print a text, without terminal control sequences."""
     sys.stdout.write(f"{printable_lines(text)}\n")
 
 
 def show(text: str) -> None:
-    """Print what a screen has made; what comes from a node is printable in it already."""
+    """Print the output of a screen, which has made text from nodes printable."""
     sys.stdout.write(f"{text}\n")
 
 
 def say_json(value: object) -> None:
-    """Print for programs."""
+    """Print JSON, for programs."""
     sys.stdout.write(escape_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
 
 
 def complain(text: str) -> None:
-    """Print a text where errors go."""
+    """Print a text to stderr."""
     sys.stderr.write(f"{printable_lines(text)}\n")
 
 
 def escape_json(text: str) -> str:
-    """The same JSON, without what a terminal may take for a command, and in letters that the
-    encoding of the output has.
-    """
+    """Escape characters that a terminal may interpret, or that the output's encoding lacks."""
     encoding = sys.stdout.encoding or "utf-8"
     if text.isascii() or _is_plain(text, encoding):
         return text
     return "".join(
-        one if one == "\n" or _is_plain(one, encoding) else json.dumps(one)[1:-1] for one in text
+        character
+        if character == "\n" or _is_plain(character, encoding)
+        else json.dumps(character)[1:-1]
+        for character in text
     )
 
 

@@ -1,4 +1,4 @@
-"""Finding the program that somebody names: ``module:app``, ``path/to/file.py`` or
+"""`load`: imports the program named on the command line, as ``module:app``, ``path/to/file.py`` or
 ``path/to/file.py:app``.
 """
 
@@ -23,22 +23,22 @@ _WANTED = "an `async def main(node)`, or a behaviour class such as `class App(Ac
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What was found."""
+    """The program that was found."""
 
     module: ModuleType
     app: Any
     """A behaviour class, or an async function that takes the node; None if the module has none and
-    none was named.
+    the command line names none.
     """
     name: str
-    """What to call its node if nobody says."""
+    """The default name of its node."""
 
 
 def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
-    """Import a program. Its ``sys.argv`` is what it would be if it had been started by itself.
+    """Import a program. Its ``sys.argv`` is the same as if Python had started it directly.
 
     Raises:
-        Leave: there is no such thing, or it is nothing that can be run.
+        Leave: there is no such program, or it cannot be run.
     """
     where, _, attribute = target.partition(":")
     with refusing_run(where):
@@ -63,8 +63,8 @@ def load(target: str, arguments: list[str], *, needs_app: bool) -> Program:
 def _import_file(path: Path, arguments: list[str]) -> ModuleType:
     if not path.is_file():
         raise Leave(Status.USAGE, f"there is no file {path}")
-    # As python does for a file, and as it does for -m: a file may import its neighbours, or modules
-    # of where one stands.
+    # As `python file.py` and `python -m` do: a file may import its neighbours, or modules in the
+    # current directory.
     sys.path[:0] = [str(path.parent.resolve()), str(Path.cwd())]
     sys.argv = [str(path), *arguments]
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -92,22 +92,22 @@ def _import_module(name: str, arguments: list[str]) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Leave(
                 Status.USAGE,
-                f"there is no module {error.name!r} here, nor among the installed ones",
+                f"there is no module {error.name!r}, neither here nor among the installed modules",
             ) from None
         raise _failed(name, error) from None
     except Exception as error:
         raise _failed(name, error) from None
 
 
-def _failed(what: str, error: Exception) -> Leave:
+def _failed(program: str, error: Exception) -> Leave:
     trace = error.__traceback__
     while trace is not None and (
         trace.tb_frame.f_code.co_filename == __file__
         or "importlib" in trace.tb_frame.f_code.co_filename
     ):
         trace = trace.tb_next
-    told = "".join(traceback.format_exception(type(error), error, trace))
-    return Leave(Status.FAILED, f"{told}{what} could not be imported")
+    report = "".join(traceback.format_exception(type(error), error, trace))
+    return Leave(Status.FAILED, f"{report}{program} could not be imported")
 
 
 def _app(module: ModuleType, attribute: str, where: str) -> Any:
@@ -133,13 +133,13 @@ def _app(module: ModuleType, attribute: str, where: str) -> Any:
         if attribute:
             raise Leave(Status.USAGE, f"{where}:{name} is {_kind(app)}; it must be {_WANTED}")
     if attribute:
-        there = [
+        candidates = [
             name
             for name, value in vars(module).items()
             if inspect.iscoroutinefunction(value) or _is_app(value, module)
         ]
-        told = f"; it has {', '.join(there)}" if there else ""
-        raise Leave(Status.USAGE, f"{where} has no {attribute!r}{told}")
+        hint = f"; it has {', '.join(candidates)}" if candidates else ""
+        raise Leave(Status.USAGE, f"{where} has no {attribute!r}{hint}")
     return None
 
 
@@ -158,8 +158,7 @@ def _check_takes_node(function: Any, name: str) -> None:
         raise Leave(
             Status.USAGE,
             f"{name}{inspect.signature(function)} must take one argument, the node: `async def "
-            "main(node)`; "
-            "the node is opened, and its signals are handled, by whoever runs it",
+            "main(node)`; `ergo run` opens the node and handles the signals",
         ) from None
 
 

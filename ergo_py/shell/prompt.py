@@ -1,4 +1,6 @@
-"""A prompt with top-level ``await``: for a node of its own, or for one in another program."""
+"""`Prompt`: a Python prompt with top-level ``await``, on a local node or on a node in another
+program.
+"""
 
 import ast
 import atexit
@@ -25,9 +27,7 @@ from .program_loader import Program
 
 try:
     import readline
-except (
-    ImportError
-):  # not every build of Python has it: then there is neither history nor completion
+except ImportError:  # some builds of Python lack it: then without history and completion
     readline = None  # type: ignore[assignment]
 
 
@@ -40,19 +40,19 @@ def _write(text: str) -> None:
 
 
 class Evaluator(Protocol):
-    """Where what is typed is run."""
+    """Runs the input of a prompt."""
 
     def run(self, source: str) -> None:
-        """Run some input, and show what comes of it. Ctrl-C ends the input, and nothing else."""
+        """Run an input and show its result. Ctrl-C cancels only the input."""
 
     def complete(self, text: str) -> list[str]:
-        """The names that begin like this."""
+        """Completions of a name."""
         ...
 
 
 class Local:
-    """A node of the prompt's own. Its loop runs in a thread, so that the node goes on while
-    somebody thinks.
+    """A node of the prompt itself. Its loop runs in a thread, so that the node runs while the user
+    types.
     """
 
     def __init__(self, node: OwnedNode, program: Program | None) -> None:
@@ -77,7 +77,7 @@ class Local:
             return
         self._over = trio.Event()
         node._kernel.start(self._run_main, node, name="main")
-        # Let it begin, and say what it says first, before the prompt appears.
+        # Let it start and print its first output before the prompt appears.
         with trio.move_on_after(1.0):
             await wait_all_tasks_blocked(0.02)
 
@@ -87,19 +87,19 @@ class Local:
         try:
             with self._main:
                 await self._program.app(node)
-                _write("main has ended; the node goes on\n")
+                _write("main has ended; the node keeps running\n")
         except Exception as error:
-            # The prompt is there to find out why.
-            _write(f"{Crashed(error).traceback}main has failed; the node goes on\n")
+            # Keep the node: the prompt serves to find the cause.
+            _write(f"{Crashed(error).traceback}main has failed; the node keeps running\n")
         finally:
             self._over.set()
 
     def run(self, source: str) -> None:
-        """Run some input."""
+        """Run an input."""
         self._node.run_async(lambda _: self._session.run(source))
 
     def complete(self, text: str) -> list[str]:
-        """The names that begin like this."""
+        """Completions of a name."""
         return self._session.complete(text)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Attached:
         self._link = link
 
     def run(self, source: str) -> None:
-        """Run some input there."""
+        """Run an input there."""
         try:
             self._link.ask("eval", patience=None, out=_write, source=source)
         except ControlError as error:
@@ -134,13 +134,13 @@ class Attached:
             raise
 
     def complete(self, text: str) -> list[str]:
-        """The names that begin like this."""
+        """Completions of a name."""
         found: list[str] = self._link.ask("complete", patience=2.0, text=text)
         return found
 
 
 class Prompt:
-    """Reads, has it run, and reads again, until the end of the input, ``exit`` or ``quit``."""
+    """Reads an input and runs it, until the end of the input, ``exit`` or ``quit``."""
 
     def __init__(self, evaluator: Evaluator, banner: str) -> None:
         self._evaluator = evaluator
@@ -150,7 +150,7 @@ class Prompt:
         self._is_terminal = sys.stdin.isatty()
 
     def run(self) -> None:
-        """Until somebody leaves."""
+        """Run until the user leaves."""
         if self._is_terminal:
             self._prepare_terminal()
             _write(f"{self._banner}\n")
@@ -169,7 +169,7 @@ class Prompt:
             _write("\n")
 
     def _read(self) -> str | None:
-        """One complete input; None at the end."""
+        """Read a complete input; None at the end."""
         lines: list[str] = []
         while True:
             line = self._line("... " if lines else ">>> ")
@@ -181,7 +181,7 @@ class Prompt:
                 if self._compiler(source, "<input>", "single") is not None:
                     return source
             except (SyntaxError, ValueError, OverflowError):
-                # Whoever runs it says what is wrong with it.
+                # The evaluator reports the error.
                 return source
 
     def _line(self, prompt: str) -> str | None:
@@ -204,7 +204,7 @@ class Prompt:
             history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if history.exists():
                 readline.read_history_file(history)
-        except OSError:  # a prompt without a past is still a prompt
+        except OSError:  # no history, but the prompt still works
             return
         readline.set_history_length(1000)
         atexit.register(_save_history, history)
@@ -219,10 +219,10 @@ def _save_history(history: Path) -> None:
     if readline is None:
         return
     try:
-        # What is typed may be secret.
+        # The input may contain secrets.
         history.touch(mode=0o600)
         readline.write_history_file(history)
-    except OSError:  # a prompt without a past is still a prompt
+    except OSError:  # no history, but the prompt still works
         return
 
 

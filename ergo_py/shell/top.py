@@ -1,4 +1,4 @@
-"""``ergo top``: what a node is doing, again and again, in a terminal of any size."""
+"""``ergo top``: a live view of a node, in a terminal of any size."""
 
 import os
 import select
@@ -24,8 +24,8 @@ _HELP: Final = "q quit · sorted by: m mailbox, r messages/s, l load, t time, i 
 
 
 def top(link: Link, sort: str, interval: float, count: int | None) -> None:
-    """Show frames until somebody presses q, or ``count`` times. Without a terminal the frames
-    follow one another.
+    """Show frames until the user presses q, or ``count`` times. Without a terminal, print the
+    frames in a row.
     """
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not on_terminal:
@@ -34,7 +34,7 @@ def top(link: Link, sort: str, interval: float, count: int | None) -> None:
     with _whole_screen() as keys:
         shown = 0
         while count is None or shown < count:
-            # Not by way of COLUMNS and LINES, which say what the size was when somebody set them.
+            # Ask the terminal: COLUMNS and LINES hold the size at the time they were set.
             size = os.get_terminal_size(sys.stdout.fileno())
             text = frame(link, sort, choose_screen(size.columns), size.lines)
             sys.stdout.write(
@@ -51,7 +51,7 @@ def top(link: Link, sort: str, interval: float, count: int | None) -> None:
 
 
 def _plain(link: Link, sort: str, interval: float, count: int) -> None:
-    # The first look only says what the second is compared with.
+    # The first answer is only the baseline for the rates of the second.
     link.ask("ps", limit=1)
     for _ in range(count):
         select.select([], [], [], interval)
@@ -60,45 +60,44 @@ def _plain(link: Link, sort: str, interval: float, count: int) -> None:
 
 
 def frame(link: Link, sort: str, screen: Screen, lines: int) -> list[str]:
-    """One frame, as lines that fit; as many as it likes if there is no number of them."""
+    """A frame, as lines that fit; 0 ``lines`` means no limit."""
     room = max(1, lines - 3) if lines else 1000
-    said = link.ask("ps", sort=sort, limit=room)
-    told = [
+    answer = link.ask("ps", sort=sort, limit=room)
+    output = [
         screen.title(
             printable(
-                f"{link.node} (program {link.os_pid}): {said['alive']} alive, {said['mailbox']} "
-                "messages waiting, "
-                f"{said['rate']:.0f} handled a second"
+                f"{link.node} (program {link.os_pid}): {answer['alive']} alive, "
+                f"{answer['mailbox']} messages waiting, {answer['rate']:.0f} handled a second"
             )
         )
     ]
-    blocked = said["blocked"]
+    blocked = answer["blocked"]
     if blocked is not None:
-        told.append(screen.alarm(blocked_text(blocked)))
-    rows = process_table(said["rows"][: room - (blocked is not None)], rates=True, sort=sort)
-    told += screen.live_table(rows).splitlines()
+        output.append(screen.alarm(blocked_text(blocked)))
+    rows = process_table(answer["rows"][: room - (blocked is not None)], rates=True, sort=sort)
+    output += screen.live_table(rows).splitlines()
     if lines:
-        told.append(screen.aside(f"{_HELP}; now {sort}"))
-    return told
+        output.append(screen.aside(f"{_HELP}; now {sort}"))
+    return output
 
 
 def blocked_text(report: dict[str, Any]) -> str:
-    """Who blocks the loop, in a line."""
+    """Describe the code that blocks the loop, in a line."""
     if report["process"] is None:
-        who = "something that is no process"
+        culprit = "code outside processes"
     elif report["callback"] is None:
-        who = f"the work for {report['behaviour']} before or after a callback"
+        culprit = f"the work for {report['behaviour']} before or after a callback"
     else:
-        who = f"{report['behaviour']}.{report['callback']}"
+        culprit = f"{report['behaviour']}.{report['callback']}"
     where = report["stack"].strip().splitlines()[-2:]
-    # A node of an earlier version does not say.
+    # A node of an earlier version does not report starvation.
     fault = "GETS NO TIME TO RUN; it stands in" if report.get("starved") else "IS BLOCKED by"
-    text = f"THE LOOP {fault} {who} for {report['seconds']:.1f} s: {' '.join(line.strip() for line in where)}"
-    return printable(text)
+    stack = " ".join(line.strip() for line in where)
+    return printable(f"THE LOOP {fault} {culprit} for {report['seconds']:.1f} s: {stack}")
 
 
 class _Keys:
-    """Waits for a key, for a change of the terminal's size, or for a time."""
+    """Waits for a key, for a resize of the terminal, or for a timeout."""
 
     def __init__(self, signals: socket.socket) -> None:
         self._signals = signals
@@ -113,9 +112,7 @@ class _Keys:
 
 @contextmanager
 def _whole_screen() -> Iterator[_Keys]:
-    """Take the screen, the keys and the news of a new size; and give all of them back, whatever
-    happens.
-    """
+    """Take over the screen, the keyboard and the resize signal; restore all of them on exit."""
     woken, waker = socket.socketpair()
     waker.setblocking(False)
     before = termios.tcgetattr(sys.stdin)

@@ -97,7 +97,7 @@ def test_every_command_that_looks_speaks_to_people_and_to_programs(
         ("inspect", "demo", "counter", "more"): "total  0\n more  asked",
         ("inspect", "demo", alias): "is  a reader",
         ("state", "demo", "counter"): "total  0",
-        ("peek", "demo", "counter"): "nothing waits",
+        ("peek", "demo", "counter"): "the mailbox is empty",
         ("statistics", "demo", "counter", "--seconds", 0.01): "0 handled, 0 sent, busy ",
         ("trace", "demo", "counter", "--seconds", 0.01): "0 entries",
         (
@@ -205,7 +205,7 @@ def test_two_nodes_of_one_name_must_be_told_apart(node: OwnedNode, ergo: Ergo) -
         status, _, err = ergo("ps", "demo")
 
         assert status == Status.NO_NODE
-        assert "several nodes are meant" in err
+        assert "several nodes match" in err
         assert ergo("ps", "demo@elsewhere")[0] == Status.DONE
 
 

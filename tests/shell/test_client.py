@@ -84,18 +84,18 @@ def test_one_that_says_nothing_is_listed_and_not_waited_for(
 @pytest.mark.parametrize(
     "says, text",
     [
-        (b"SSH-2.0-OpenSSH\n", "does not speak the language"),
-        (b"[1]\n", "does not speak the language"),
-        (b"\xff\xfe\n", "does not speak the language"),
-        (b'{"error": 1}\n', "does not speak the language"),
-        (b'{"error": {"code": 1, "text": []}}\n', "does not speak the language"),
-        (b'{"ergo": 1}\n', "does not speak the language"),
-        (b'{"ergo": 1, "node": [], "os_pid": {}, "may": 3}\n', "does not speak the language"),
-        (b'{"ergo": 1, "node": "x", "os_pid": 1, "may": [[]]}\n', "does not speak the language"),
-        (b"[" * 100_000 + b"\n", "does not speak the language"),
+        (b"SSH-2.0-OpenSSH\n", "does not speak the protocol"),
+        (b"[1]\n", "does not speak the protocol"),
+        (b"\xff\xfe\n", "does not speak the protocol"),
+        (b'{"error": 1}\n', "does not speak the protocol"),
+        (b'{"error": {"code": 1, "text": []}}\n', "does not speak the protocol"),
+        (b'{"ergo": 1}\n', "does not speak the protocol"),
+        (b'{"ergo": 1, "node": [], "os_pid": {}, "may": 3}\n', "does not speak the protocol"),
+        (b'{"ergo": 1, "node": "x", "os_pid": 1, "may": [[]]}\n', "does not speak the protocol"),
+        (b"[" * 100_000 + b"\n", "does not speak the protocol"),
         (b'{"ergo": 99}\n', "speaks version 99"),
         (b'{"error": {"code": "busy", "text": "too many"}}\n', "too many"),
-        (b"", "went away"),
+        (b"", "closed the connection"),
     ],
 )
 def test_one_that_speaks_otherwise_is_told_from_a_node(says: bytes, text: str) -> None:
@@ -121,7 +121,7 @@ def test_an_odd_socket_is_told_of_in_a_line_and_keeps_nobody_from_the_others(say
             choose("impostor", None)
 
     assert found["honest@here"].problem is None
-    assert "does not speak the language of control sockets" in (
+    assert "does not speak the protocol of control sockets" in (
         found["impostor@here"].problem or ""
     )
     assert leave.value.status == Status.NO_ANSWER
@@ -137,7 +137,7 @@ def test_an_answer_that_is_none_is_an_error_of_the_connection() -> None:
     with impostor(serve) as path:
         link = Link(path)
         link.open()
-        with pytest.raises(ConnectionError, match="does not speak the language"):
+        with pytest.raises(ConnectionError, match="does not speak the protocol"):
             link.ask("ps")
         link.close()
 
@@ -173,7 +173,7 @@ def test_a_node_that_goes_away_in_the_middle_is_an_error() -> None:
     with impostor(serve) as path:
         link = Link(path)
         link.open()
-        with pytest.raises(ConnectionError, match="impostor@here went away"):
+        with pytest.raises(ConnectionError, match="impostor@here closed the connection"):
             link.ask("ps")
         link.close()
 

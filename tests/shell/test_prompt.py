@@ -145,7 +145,7 @@ def test_inputs_may_come_from_a_pipe(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert "ValueError: early\nmain has failed; the node goes on\n21\n" in done.stdout
+    assert "ValueError: early\nmain has failed; the node keeps running\n21\n" in done.stdout
     assert "TargetDownError" in done.stdout
     assert "'program@localhost'\nnode down in" in done.stdout
     assert ">>>" not in done.stdout
