@@ -1,9 +1,8 @@
-"""The pytest plugin of ergo_py: a node for each test that fails it if something is left, and
-virtual time that waits for threads.
+"""The pytest plugin of ergo_py: a node for each test, with leak checks, and virtual time that waits
+for threads.
 
-A module of its own, outside the package, because pytest imports it in every run: nothing of ergo_py
-or trio is imported until a test asks for one of the fixtures, and nothing is done to tests that do
-not.
+A separate module outside the package, because pytest imports it in every run: ergo_py and trio are
+imported only when a test requests a fixture, and other tests are unaffected.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a project say which names its fixtures have."""
+    """Add the setting for the names of the fixtures."""
     parser.addini(
         "ergo_py_fixtures",
         "short: `node` and `virtual_clock` as well as `ergo_node` and `ergo_virtual_clock`; "
@@ -31,10 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and the short names unless the project has other fixtures by these."""
+    """Register the marker, and the short names unless the project has other fixtures of these
+    names.
+    """
     config.addinivalue_line(
         "markers",
-        "ergo_node(**options): what checked_node is given for the `node` fixture: options of "
+        "ergo_node(**options): arguments of checked_node for the `node` fixture: options of "
         "open_node, expect_crash=, grace=",
     )
     names = config.getini("ergo_py_fixtures")
@@ -47,30 +48,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 async def _node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    """A node of its own for each test.
+    """A new node for each test.
 
-    The test fails if processes or meta-processes would not end, if threads, sockets or other
-    descriptors or child programs are left, or if a process has crashed and the test had not
-    expected it.
+    The test fails if processes or meta-processes do not end, if threads, sockets or other
+    descriptors or child programs are left, or if a process crashed unexpectedly.
     """
-    from ergo_py.testing import checked_node  # noqa: PLC0415 - only when a test wants it
+    from ergo_py.testing import checked_node  # noqa: PLC0415 - only when a test requests it
 
     options: dict[str, Any] = {}
     for marker in request.node.iter_markers("ergo_node"):
-        # The nearest one comes first, and counts.
+        # The nearest marker comes first, and wins.
         options = {**marker.kwargs, **options}
     async with checked_node(**options) as node:
         yield node
 
 
 def _virtual_clock() -> VirtualClock:
-    """Virtual time that does not jump while a thread, the bridge or a child program is busy, and
-    jumps otherwise.
+    """Virtual time that jumps, except while a thread, the bridge or a child program is busy.
 
-    pytest-trio runs the test by it. With anyio's plugin, have ``anyio_backend`` return ``("trio",
+    pytest-trio runs the test with it. With anyio's plugin, make ``anyio_backend`` return ``("trio",
     {"clock": virtual_clock})``.
     """
-    from ergo_py.testing import VirtualClock  # noqa: PLC0415 - only when a test wants it
+    from ergo_py.testing import VirtualClock  # noqa: PLC0415 - only when a test requests it
 
     return VirtualClock()
 

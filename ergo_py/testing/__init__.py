@@ -1,5 +1,5 @@
-"""The test kit: probes, settling, virtual time, faults, races, behaviours alone, recorded input,
-leak checks.
+"""The test kit: probes, settling, virtual time, fault injection, race exploration, behaviours
+without a node, recorded input, leak checks.
 """
 
 from .._core.vocabulary.public_names import show_under

@@ -1,4 +1,6 @@
-"""A behaviour without a node: call its callbacks one by one, and see what it would have done."""
+"""`Alone`: runs a behaviour without a node. The test calls its callbacks and checks its recorded
+actions.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -38,25 +40,25 @@ class _AskCaller(Caller):
     __slots__ = ()
 
     def awaken(self) -> None:
-        """Nobody waits: the test looks."""
+        """No task waits: the test reads the result."""
 
 
 class Ask:
-    """A call to a behaviour that is alone, answered or not yet."""
+    """A call to a behaviour without a node, answered or not yet."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer."""
+        """Whether the call is answered."""
         return self.caller.settled
 
     def result(self) -> Any:
-        """The answer; an error that the behaviour has answered with is raised.
+        """Return the answer, or raise the error that the behaviour answered with.
 
         Raises:
-            AssertionError: there is none yet.
+            AssertionError: the call is not answered yet.
         """
         __tracebackhide__ = True
         if not self.caller.settled:
@@ -69,13 +71,13 @@ class Ask:
 
 
 class Alone(Generic[B]):
-    """One instance of a behaviour, whose verbs note what they were asked for instead of doing it.
+    """An instance of a behaviour whose verbs record their arguments instead of acting.
 
-    ``Alone(Counter, 5)`` takes what ``spawn`` takes. Each callback is awaited by the test itself,
-    so an exception in it is an exception in the test. ``init`` runs before the first of them.
-    Messages that it sends to itself are noted like all others.
+    ``Alone(Counter, 5)`` takes the arguments of ``spawn``. The test itself awaits each callback, so
+    an exception in a callback is an exception in the test. ``init`` runs before the first callback.
+    Messages that the behaviour sends to itself are recorded like all others.
 
-    Supervisors are not for this: what they do is done to processes. Nor are state machines, whose
+    Supervisors are refused, because they act on processes. So are state machines, because their
     postponed messages wait in the mailbox of a process.
     """
 
@@ -103,33 +105,33 @@ class Alone(Generic[B]):
         if isinstance(behaviour, partial):
             made = partial(made, *behaviour.args, **behaviour.keywords)
         self.behaviour: B = made(*args)
-        """The instance itself, to look at its attributes."""
+        """The instance itself, for checks of its attributes."""
         self._notes = notes = Notes(None if name is None else check_name(name), dict(env or {}))
         instance: Any = self.behaviour
         instance._notes = notes
-        # What the callbacks that a class has not overridden count on.
+        # The default callbacks of `Actor` use these attributes.
         instance._process = SimpleNamespace(unhandled=0, log=notes.log)
         self._begun = False
 
     def __repr__(self) -> str:
         return f"<Alone {type(self.behaviour).__qualname__}>"
 
-    # -- what it has done --------------------------------------------------------------------------
+    # -- recorded actions --------------------------------------------------------------------------
 
     @property
     def pid(self) -> PID:
-        """The PID it believes to have."""
+        """The PID that the behaviour sees as its own."""
         return self._notes.pid
 
     @property
     def sent(self) -> list[Sent]:
-        """What it has sent and forwarded, oldest first."""
+        """The messages it has sent and forwarded, oldest first."""
         return self._notes.sent
 
     @property
     def messages(self) -> list[Any]:
-        """The messages of those alone."""
-        return [one.message for one in self._notes.sent]
+        """Only the messages of ``sent``."""
+        return [sent.message for sent in self._notes.sent]
 
     @property
     def calls(self) -> list[Called]:
@@ -143,27 +145,27 @@ class Alone(Generic[B]):
 
     @property
     def tasks(self) -> list[StartedTask]:
-        """The background tasks it has asked for. None of them runs."""
+        """The background tasks it has requested. None of them runs."""
         return self._notes.tasks
 
     @property
     def links(self) -> list[Any]:
-        """What it is linked to."""
+        """The targets it is linked to."""
         return self._notes.links
 
     @property
     def monitors(self) -> list[Any]:
-        """What it monitors."""
+        """The targets it monitors."""
         return self._notes.monitors
 
     @property
     def timers(self) -> list[Armed]:
-        """The timers it has armed and that are going to fire."""
-        return [one for one in self._notes.timers if one.active]
+        """The timers it has armed that have not fired or been cancelled."""
+        return [timer for timer in self._notes.timers if timer.active]
 
     @property
     def published(self) -> list[Publication]:
-        """What it has published."""
+        """The events it has published."""
         return self._notes.published
 
     @property
@@ -183,38 +185,38 @@ class Alone(Generic[B]):
 
     @property
     def killed(self) -> list[Any]:
-        """Whom it has killed."""
+        """The processes it has killed."""
         return self._notes.killed
 
     @property
     def logged(self) -> list[dict[str, Any]]:
-        """What it has logged: ``level``, ``event`` and the fields of each line."""
+        """Its log lines: ``level``, ``event`` and the fields of each line."""
         return self._notes.logged
 
     @property
     def stopped(self) -> Reason | None:
-        """The reason it has stopped with, by itself or by an exception; None while it goes on."""
+        """The reason it has stopped with, by itself or by an exception; None while it runs."""
         return self._notes.stopped
 
-    # -- what is done to it ------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------
 
     def answer(self, what: Any, value: object) -> None:
-        """Have its calls answered whose request is of a type, accepted by a function or equal to a
-        value: with ``value``.
+        """Answer its calls with ``value``, if the request is of a type, accepted by a function, or
+        equal to a value.
 
-        An exception is raised by the call. The first that fits counts.
+        If ``value`` is an exception, the call raises it. The first match counts.
         """
         self._notes.answers.append((what, value))
 
     async def init(self) -> None:
-        """Run ``init`` and ``post_start``. The first callback does this by itself."""
+        """Run ``init`` and ``post_start``. Every other method does this first, if needed."""
         if not self._begun:
             self._begun = True
             await self._callback("init")
             await self._callback("post_start")
 
     async def message(self, message: object, sender: PID | Alias | None = None) -> None:
-        """Have it handle a message."""
+        """Deliver a message."""
         await self._run("handle_message", message, self._notes.parent if sender is None else sender)
 
     @overload
@@ -222,16 +224,16 @@ class Alone(Generic[B]):
     @overload
     async def call(self, request: object) -> Any: ...
     async def call(self, request: Any) -> Any:
-        """Have it handle a call; returns the answer, or raises what it was refused with.
+        """Deliver a call; return the answer, or raise the error that refuses it.
 
         Raises:
-            AssertionError: it has deferred the answer; use :meth:`ask`.
+            AssertionError: the behaviour has deferred the answer; use :meth:`ask`.
         """
         __tracebackhide__ = True
         return (await self.ask(request)).result()
 
     async def ask(self, request: object) -> Ask:
-        """Have it handle a call whose answer may come later."""
+        """Deliver a call whose answer may come later."""
         caller = _AskCaller(self._notes.parent, self._notes.number(), self.pid, request)
         try:
             answer = await self._run("handle_call", request, caller)
@@ -243,20 +245,20 @@ class Alone(Generic[B]):
         return Ask(caller)
 
     async def event(self, name: str, message: object) -> None:
-        """Have it handle a publication of an event."""
+        """Deliver a publication of an event."""
         await self._run("handle_event", Published(EventName(name, NODE), message, 0.0))
 
     async def child_exit(self, child: PID | Alias, reason: object) -> None:
-        """Tell it that something it has spawned has ended."""
+        """Report the end of a spawned child."""
         await self._run("handle_child_exit", child, as_reason(reason))
 
     async def inspect(self, *items: str) -> dict[str, str]:
-        """Have it tell about itself."""
+        """Return its diagnostics."""
         return dict(await self._run("handle_inspect", *items))
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass: its timers fire, in order. What they send to itself it handles; what they
-        send to others is noted.
+        """Let time pass: its timers fire, in order. Timer messages to itself are delivered; timer
+        messages to others are recorded.
         """
         check_number("seconds", seconds, least=0.0)
         notes = self._notes
@@ -265,16 +267,16 @@ class Alone(Generic[B]):
             notes.now = due
             due_now: list[Sent] = []
             notes.table.expire(due, 1, partial(_note_fired, due_now))
-            for one in due_now:
-                if one.to in (self.pid, notes.name):
-                    await self.message(one.message, self.pid)
+            for sent in due_now:
+                if sent.to in (self.pid, notes.name):
+                    await self.message(sent.message, self.pid)
                 else:
-                    notes.sent.append(one)
+                    notes.sent.append(sent)
         notes.now = end
 
     async def terminate(self, reason: object = Shutdown()) -> None:
-        """End it: ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else with
-        this one.
+        """End it: run ``pre_stop`` and ``terminate``, with the reason it has stopped with, or else
+        with ``reason``.
         """
         await self.init()
         notes = self._notes
@@ -285,7 +287,7 @@ class Alone(Generic[B]):
     async def _run(self, callback: str, *args: Any) -> Any:
         if self._notes.stopped is not None:
             raise NotAllowedError(
-                f"it has stopped ({self._notes.stopped}), and nothing reaches it any more"
+                f"it has stopped ({self._notes.stopped}), so it gets no more input"
             )
         await self.init()
         return await self._callback(callback, *args)
@@ -307,6 +309,6 @@ def _note_fired(fired: list[Sent], timer: Timer) -> None:
 
 def _service(_self: object, name: str) -> NoReturn:
     raise NotAllowedError(
-        f"a behaviour alone has no service {name!r}; test this with a node, or let it be given "
-        "the address it sends to"
+        f"a behaviour alone has no service {name!r}; test this with a node, or pass the address "
+        "to the behaviour"
     )

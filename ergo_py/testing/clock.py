@@ -1,4 +1,4 @@
-"""Virtual time that waits for threads: it jumps when nobody has anything to do, and not before."""
+"""`VirtualClock`: virtual time that waits for threads. It jumps only when the program is idle."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,32 +16,33 @@ from .threads import Look, look, stirring
 __all__ = ["VirtualClock"]
 
 _INSTANT: Final = 0.0001001
-"""Real seconds to wait if nobody else could do anything. Not zero: who waits for all tasks to be
-blocked comes first.
+"""Real seconds to wait if no other thread or I/O could act. Not zero: tasks in
+``wait_all_tasks_blocked(0)`` wake first.
 """
 _LONGEST: Final = 0.05
 """Real seconds between two looks when there is no deadline to jump to."""
 _ODD: Final = 1.0001
-"""Makes the pause one that nobody else chooses. trio wakes all who wait for the same quiet
-together; they must not find the clock at work when they go on.
+"""Makes the cushion of the clock differ from every other. ``wait_all_tasks_blocked(cushion)`` of
+trio keeps its waiters sorted by cushion; when the loop has been idle for the smallest cushion, trio
+wakes all tasks with exactly that cushion in the same step. A test that waits with the cushion of
+the clock would wake together with it, and see the clock at work.
 """
 _FAR: Final = 1e9
 
 
 class VirtualClock(trio.abc.Clock):
-    """A clock for ``trio.run(…, clock=VirtualClock())``: it stands still while anybody works, and
-    then jumps to the next deadline.
+    """A clock for ``trio.run(…, clock=VirtualClock())``: it stands still while any task or thread
+    works, and then jumps to the next deadline.
 
     As trio's ``MockClock`` with ``autojump_threshold`` it makes sleeps and timeouts take no time.
-    Unlike it, it does not jump while a reader thread, a worker thread, any other thread or a child
-    program has something to do, nor while something that a thread has handed over waits for the
-    loop.
+    Unlike ``MockClock``, it does not jump while a reader thread, a worker thread, any other thread
+    or a child program works, nor while a hand-over from a thread waits for the loop.
 
     Args:
-        cushion: for how many real seconds all must be quiet before it jumps, if there are other
-            threads, child programs, or tasks that wait for I/O. Without them it jumps at once.
-        patience: for how many real seconds it waits for a worker thread that sleeps inside what it
-            was given to do. Such a one may be waiting for this very clock.
+        cushion: real seconds of idleness before a jump, if there are other threads, child programs,
+            or tasks that wait for I/O. Without them the clock jumps at once.
+        patience: real seconds to wait for a worker thread that sleeps inside its job. It may be
+            waiting for this very clock.
     """
 
     def __init__(self, *, cushion: float = 0.002, patience: float = 5.0) -> None:
@@ -54,14 +55,14 @@ class VirtualClock(trio.abc.Clock):
         self._released: trio.Event | None = None
         self._waiting_since: dict[int, tuple[str, float]] = {}
         self.jumps = 0
-        """How often it has jumped by itself."""
+        """How often the clock has jumped by itself."""
 
     def __repr__(self) -> str:
         return f"<VirtualClock {self._now:g} s, {self.jumps} jumps>"
 
     def start_clock(self) -> None:
         """Called by trio when a run begins."""
-        # No task can be started yet; the first thing the loop does is this.
+        # No task can be started yet; the loop runs this callback first.
         trio.lowlevel.current_trio_token().run_sync_soon(self._begin)
 
     def current_time(self) -> float:
@@ -69,19 +70,17 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Called by trio: how long to wait for a deadline in real time, if time does not jump
-        meanwhile.
-        """
+        """Called by trio: the real time to wait for a deadline, unless time jumps meanwhile."""
         return 0.0 if deadline <= self._now else _FAR
 
     def jump(self, seconds: float) -> None:
-        """Move on by hand."""
+        """Advance the time by hand."""
         check_number("seconds", seconds, least=0.0)
         self._now += seconds
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the clock from jumping by itself for a while: for what happens outside of this
+        """Keep the clock from jumping by itself inside the block: for events outside this
         program.
         """
         self._holds += 1
@@ -127,7 +126,7 @@ class VirtualClock(trio.abc.Clock):
                 pause = min(2 * pause, _LONGEST)
 
     def _must_wait_for(self, seen: Look) -> bool:
-        """Whether a worker thread is at work for which the patience is not used up."""
+        """Return whether a worker thread is at work whose patience is not used up."""
         now = perf_counter()
         since = self._waiting_since
         self._waiting_since = {
@@ -140,8 +139,8 @@ class VirtualClock(trio.abc.Clock):
 def _tasks_wait_for_io() -> bool:
     statistics: Any = trio.lowlevel.current_statistics().io_statistics
     try:
-        # One task always waits: the one through which threads wake the loop. Those of our nodes do
-        # nothing else.
+        # Do not count the task through which threads wake the loop, nor the tasks of our nodes that
+        # do the same.
         return bool(statistics.tasks_waiting_read + statistics.tasks_waiting_write > 1 + bells())
-    except AttributeError:  # another kind of system, which does not tell
+    except AttributeError:  # another operating system, whose statistics lack these fields
         return True

@@ -1,4 +1,4 @@
-"""Crashes: which ones a test expects, and which ones nobody has asked for."""
+"""`expect_crash` and `CrashLog`: the crashes that a test expects, and the unexpected."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ __all__ = ["CrashLog", "ExpectedCrash", "expect_crash", "watch_crashes"]
 
 
 class ExpectedCrash:
-    """What ``expect_crash`` gives: the crashes that were expected, and came."""
+    """The result of ``expect_crash``: the expected crashes that have happened."""
 
     def __init__(self, error: type[BaseException], match: str | None, count: int | None) -> None:
         self._error = error
@@ -24,16 +24,18 @@ class ExpectedCrash:
         self._count = count
         self._change = trio.Event()
         self.crashes: list[Ended] = []
-        """Who crashed, oldest first; ``reason`` of each is its ``Crashed``."""
+        """The crashed processes, oldest first; ``reason`` of each is its ``Crashed``."""
 
     @property
     def errors(self) -> list[BaseException]:
         """The exceptions, oldest first."""
-        return [one.reason.error for one in self.crashes if isinstance(one.reason, Crashed)]
+        return [ended.reason.error for ended in self.crashes if isinstance(ended.reason, Crashed)]
 
     @property
     def fulfilled(self) -> bool:
-        """Whether all that were expected have come; if any number may come, whether one has."""
+        """Whether all expected crashes have happened; with ``count=None``, whether at least a
+        single crash has.
+        """
         return len(self.crashes) >= (1 if self._count is None else self._count)
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class ExpectedCrash:
         )
 
     def claims(self, crashed: Ended) -> bool:
-        """Take a crash as expected, if it is of the right kind and not one too many."""
+        """Accept a crash as expected, if it matches and the count is not exceeded."""
         error = crashed.reason.error if isinstance(crashed.reason, Crashed) else None
         if not isinstance(error, self._error) or (self._count is not None and self.fulfilled):
             return False
@@ -65,7 +67,7 @@ class ExpectedCrash:
 
 
 class CrashLog:
-    """Every crash on a node, and which of them were expected."""
+    """Every crash on a node, expected or not."""
 
     def __init__(self, forward: Callable[[Ended], None] | None = None) -> None:
         self._forward = forward
@@ -81,7 +83,7 @@ class CrashLog:
 
 
 def watch_crashes(node: Node) -> CrashLog:
-    """The log of a node's crashes, which begins with the first use of this."""
+    """Return the log of a node's crashes, which starts at the first call."""
     kernel = node._kernel
     log = kernel.on_crash
     if not isinstance(log, CrashLog):
@@ -98,18 +100,18 @@ async def expect_crash(
     count: int | None = 1,
     timeout: float = 1.0,
 ) -> AsyncIterator[ExpectedCrash]:
-    """Expect that a process or meta-process crashes inside the block, and wait for it at the end of
-    the block.
+    """Expect a process or meta-process to crash inside the block, and wait for the crash at the end
+    of the block.
 
     Args:
-        node: where.
-        error: the exception it crashes with, or a base of it.
-        match: a regular expression that its text must match.
-        count: how many crashes; None for one or more.
-        timeout: how long to wait at the end of the block.
+        node: the node.
+        error: the exception it crashes with, or a base class.
+        match: a regular expression for the text of the exception.
+        count: the number of crashes; None for at least a single crash.
+        timeout: seconds to wait at the end of the block.
 
     Raises:
-        AssertionError: it did not crash, or with something else.
+        AssertionError: no process crashed, or it crashed with another exception.
     """
     __tracebackhide__ = True
     if not (isinstance(error, type) and issubclass(error, BaseException)):
@@ -128,8 +130,8 @@ async def expect_crash(
     finally:
         log.expected.remove(expected)
     if not expected.fulfilled:
-        others = [f"{one}: {one.reason}" for one in log.unexpected[before:]]
+        others = [f"{ended}: {ended.reason}" for ended in log.unexpected[before:]]
         raise AssertionError(
             f"expected {expected} within {timeout:g} s; there were {len(expected.crashes)}"
-            + ("".join(f"\n  another one: {line}" for line in others) or ", and no others")
+            + ("".join(f"\n  another crash: {line}" for line in others) or ", and no others")
         )

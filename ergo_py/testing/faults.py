@@ -1,4 +1,6 @@
-"""Faults on purpose: crash at the n-th message, be slow, lose messages, be full, ignore the stop."""
+"""Fault injection: crash at the n-th message, delay, drop messages, fill a mailbox, ignore the
+stop.
+"""
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection
@@ -29,7 +31,7 @@ MESSAGES: Final = ("handle_message", "handle_call")
 
 
 class Fault(Exception):
-    """What a behaviour made by :func:`crashing` raises, unless it is told to raise something else."""
+    """The default exception of a behaviour made by :func:`crashing`."""
 
 
 def crashing(
@@ -39,15 +41,15 @@ def crashing(
     error: BaseException | type[BaseException] | None = None,
     callbacks: Collection[str] = MESSAGES,
 ) -> type[B]:
-    """A subclass that raises at certain messages, and otherwise is the original.
+    """Make a subclass that raises at certain messages, and otherwise behaves like the original.
 
     Args:
         behaviour: the class to make fail.
-        on: at which: the n-th, several numbers, or a function that knows the message. The count
-            goes on through restarts, so that a child that crashes at its third message crashes
-            once, not over and over.
-        error: what it raises.
-        callbacks: which callbacks count; also ``init``, ``terminate`` and so on.
+        on: the messages: the n-th, several numbers, or a predicate. The count continues across
+            restarts, so that a child that crashes at its third message crashes once, not over and
+            over.
+        error: the exception to raise.
+        callbacks: the callbacks that count; also ``init``, ``terminate`` and so on.
     """
     plan = _Plan(on)
 
@@ -64,13 +66,13 @@ def crashing(
 
 
 def dropping(behaviour: type[B], *, on: When = 1, callbacks: Collection[str] = MESSAGES) -> type[B]:
-    """A subclass that loses certain messages, as a bad line would. A call that is lost is never
-    answered.
+    """Make a subclass that drops certain messages, like an unreliable network. A dropped call is
+    never answered.
 
     Args:
-        behaviour: the class to make lose them.
-        on: which: as for :func:`crashing`.
-        callbacks: which callbacks count.
+        behaviour: the class to make lossy.
+        on: the messages: as for :func:`crashing`.
+        callbacks: the callbacks that count.
     """
     plan = _Plan(on)
 
@@ -89,17 +91,17 @@ def delaying(
     on: When = lambda _: True,
     callbacks: Collection[str] = MESSAGES,
 ) -> type[B]:
-    """A subclass that waits before it handles certain messages, by default all of them.
+    """Make a subclass that waits before it handles certain messages, by default all of them.
 
-    It waits by the clock of the loop, so that virtual time works. A plain callback of an actor
-    becomes an ``async`` one for that: it could not wait without holding up the loop. A plain
-    callback of a meta-process stays one, and its thread sleeps in real time.
+    It waits on the clock of the loop, so that virtual time works. A plain callback of an actor
+    becomes ``async`` for that, because it could not wait without blocking the loop. A plain
+    callback of a meta-process stays plain, and its thread sleeps in real time.
 
     Args:
-        behaviour: the class to make slow.
-        seconds: how long it waits.
-        on: before which: as for :func:`crashing`.
-        callbacks: which callbacks count.
+        behaviour: the class to slow down.
+        seconds: the delay.
+        on: the messages: as for :func:`crashing`.
+        callbacks: the callbacks that count.
     """
     check_number("seconds", seconds, least=0.0)
     plan = _Plan(on)
@@ -130,7 +132,7 @@ def delaying(
 
 
 class _Plan:
-    """When a fault is due."""
+    """Decides when a fault is due."""
 
     def __init__(self, on: When) -> None:
         self._seen = 0
@@ -152,14 +154,14 @@ class _Plan:
 
 @asynccontextmanager
 async def filled(node: Node, target: Target) -> AsyncIterator[int]:
-    """Have a mailbox be full inside the block; gives how many places were taken.
+    """Keep a mailbox full inside the block; gives the number of slots taken.
 
-    What is put there is never seen by the process: it is taken back at the end of the block, and
-    skipped if the process works on meanwhile, which makes room again. A process that sleeps stays
-    full: whoever sends to it gets what its overflow rule says.
+    The process never sees the filler: it is removed at the end of the block, and skipped if the
+    process handles messages meanwhile, which makes room again. The mailbox of a sleeping process
+    stays full: its overflow rule applies to every sender.
 
     Raises:
-        ProcessUnknownError: there is nobody at this address.
+        ProcessUnknownError: there is no process at this address.
         BadInputError: its mailbox has no bound, so it is never full.
     """
     receiver = node._router.resolve(target)
@@ -170,10 +172,10 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
         raise BadInputError(
             "filled(target)", target, "a process with a bound: `spawn(…, mailbox_size=10)`"
         )
-    # A process that was just spawned takes its first step now, and would not go to sleep later.
+    # Let a process that was just spawned take its first step now, so that it sleeps afterwards.
     for _ in range(2):
         await trio.lowlevel.checkpoint()
-    # Pushed and not sent, so that nobody is woken by it.
+    # Push instead of send, so that the process is not woken.
     filler = (FENCE, node.pid, _Nothing(), None)
     taken = 0
     box.mixed = True
@@ -191,16 +193,16 @@ async def filled(node: Node, target: Target) -> AsyncIterator[int]:
 
 
 class _Nothing:
-    """Stands for whoever waits for a fence. Nobody does."""
+    """Stands in for the waiter of a fence: no task waits."""
 
     def settle(self, _value: object, _error: object) -> bool:
         return True
 
 
 class Deaf(MetaProcess):
-    """A meta-process whose reader ignores the stop, as a library that cannot be interrupted would.
+    """A meta-process whose reader ignores the stop, like a library that cannot be interrupted.
 
-    The node reports its thread and leaves it behind. The thread ends when the test says
+    The node reports its thread and abandons it. The thread ends when the test calls
     :meth:`release`; until then it is a leak.
     """
 
@@ -210,9 +212,9 @@ class Deaf(MetaProcess):
         self._end: Parker[None] = Parker()
 
     def start(self) -> None:
-        """Block, whatever anybody says."""
+        """Block, regardless of the stop."""
         self._end.wait(None)
 
     def release(self) -> None:
-        """Let the thread end, from any thread."""
+        """Let the thread end. May be called from any thread."""
         self._end.settle(None)

@@ -1,5 +1,5 @@
-"""A node for one test, with everything checked when it is down. What the pytest plugin's fixture
-gives.
+"""`checked_node`: a node for a single test, checked for leaks and crashes after shutdown. The
+pytest plugin's fixture uses it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,8 @@ from .leaks import LeakError, take_inventory
 __all__ = ["checked_node"]
 
 _DEFAULTS: Final[dict[str, Any]] = {"watchdog": None, "stop_timeout": 5.0}
-"""A test that stops at a breakpoint is no blocked loop, and the watchdog does not see virtual time.
+"""No watchdog: a test at a breakpoint is no blocked loop, and the watchdog does not see virtual
+time.
 """
 
 
@@ -30,21 +31,21 @@ async def checked_node(
     expect_crash: type[BaseException] | Sequence[type[BaseException]] = (),
     **options: Any,
 ) -> AsyncIterator[Node]:
-    """A node for a test. When the block has ended well and the node is down, nothing may be left
-    and nothing may have crashed.
+    """Open a node for a test. When the block has succeeded and the node is down, nothing may be
+    left and no process may have crashed.
 
     Args:
         name: the node's name.
-        grace: how many real seconds threads, descriptors and programs may take to go, once the node
-            is down.
-        expect_crash: exceptions with which processes are going to crash, each at least once. For
-            one crash at one place use the context manager of that name.
+        grace: real seconds that threads, descriptors and child programs may take to end after
+            shutdown.
+        expect_crash: exceptions with which processes will crash, each at least once. For a single
+            crash at a certain place use the context manager of that name.
         options: those of ``open_node``.
 
     Raises:
-        LeakError: processes or meta-processes had to be killed or left behind, threads, descriptors
-            or child programs are left, or a process crashed and nobody had expected it.
-        NotAllowedError: this is not trio.
+        LeakError: processes or meta-processes had to be killed or abandoned, threads, descriptors
+            or child programs are left, or a process crashed unexpectedly.
+        NotAllowedError: the event loop is not trio.
     """
     __tracebackhide__ = True
     if not trio.lowlevel.in_trio_task():
@@ -60,8 +61,8 @@ async def checked_node(
     async with open_node(name, **{**_DEFAULTS, **options}) as node:
         node._kernel.on_crash = log
         yield node
-    lines = [f"{one} crashed: {one.reason}" for one in log.unexpected]
-    lines += [f"expected {one}, but there was none" for one in expected if not one.fulfilled]
+    lines = [f"{ended} crashed: {ended.reason}" for ended in log.unexpected]
+    lines += [f"expected {each}, but there was none" for each in expected if not each.fulfilled]
     lines += _left_on(node)
     lines += await before.left_after(grace)
     if lines:
@@ -80,14 +81,15 @@ def _errors(
 
 def _left_on(node: Node) -> list[str]:
     report, router = node.exit_report, node._router
-    lines = [f"process {one} had to be killed" for one in (report.killed if report else ())]
+    lines = [f"process {killed} had to be killed" for killed in (report.killed if report else ())]
     lines += [
-        f"{one} did not even end when it was killed" for one in (report.abandoned if report else ())
+        f"{abandoned} did not even end when it was killed"
+        for abandoned in (report.abandoned if report else ())
     ]
-    lines += [f"process {one!r} is left" for one in router.processes.values()]
+    lines += [f"process {process!r} is left" for process in router.processes.values()]
     lines += [
-        f"meta-process {one!r} is left"
-        for one in router.registry.aliases.values()
-        if isinstance(one, Meta)
+        f"meta-process {meta!r} is left"
+        for meta in router.registry.aliases.values()
+        if isinstance(meta, Meta)
     ]
     return lines

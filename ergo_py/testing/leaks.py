@@ -1,4 +1,6 @@
-"""Leak checks: which threads, descriptors and child programs are there that were not there before."""
+"""`no_leaks` and `Inventory`: find threads, descriptors and child programs that were not there
+before.
+"""
 
 import gc
 import os
@@ -20,32 +22,32 @@ __all__ = ["Inventory", "LeakError", "no_leaks", "take_inventory"]
 
 _PAUSE: Final = 0.005
 _HARMLESS: Final = ("/dev/urandom", "/dev/random", ".py", ".pyc", ".so")
-"""How the targets of descriptors end that the interpreter opens when it likes."""
+"""Suffixes of descriptor targets that the interpreter opens by itself."""
 _MOST: Final = 65_536
-"""So many numbers are tried where the system has no list of the open descriptors."""
+"""Number of descriptors to try where the system has no list of the open descriptors."""
 _HELPERS: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Programs that the standard library keeps for the whole life of the interpreter."""
+"""Programs that the standard library keeps until the interpreter exits."""
 
 
 class LeakError(ErgoError, AssertionError):
-    """Something was left behind, or crashed unasked."""
+    """A resource was left behind, or a process crashed unexpectedly."""
 
-    def __init__(self, what: list[str]) -> None:
-        self.left = tuple(what)
-        """One line for each."""
-        super().__init__("\n".join(what))
+    def __init__(self, left: list[str]) -> None:
+        self.left = tuple(left)
+        """A line for each."""
+        super().__init__("\n".join(left))
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a program holds at one moment."""
+    """The resources of a program at a moment."""
 
     threads: frozenset[threading.Thread]
     descriptors: frozenset[tuple[int, str]]
     children: frozenset[int]
 
     def left(self) -> list[str]:
-        """What is there now and was not there then, one line for each."""
+        """The resources that exist now and did not then, a line each."""
         lines = [
             f"thread {thread.name!r} is left"
             for thread in other_threads()
@@ -64,17 +66,17 @@ class Inventory:
         return lines
 
     async def left_after(self, grace: float) -> list[str]:
-        """The same, after giving what is about to go up to ``grace`` real seconds."""
+        """The same, after up to ``grace`` real seconds for resources that are about to go."""
         deadline = time.perf_counter() + grace
         while (lines := self._collected()) and time.perf_counter() < deadline:
-            # Threads go by real time, whatever clock the loop has; and nobody else needs the loop
-            # any more.
+            # Sleep in real time: threads end in real time, regardless of the loop's clock; and no
+            # other task needs the loop now.
             time.sleep(_PAUSE)  # noqa: ASYNC251
             await trio.lowlevel.checkpoint()
         return lines
 
     def left_after_blocking(self, grace: float) -> list[str]:
-        """The same for code that is not async: it blocks the thread."""
+        """The same for synchronous code: it blocks the thread."""
         deadline = time.perf_counter() + grace
         while (lines := self._collected()) and time.perf_counter() < deadline:
             time.sleep(_PAUSE)
@@ -83,15 +85,15 @@ class Inventory:
     def _collected(self) -> list[str]:
         lines = self.left()
         if lines:
-            # What nobody holds is closed when it is collected, and only looked at here if there is
-            # something.
+            # Unreferenced objects are closed when they are collected. Collect only if there is a
+            # finding.
             gc.collect()
             lines = self.left()
         return lines
 
 
 def take_inventory() -> Inventory:
-    """What this program holds now: threads, descriptors and child programs."""
+    """Record the current threads, descriptors and child programs."""
     return Inventory(frozenset(threading.enumerate()), _descriptors(), frozenset(children()))
 
 
@@ -100,14 +102,14 @@ def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
     """Fail if the block leaves threads, descriptors (sockets, pipes, files) or child programs
     behind.
 
-    For code without a node, or with a node that the block opens and closes itself: what is around a
+    For code without a node, or with a node that the block opens and closes itself: a check around
     ``trio.run`` sees everything.
 
     Args:
-        grace: how many real seconds they may take to go.
+        grace: real seconds that they may take to end.
 
     Raises:
-        LeakError: it names each.
+        LeakError: names each of them.
     """
     __tracebackhide__ = True
     check_number("grace", grace, least=0.0)
@@ -119,8 +121,8 @@ def no_leaks(*, grace: float = 2.0) -> Iterator[Inventory]:
 
 
 def _descriptors() -> frozenset[tuple[int, str]]:
-    """The open descriptors, each with what it leads to, so that a number that is used again is not
-    taken for the same.
+    """The open descriptors, each with its target, so that a reused number counts as a new
+    descriptor.
     """
     found = set()
     for number in _open_numbers():
@@ -130,15 +132,15 @@ def _descriptors() -> frozenset[tuple[int, str]]:
             except FileNotFoundError:
                 facts = os.fstat(number)
                 target = f"device {facts.st_dev}, number {facts.st_ino}"
-        except OSError:  # the one that was used to look
+        except OSError:  # the descriptor of the listing itself
             continue
         found.add((number, target))
     return frozenset(found)
 
 
 def _open_numbers() -> Iterable[int]:
-    """The numbers of all open descriptors; where the system has no list of them, all that there
-    could be.
+    """The numbers of all open descriptors; where the system has no list of them, all possible
+    numbers.
     """
     try:
         return map(int, os.listdir("/dev/fd"))

@@ -1,4 +1,4 @@
-"""What a test may say about a message: its type, a value it equals, or a function that knows it."""
+"""Patterns for messages: a type, a value, or a predicate."""
 
 from types import UnionType
 from typing import Any
@@ -7,8 +7,8 @@ __all__ = ["assign", "describe", "matches"]
 
 
 def matches(what: Any, message: object) -> bool:
-    """Say whether a message is what was meant: of that type, accepted by that function, or equal to
-    that value.
+    """Return whether a message matches: of that type, accepted by that function, or equal to that
+    value.
     """
     if isinstance(what, type | UnionType):
         return isinstance(message, what)
@@ -18,19 +18,19 @@ def matches(what: Any, message: object) -> bool:
 
 
 def describe(what: Any) -> str:
-    """What was meant, for the text of an error."""
+    """Describe a pattern, for the text of an error."""
     if isinstance(what, type):
         return f"{'an' if what.__name__[0] in 'AEIOUaeiou' else 'a'} {what.__qualname__}"
     if callable(what) and not isinstance(what, UnionType):
-        return f"what {getattr(what, '__name__', repr(what))} accepts"
+        return f"a message that {getattr(what, '__name__', repr(what))} accepts"
     return repr(what)
 
 
 def assign(whats: list[Any], messages: list[Any]) -> list[int] | None:
-    """Find for each of ``whats`` a message of its own, as an index; None if that cannot be done.
+    """Assign a different message to each of ``whats``, as an index; None if that is impossible.
 
-    The first that fits is not always the right one: a type may take the message that an equal value
-    needs. So one that finds all its messages taken asks the taker to look for another.
+    The first match is not always right: a type may take the message that an equal value needs. So a
+    pattern whose matches are all taken makes the taker look for another message (augmenting paths).
     """
     taken: dict[int, int] = {}
 

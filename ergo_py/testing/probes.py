@@ -1,5 +1,5 @@
-"""Probes: processes that a test holds in its hand, to see what others send and to answer what they
-ask.
+"""`Probe`: a process that a test controls, to check the messages of other processes and to answer
+their calls.
 """
 
 from collections import deque
@@ -31,21 +31,21 @@ Answer = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One thing that came to a probe."""
+    """A message, call or event that a probe received."""
 
     message: Any
     """The message, the request of a call, or the ``Published`` of an event."""
     sender: Any
     caller: Caller | None = None
-    """If it was a call: who waits for the answer."""
+    """If it was a call: its caller, who waits for the answer."""
 
 
 class Probe:
-    """A process that keeps what it is sent, as a test sees it.
+    """A process that keeps the messages it receives, as a test sees it.
 
-    Messages, calls and events are kept in one order. ``expect`` and its like read them, each one
-    once; ``messages`` and ``senders`` always have all. A probe traps exits, so that the end of
-    something it is linked to is a message like any other.
+    Messages, calls and events are kept in a single order. ``expect`` and its variants read each of
+    them once; ``messages`` and ``senders`` always contain all. A probe traps exits, so that the end
+    of a linked process is a message like any other.
     """
 
     def __init__(self, node: Node, pid: PID, process: "_ProbeProcess") -> None:
@@ -53,9 +53,9 @@ class Probe:
         self._process = process
         self._read = 0
         self.pid = pid
-        """The address to give to those whose messages should come here."""
+        """The address to give to processes that should send to the probe."""
         self.received: list[Received] = process.received
-        """All that came, in order."""
+        """Everything received, in order."""
 
     @classmethod
     async def start(
@@ -64,10 +64,10 @@ class Probe:
         """Start a probe on a node.
 
         Args:
-            node: where it lives.
-            answer: called with the request of each call; what it returns is the answer, and ``raise
-                Reject(error)`` refuses. Without it, calls wait until the test says :meth:`reply` or
-                :meth:`reject`.
+            node: the node.
+            answer: called with the request of each call; its return value is the answer, and
+                ``raise Reject(error)`` refuses. Without it, calls wait until the test calls
+                :meth:`reply` or :meth:`reject`.
             options: those of ``spawn``, such as ``name``.
         """
         made: list[_ProbeProcess] = []
@@ -86,29 +86,29 @@ class Probe:
 
     @property
     def messages(self) -> list[Any]:
-        """The messages and requests that came, read or not."""
-        return [one.message for one in self.received]
+        """The messages and requests received, read or not."""
+        return [received.message for received in self.received]
 
     @property
     def senders(self) -> list[Any]:
-        """Who sent each of them."""
-        return [one.sender for one in self.received]
+        """The sender of each of them."""
+        return [received.sender for received in self.received]
 
     @property
     def unread(self) -> list[Any]:
-        """Those that no ``expect`` has read yet."""
-        return [one.message for one in self.received[self._read :]]
+        """The messages that no ``expect`` has read yet."""
+        return [received.message for received in self.received[self._read :]]
 
     @property
     def sender(self) -> Any:
-        """Who sent what was read last.
+        """The sender of the message read last.
 
         Raises:
-            NotAllowedError: nothing was read yet.
+            NotAllowedError: no message was read yet.
         """
         if not self._read:
             raise NotAllowedError(
-                "nothing was read yet, so nobody has sent it; `await probe.expect(...)` first"
+                "no message was read yet, so there is no sender; `await probe.expect(...)` first"
             )
         return self.received[self._read - 1].sender
 
@@ -124,10 +124,10 @@ class Probe:
     async def expect(self, what: T, timeout: float = 1.0) -> T: ...
     async def expect(self, what: Any, timeout: float = 1.0) -> Any:
         """Read the next message, which must be of a type, accepted by a function, or equal to a
-        value; wait for it if need be.
+        value; wait for it if necessary.
 
         Raises:
-            AssertionError: another one came, or none in time.
+            AssertionError: the next message does not match, or no message arrived in time.
         """
         __tracebackhide__ = True
         message = await self._next(describe(what), timeout)
@@ -144,10 +144,10 @@ class Probe:
     @overload
     async def fish(self, what: T, timeout: float = 1.0) -> T: ...
     async def fish(self, what: Any, timeout: float = 1.0) -> Any:
-        """Read messages until one is what was meant. Those before it are skipped.
+        """Read messages until a message matches. The messages before it are skipped.
 
         Raises:
-            AssertionError: none came in time.
+            AssertionError: no match arrived in time.
         """
         __tracebackhide__ = True
         check_number("timeout", timeout, least=0.0)
@@ -158,11 +158,11 @@ class Probe:
                 return message
 
     async def expect_none(self, seconds: float = 0.1, what: Any = object) -> None:
-        """Wait, and see that nothing comes, or nothing of that kind. What is there unread counts,
-        too.
+        """Wait, and check that no message arrives, or no message that matches. Unread messages
+        count, too.
 
         Raises:
-            AssertionError: something came.
+            AssertionError: a message arrived.
         """
         __tracebackhide__ = True
         check_number("seconds", seconds, least=0.0)
@@ -177,11 +177,11 @@ class Probe:
         assert scope.cancelled_caught
 
     async def expect_in_order(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
-        """Read as many messages as are given here; each must be what stands at its place. The time
-        is for all together.
+        """Read as many messages as patterns are given; each must match the pattern at its position.
+        The timeout is for all together.
 
         Raises:
-            AssertionError: another one came, or too few in time.
+            AssertionError: a message does not match, or too few arrived in time.
         """
         __tracebackhide__ = True
         check_number("timeout", timeout, least=0.0)
@@ -196,11 +196,11 @@ class Probe:
         return found
 
     async def expect_all(self, *whats: Any, timeout: float = 1.0) -> list[Any]:
-        """Read as many messages as are given here, which may come in any order. Returned in the
-        order of what was given.
+        """Read as many messages as patterns are given, in any order. Returned in the order of the
+        patterns.
 
         Raises:
-            AssertionError: they do not fit one another, or too few came in time.
+            AssertionError: messages and patterns do not match, or too few arrived in time.
         """
         __tracebackhide__ = True
         check_number("timeout", timeout, least=0.0)
@@ -215,18 +215,18 @@ class Probe:
         return [messages[index] for index in places]
 
     def clear(self) -> None:
-        """Take all that came as read."""
+        """Mark everything received as read."""
         self._read = len(self.received)
 
-    async def _next(self, sought: str, timeout: float, told: float | None = None) -> Any:
+    async def _next(self, sought: str, timeout: float, shown: float | None = None) -> Any:
         __tracebackhide__ = True
-        told = timeout if told is None else told
-        check_number("timeout", told, least=0.0)
+        shown = timeout if shown is None else shown
+        check_number("timeout", shown, least=0.0)
         with trio.move_on_after(max(0.0, timeout)):
             while self._read >= len(self.received):
                 await self._process.more.wait()
         if self._read >= len(self.received):
-            self._fail(f"expected {sought}, but nothing came within {told:g} s")
+            self._fail(f"expected {sought}, but nothing came within {shown:g} s")
         self._read += 1
         return self.received[self._read - 1].message
 
@@ -235,10 +235,10 @@ class Probe:
         lines = [text]
         if not self._node.processes() or self.pid not in self._node.processes():
             lines.append("the probe itself has ended")
-        for number, one in enumerate(self.received):
+        for number, received in enumerate(self.received):
             mark = "read" if number < self._read else "unread"
-            kind = "" if one.caller is None else " (a call)"
-            lines.append(f"  {mark:>6}  {one.message!r} from {one.sender}{kind}")
+            kind = "" if received.caller is None else " (a call)"
+            lines.append(f"  {mark:>6}  {received.message!r} from {received.sender}{kind}")
         raise AssertionError(
             "\n".join(lines if self.received else [*lines, "  it has received nothing at all"])
         )
@@ -247,13 +247,15 @@ class Probe:
 
     @property
     def waiting(self) -> list[Caller]:
-        """The calls that wait for an answer by hand, oldest first."""
-        self._process.open_calls = deque(one for one in self._process.open_calls if not one.settled)
+        """The calls that wait for an answer of the test, oldest first."""
+        self._process.open_calls = deque(
+            call for call in self._process.open_calls if not call.settled
+        )
         return list(self._process.open_calls)
 
     def reply(self, value: object, caller: Caller | None = None) -> bool:
-        """Answer the call that has waited longest, or a certain one. False if nobody waits for it
-        any more.
+        """Answer the call that has waited longest, or a certain call. False if its caller no longer
+        waits.
 
         Raises:
             AssertionError: no call is open.
@@ -262,7 +264,7 @@ class Probe:
         return self._node.reply(self._open_call(caller), value)
 
     def reject(self, error: BaseException, caller: Caller | None = None) -> bool:
-        """Refuse it: its caller gets the error. False if nobody waits for it any more.
+        """Refuse a call: its caller gets the error. False if its caller no longer waits.
 
         Raises:
             AssertionError: no call is open.
@@ -284,7 +286,7 @@ class Probe:
     # -- acting ------------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority | None = None) -> bool:
-        """Send a message as the probe, so that answers come to it."""
+        """Send a message as the probe, so that answers arrive at the probe."""
         return self._process.send(to, message, priority=priority)
 
     @overload
@@ -292,13 +294,13 @@ class Probe:
     @overload
     async def call(self, to: Target, request: object, *, timeout: float | None = 5.0) -> Any: ...
     async def call(self, to: Target, request: Any, *, timeout: float | None = 5.0) -> Any:
-        """Call as the probe. It goes on receiving meanwhile."""
+        """Call as the probe. It keeps receiving meanwhile."""
         kernel = self._node._kernel
-        # None as the process: it is not the probe's own task that waits.
+        # None as the process: the test's task waits, not the probe's.
         return await kernel.calls.call(None, self.pid, to, request, timeout, Priority.NORMAL)
 
     async def do(self, action: Callable[[Actor], T | Coroutine[Any, Any, T]]) -> T:
-        """Have the probe do something inside a callback: ``await probe.do(lambda me:
+        """Run a function inside a callback of the probe: ``await probe.do(lambda me:
         me.create_alias())``.
         """
         result: T = await self._node.call(self.pid, _Do(action))
@@ -324,7 +326,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Do:
-    """What the test wants done in the probe's own callback."""
+    """A function to run in the probe's callback."""
 
     action: Callable[[Actor], Any]
 
@@ -345,8 +347,7 @@ class _ProbeProcess(Actor):
     def handle_event(self, event: Any) -> None:
         self._note(Received(event, event.event))
 
-    # Async only for what the test wants done; nothing else waits here, so messages keep their
-    # order.
+    # Async only for `_Do`; nothing else waits here, so messages keep their order.
     async def handle_call(self, request: Any, caller: Caller) -> object:
         if isinstance(request, _Do):
             result = request.action(self)
@@ -357,7 +358,7 @@ class _ProbeProcess(Actor):
         self.open_calls.append(caller)
         return NO_REPLY
 
-    def _note(self, one: Received) -> None:
-        self.received.append(one)
+    def _note(self, received: Received) -> None:
+        self.received.append(received)
         self.more.set()
         self.more = trio.Event()

@@ -1,5 +1,5 @@
-"""The verbs of a behaviour that has no node: each notes what was asked for, and nothing else
-happens.
+"""`Lonely`: the verbs of a behaviour without a node. Each verb records its arguments and does
+nothing else.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -62,19 +62,19 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A process or meta-process that was to be started. Nothing of it exists but its address."""
+    """A process or meta-process that was requested. Only its address exists."""
 
     behaviour: Any
-    """What was given: a class, or the instance of a meta-process."""
+    """The given class, or the instance of a meta-process."""
     args: tuple[Any, ...]
     options: Mapping[str, Any]
     id: Any
-    """The PID or alias that the behaviour was told."""
+    """The PID or alias that the behaviour received."""
 
 
 @dataclass(slots=True)
 class StartedTask:
-    """A background task that ``start_task`` was asked for. It does not run; a test may await
+    """A background task requested with ``start_task``. It does not run; a test may await
     ``function(*args)`` itself.
     """
 
@@ -116,7 +116,7 @@ class Armed:
 
 @dataclass(slots=True)
 class Notes:
-    """What a behaviour without a node has done, each kind in order."""
+    """The recorded actions of a behaviour without a node, each kind in order."""
 
     name: str | None = None
     env: Mapping[str, object] = field(default_factory=dict)
@@ -190,11 +190,11 @@ class Notes:
 
 
 class Lonely(Behaviour):
-    """Comes, in the order of bases, just before ``Behaviour``: what a class has overridden itself
-    is still called first.
+    """A base placed just before ``Behaviour`` in the method resolution order, so that overrides in
+    the class still win.
     """
 
-    # What stands for the process while __init__ runs, and says so.
+    # The placeholder for the process while __init__ runs; its use raises an error.
     _notes: Notes = cast(Notes, Behaviour._process)
 
     @property
@@ -212,8 +212,8 @@ class Lonely(Behaviour):
     @property
     def node(self) -> NoReturn:
         raise NotAllowedError(
-            "a behaviour alone has no node; test this with a node, or give it what it asks the "
-            "node for"
+            "a behaviour alone has no node; test this with a node, or pass the value to the "
+            "behaviour"
         )
 
     @property
@@ -297,12 +297,12 @@ class Lonely(Behaviour):
     async def _call(self, to: Target, request: Any) -> Any:
         notes = self._notes
         notes.calls.append(Called(to, request))
-        for what, answer in notes.answers:
-            if matches(what, request):
+        for pattern, answer in notes.answers:
+            if matches(pattern, request):
                 if isinstance(answer, BaseException):
                     raise answer
                 return answer
-        known = ", ".join(describe(what) for what, _ in notes.answers) or "none"
+        known = ", ".join(describe(pattern) for pattern, _ in notes.answers) or "none"
         raise AssertionError(
             f"{to} was asked {request!r}, and no answer is known; `alone.answer(…)` gives one. "
             f"Known: {known}"

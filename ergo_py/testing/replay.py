@@ -1,5 +1,5 @@
-"""Recorded input: note what a meta-process sends, and have it sent again without the socket, the
-program or the file.
+"""`Recording` and `Replay`: record the messages of a meta-process, and replay them without the
+socket, the program or the file.
 """
 
 import dataclasses
@@ -25,18 +25,17 @@ __all__ = ["ME", "Recording", "Replay", "Tape", "recording"]
 B = TypeVar("B", bound=Behaviour)
 
 ME: Final = Alias("me", 0, 0)
-"""Stands, in recorded messages, for the meta-process itself: ``Replay`` puts its own alias there.
-"""
+"""Stands, in recorded messages, for the meta-process itself: ``Replay`` inserts its own alias."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one meta-process has sent, in order, with the time between."""
+    """The messages of a meta-process, in order, with the time between them."""
 
     messages: tuple[Any, ...]
-    """With ``ME`` wherever its own alias was."""
+    """With ``ME`` in place of its own alias."""
     gaps: tuple[float, ...]
-    """Seconds before each, by the clock of the loop."""
+    """Seconds before each message, by the clock of the loop."""
 
     def save(self, path: str | Path) -> None:
         """Write it to a file."""
@@ -44,11 +43,11 @@ class Recording:
 
     @staticmethod
     def load(path: str | Path) -> "Recording":
-        """Read it from a file that :meth:`save` has written. Only from one you trust: it is a
-        pickle, which may run code.
+        """Read a recording from a file that :meth:`save` has written. Only from a file you trust:
+        it is a pickle, which may run code.
 
         Raises:
-            BadInputError: there is something else in the file.
+            BadInputError: the file contains something else.
         """
         loaded = pickle.loads(Path(path).read_bytes())
         if not isinstance(loaded, Recording):
@@ -59,41 +58,41 @@ class Recording:
 
 
 class Tape:
-    """What ``recording`` notes: everything that meta-processes have sent to processes of one class."""
+    """The record of ``recording``: every message from meta-processes to processes of a class."""
 
     def __init__(self) -> None:
         self._tracks: dict[Alias, list[tuple[float, Any]]] = {}
 
     @property
     def aliases(self) -> list[Alias]:
-        """Who was heard, in the order of the first message."""
+        """The recorded meta-processes, in the order of their first message."""
         return list(self._tracks)
 
     def of(self, alias: Alias) -> Recording:
-        """What one of them has sent.
+        """The recording of a meta-process.
 
         Raises:
-            BadInputError: it was not heard.
+            BadInputError: it sent no message.
         """
         track = self._tracks.get(alias)
         if track is None:
             raise BadInputError(
-                "tape.of(alias)", alias, f"one of those that were heard: {self.aliases}"
+                "tape.of(alias)", alias, f"one of the recorded meta-processes: {self.aliases}"
             )
         moments = [track[0][0], *(moment for moment, _ in track)]
         gaps = tuple(later - earlier for earlier, later in pairwise(moments))
         return Recording(tuple(with_alias(message, alias, ME) for _, message in track), gaps)
 
     def note(self, alias: Alias, message: object) -> None:
-        """Note a message."""
+        """Record a message."""
         self._tracks.setdefault(alias, []).append((trio.current_time(), message))
 
 
 def recording(behaviour: type[B], tape: Tape) -> type[B]:
-    """A subclass that notes on a tape what meta-processes send to it, and otherwise is the
-    original.
+    """Make a subclass that records on a tape the messages of meta-processes, and otherwise behaves
+    like the original.
 
-    Spawn it in place of the original while the real thing is there, and save ``tape.of(alias)``.
+    Spawn it in place of the original while the real source is there, and save ``tape.of(alias)``.
     """
 
     def hook(_: Any, __: str, args: tuple[Any, ...]) -> object:
@@ -107,18 +106,17 @@ def recording(behaviour: type[B], tape: Tape) -> type[B]:
 
 class Replay(MetaProcess):
     """Sends recorded messages to its owner, in place of a socket, a program or a file, and keeps
-    what it is sent.
+    the messages it receives.
 
     Args:
-        messages: what to send: a :class:`Recording`, or messages, in which ``ME`` stands for this
-            meta-process.
-        gap: seconds before each message, by the clock of the loop; for a recording None means as it
-            was.
-        receiver: who gets them; by default the owner.
+        messages: the messages to send: a :class:`Recording`, or messages in which ``ME`` stands for
+            this meta-process.
+        gap: seconds before each message, by the clock of the loop; None for the gaps of the
+            recording.
+        receiver: the receiver; by default the owner.
         answer: called with the request of each call to it. Without it, calls are answered with
             None.
-        then: what to do after the last message: ``stay``, as a connection does that is open, or
-            ``end``.
+        then: after the last message: ``stay``, like an open connection, or ``end``.
     """
 
     kind = "replay"
@@ -144,14 +142,14 @@ class Replay(MetaProcess):
         self._answer = answer
         self._then = then
         self.sent = 0
-        """How many messages have gone out."""
+        """The number of messages sent."""
         self.received: list[Any] = []
-        """The messages and requests that came, in order."""
+        """The messages and requests received, in order."""
         self.senders: list[PID | Alias] = []
-        """Who sent each of them."""
+        """The sender of each of them."""
 
     async def start(self) -> None:
-        """Send what was recorded."""
+        """Send the recorded messages."""
         to = self.parent if self._receiver is None else self._receiver
         for gap, message in zip(self._gaps, self._messages, strict=True):
             if gap:
@@ -162,20 +160,20 @@ class Replay(MetaProcess):
             await trio.sleep_forever()
 
     async def handle_message(self, message: Any, sender: PID | Alias) -> None:
-        """Keep it."""
+        """Keep a message."""
         self.received.append(message)
         self.senders.append(sender)
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
-        """Keep it, and answer."""
+        """Keep a request, and answer it."""
         self.received.append(request)
         self.senders.append(caller.pid)
         return None if self._answer is None else self._answer(request)
 
 
 def with_alias(message: Any, old: Alias, new: Alias) -> Any:
-    """A message with another alias where the old one was: itself, in a field of a dataclass, or in
-    a tuple or list.
+    """Replace an alias in a message: the message itself, a field of a dataclass, or an item of a
+    tuple or list.
     """
     if message == old and isinstance(message, Alias):
         return new
@@ -189,7 +187,7 @@ def with_alias(message: Any, old: Alias, new: Alias) -> Any:
         }
         return dataclasses.replace(message, **changes) if changes else message
     if isinstance(message, tuple | list) and type(message) in (tuple, list):
-        changed = [with_alias(one, old, new) for one in message]
-        if any(one is not other for one, other in zip(changed, message, strict=True)):
+        changed = [with_alias(item, old, new) for item in message]
+        if any(item is not original for item, original in zip(changed, message, strict=True)):
             return type(message)(changed)
     return message

@@ -1,4 +1,4 @@
-"""Waiting until nothing is going on any more: no message under way, nobody at work."""
+"""`settle`: waits until a node is idle, with no message in flight and no process at work."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,12 +26,12 @@ _PAUSE: Final = 0.002
 
 
 class UnsettledError(ErgoError, AssertionError):
-    """Something was still going on when the time was over."""
+    """The node was not idle within the timeout."""
 
     def __init__(self, timeout: float, busy: Collection[str]) -> None:
         self.timeout = timeout
         self.busy = tuple(busy)
-        """One line for each that was busy."""
+        """A line for each busy process or thread."""
         super().__init__(
             f"not settled within {timeout:g} s:" + "".join(f"\n  {line}" for line in busy)
         )
@@ -44,22 +44,22 @@ async def settle(
     except_for: Collection[Target] = (),
     ignore: Collection[str] = (),
 ) -> None:
-    """Wait until every mailbox is empty and every process asleep, nothing waits in the bridge, and
-    all threads are quiet.
+    """Wait until every mailbox is empty, every process sleeps, nothing waits in the bridge, and all
+    threads are quiet.
 
-    Timers that have not fired are no work, nor is what waits for a process that was suspended.
-    Virtual time does not jump while this waits. What comes from outside cannot be known: bytes that
-    are still inside the operating system or the network, or what a reader is about to be sent.
+    Timers that have not fired are no work, nor are messages for a suspended process. Virtual time
+    does not jump during the wait. Input from outside cannot be known: bytes that are still inside
+    the operating system or the network, or data that a reader is about to receive.
 
     Args:
         node: the node that is to settle.
-        timeout: real seconds, whatever clock the test has.
-        except_for: processes and meta-processes that may be busy, such as one that waits for an
-            answer the test is going to give.
-        ignore: names of threads that may be busy, since they have nothing to do with it.
+        timeout: real seconds, also with a virtual clock.
+        except_for: processes and meta-processes that may be busy, such as a process that waits for
+            an answer of the test.
+        ignore: names of unrelated threads, which may be busy.
 
     Raises:
-        UnsettledError: the time was over; it names who was busy.
+        UnsettledError: the time ran out; it names the busy processes.
     """
     __tracebackhide__ = True
     check_number("timeout", timeout, least=0.0)
@@ -78,7 +78,7 @@ async def settle(
             left = busy(node, except_for=except_for)
             if scope.cancelled_caught and not left:
                 left.append("tasks that are no process of this node never rest")
-            left += [f"{who} is at work" for who in stirred]
+            left += [f"{name} is at work" for name in stirred]
             if not left:
                 return
             if perf_counter() >= deadline:
@@ -86,8 +86,8 @@ async def settle(
 
 
 def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
-    """Who has something to do on a node at this moment, one line for each; what threads do is not
-    seen.
+    """The processes of a node that have work at this moment, a line each; threads are not
+    examined.
     """
     router = node._router
     excepted = [router.resolve(target) for target in except_for]
@@ -108,14 +108,17 @@ def busy(node: Node, *, except_for: Collection[Target] = ()) -> list[str]:
 
 
 def _is_suspended(process: Process) -> bool:
-    """Whether somebody has told it to take no message: it will not, however long one waits."""
+    """Return whether the process is suspended: its messages stay queued, however long the test
+    waits.
+    """
     watch = process.kernel.watches.get(process.id)
     return watch is not None and watch.suspended
 
 
 def _busy_meta(meta: Meta) -> Iterator[str]:
     if meta.reason is not None or not meta.initialised:
-        yield f"{meta!r} is {'starting' if meta.reason is None else 'ending'}, in {meta.current_callback()}"
+        phase = "starting" if meta.reason is None else "ending"
+        yield f"{meta!r} is {phase}, in {meta.current_callback()}"
     elif meta.state is MetaState.RUNNING:
         yield f"{meta!r} is running, in {meta.current_callback()}"
     elif len(meta.mailbox):
@@ -125,11 +128,11 @@ def _busy_meta(meta: Meta) -> Iterator[str]:
 
 
 class _Alarm(Instrument):
-    """Cancels a scope when a real time has come, whatever clock the run has. trio asks it once for
-    each pass of its loop.
+    """Cancels a scope at a real time, also with a virtual clock. trio calls it once per pass of its
+    loop.
 
-    A loop that is just about to have its pause is given the time for it: only then is it known
-    whether anybody was busy.
+    A loop that is about to start its idle pause may finish it: only after the pause is it known
+    whether a task was busy.
     """
 
     def __init__(self, scope: trio.CancelScope, deadline: float) -> None:

@@ -1,9 +1,8 @@
-"""The order in which trio lets tasks run, made by a seed: a race that was found once can be had
-again.
+"""`seeded` and `explore`: a seeded task order in trio, so that a race condition can be reproduced.
 
-trio shuffles the tasks that can run, on purpose. With a seed the shuffle is the same each time, so
-that the same program, with the same messages and virtual time, does the same. What threads and
-sockets do is as it was: their moments are the operating system's.
+trio shuffles the runnable tasks on purpose. With a seed the shuffle is the same each time, so that
+the same program, with the same messages and virtual time, behaves the same. Threads and sockets
+stay nondeterministic: the operating system decides their timing.
 """
 
 import random
@@ -20,14 +19,14 @@ __all__ = ["RaceError", "explore", "seeded"]
 
 
 class RaceError(ErgoError, AssertionError):
-    """A program failed in one order of its tasks. The failure is the cause, and ``seed`` brings it
-    back.
+    """A program failed in a certain task order. The failure is the cause, and ``seed`` reproduces
+    it.
     """
 
     def __init__(self, seed: int, passed: int) -> None:
         self.seed = seed
         self.passed = passed
-        """How many other orders were tried before, and went well."""
+        """The number of orders that succeeded before."""
         super().__init__(
             f"failed with seed {seed}, after {passed} that went well; `with seeded({seed}):` does "
             "it again"
@@ -36,15 +35,14 @@ class RaceError(ErgoError, AssertionError):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Have trio choose the order of tasks by a seed inside the block: around a ``trio.run``, or
-    from here on in a running one.
+    """Make trio choose the task order by a seed inside the block: around a ``trio.run``, or from
+    here on in a running loop.
 
     Raises:
-        RuntimeError: this release of trio chooses it in a way that is not known here.
+        RuntimeError: this release of trio chooses the order in an unknown way.
     """
     check_number("seed", seed, least=0, whole=True)
-    # Where trio itself, for Hypothesis, has put the two switches that this needs. Neither is
-    # public.
+    # The two switches that trio itself uses for Hypothesis. Neither is public.
     run: Any = trio._core._run
     if not isinstance(getattr(run, "_r", None), random.Random) or not hasattr(
         run, "_ALLOW_DETERMINISTIC_SCHEDULING"
@@ -69,16 +67,16 @@ def explore(
     *,
     clock: Callable[[], trio.abc.Clock] | None = None,
 ) -> int:
-    """Run an async function once for each seed, each time in an event loop of its own. Returns how
-    many orders were tried.
+    """Run an async function for each seed, each time in a new event loop. Returns the number of
+    orders tried.
 
     Args:
-        program: opens a node, does something, and asserts what must hold in every order.
-        seeds: which orders to try.
+        program: opens a node, acts on it, and asserts the conditions that must hold in every order.
+        seeds: the orders to try.
         clock: makes the clock of each run, such as ``VirtualClock``.
 
     Raises:
-        RaceError: one of the runs failed; it says with which seed.
+        RaceError: a run failed; it contains the seed.
     """
     __tracebackhide__ = True
     passed = 0

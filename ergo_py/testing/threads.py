@@ -1,12 +1,10 @@
-"""What the other threads of this program, and its child programs, are doing: at work, or asleep in
-the operating system.
+"""`look`: the activity of the other threads of this program and of its child programs.
 
-Two looks with a short real pause between them tell the one from the other. On Linux a thread is
-taken as quiet if it sleeps at both looks and has used no processor time between them, to the
-nanosecond; one that was woken and has not had its turn yet is not asleep. Elsewhere, and where
-/proc is not mounted, it is quiet if it stands at the same instruction at both looks. What no look
-can see: bytes that are on their way inside the operating system or the network, and what another
-machine is about to send.
+Two looks with a short real pause between them tell activity from sleep. On Linux a thread counts as
+quiet if it sleeps at both looks and has used no processor time between them, to the nanosecond; a
+thread that was woken but has not run yet is not asleep. Elsewhere, and without /proc, it counts as
+quiet if it stands at the same instruction at both looks. No look can see bytes in transit inside
+the operating system or the network, nor data that another machine is about to send.
 """
 
 import os
@@ -36,34 +34,32 @@ _JOB: Final = Job.run.__code__
 class _Seen:
     name: str
     mark: object
-    """Differs between two looks if it has done anything."""
+    """Differs between two looks if the thread or program has run."""
     awake: bool
     serves: bool = False
-    """It does nothing of its own accord: an idle worker of trio's, a helper that is no thread of
-    Python's, or a program that has ended.
+    """It never acts by itself: an idle worker of trio, a helper thread unknown to Python, or a
+    program that has ended.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment."""
+    """The threads and child programs at a moment."""
 
     seen: dict[object, _Seen]
     working: dict[int, str]
-    """Worker threads that have something to do, asleep or not, by their number: trio's, and those
-    that run callbacks.
+    """Worker threads with a job, asleep or not, by their number: those of trio, and those that run
+    callbacks.
     """
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody who could do something of their own accord but the thread that
-        looks.
-        """
-        return not self.working and all(one.serves for one in self.seen.values())
+        """Whether no thread or child program could act by itself, except the thread that looks."""
+        return not self.working and all(seen.serves for seen in self.seen.values())
 
 
 def look(ignore: Collection[str] = ()) -> Look:
-    """Look at all threads but this one, and at the child programs. Threads whose names are in
+    """Look at all threads except this thread, and at the child programs. Threads whose names are in
     ``ignore`` are left out.
     """
     seen: dict[object, _Seen] = {}
@@ -77,7 +73,7 @@ def look(ignore: Collection[str] = ()) -> Look:
         else:
             mark, awake = _pulse(thread)
             if idle and _is_guest():
-                # Between our steps it waits for I/O on our behalf.
+                # In guest mode it waits for I/O on behalf of our loop between our steps.
                 mark = None
             seen[thread] = _Seen(f"thread {thread.name}", mark, awake, bool(idle))
     known = {thread.native_id for thread in threading.enumerate()}
@@ -96,32 +92,34 @@ def look(ignore: Collection[str] = ()) -> Look:
 
 
 def stirring(before: Look, after: Look) -> list[str]:
-    """Who has done something between two looks, or was about to; empty if all were quiet."""
+    """The threads and programs that ran between two looks, or were about to; empty if all were
+    quiet.
+    """
     busy = [
-        one.name
-        for key, one in after.seen.items()
-        if one.awake or key not in before.seen or before.seen[key].mark != one.mark
+        seen.name
+        for key, seen in after.seen.items()
+        if seen.awake or key not in before.seen or before.seen[key].mark != seen.mark
     ]
-    # One that has ended may have said something with its last breath.
+    # A thread that has ended may have sent a last message.
     return busy + [
-        one.name for key, one in before.seen.items() if key not in after.seen and not one.serves
+        seen.name for key, seen in before.seen.items() if key not in after.seen and not seen.serves
     ]
 
 
 def other_threads() -> list[threading.Thread]:
-    """All living threads that Python knows, but this one."""
+    """All living threads that Python knows, except this thread."""
     me = threading.current_thread()
     return [thread for thread in threading.enumerate() if thread is not me and thread.is_alive()]
 
 
 def is_idle_worker(thread: threading.Thread) -> bool:
-    """Whether it is a thread that trio keeps, for ten seconds, in case there is more to do."""
+    """Return whether it is an idle thread that trio keeps for ten seconds, for reuse."""
     return _idle_worker(thread) is True
 
 
 def children() -> dict[int, str]:
-    """The living child programs of this one: their numbers and what they run. Empty where the
-    system does not tell.
+    """The living child programs: their process ids and command lines. Empty where the system does
+    not tell.
     """
     pids: list[int] = []
     told = False
@@ -140,8 +138,8 @@ def children() -> dict[int, str]:
 
 
 def _tasks() -> list[int]:
-    """The threads of this program, as the operating system numbers them, those included of which
-    Python does not know.
+    """The threads of this program, by their operating-system ids, including threads unknown to
+    Python.
     """
     try:
         return [int(task) for task in os.listdir(_TASKS)]
@@ -168,24 +166,24 @@ def _program(pid: int) -> str | None:
             words = file.read().split(b"\0")
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             name = file.read().strip()
-    except OSError:  # it has just ended
+    except OSError:  # the program has just ended
         return None
     return b" ".join(words).decode(errors="replace").strip() or name
 
 
 def _pulse(thread: threading.Thread) -> tuple[object, bool]:
-    """Something that changes whenever the thread runs, and whether it is awake."""
+    """A value that changes whenever the thread runs, and whether the thread is awake."""
     number = thread.native_id or 0
     cpu = _cpu(~number << 3 | 6) if number else None
     if cpu is not None and (fields := _stat(f"{_TASKS}/{number}/stat")):
         return cpu, fields[0] not in _ASLEEP
-    # No processor clock, or no /proc: then the clock alone does not tell a thread that waits for
-    # its turn from one that sleeps.
+    # Without a processor clock or /proc, the state is unknown: the clock alone does not tell a
+    # runnable thread from a sleeping thread.
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return None, False
-    # Only there does the interpreter take the turn from a thread that would go on, except after a
-    # call, which tells nothing.
+    # The interpreter preempts a thread only at these instructions, and after a call, which tells
+    # nothing.
     stands_at = opname[frame.f_code.co_code[frame.f_lasti]]
     return (cpu, id(frame), frame.f_lasti), stands_at.startswith(
         ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
@@ -193,14 +191,14 @@ def _pulse(thread: threading.Thread) -> tuple[object, bool]:
 
 
 def _cpu(clock: int) -> int | None:
-    # Linux makes the number of a thread's or program's processor clock from its id, as
-    # clock_getcpuclockid(3) does. Asked for one that has ended it answers with an error;
+    # Linux derives the number of a thread's or program's processor clock from its id, as
+    # clock_getcpuclockid(3) does. For an ended thread it returns an error;
     # time.pthread_getcpuclockid would crash.
     if sys.platform != "linux":
         return None
     try:
         return time.clock_gettime_ns(clock)
-    except OSError:  # it has ended
+    except OSError:  # the thread or program has ended
         return None
 
 
@@ -218,10 +216,10 @@ def _stat(path: str) -> list[str]:
 
 
 def _idle_worker(thread: threading.Thread) -> bool | None:
-    """Whether a worker thread of trio's has nothing to do; None if it is none of trio's.
+    """Whether a worker thread of trio is idle; None if the thread is not trio's.
 
-    trio takes a worker out of its set of idle ones before it gives it something to do, and puts it
-    back before it tells the result.
+    trio removes a worker from its idle set before it assigns a job, and adds it again before it
+    delivers the result.
     """
     worker: Any = getattr(getattr(thread, "_target", None), "__self__", None)
     cache: Any = getattr(worker, "_thread_cache", None)
@@ -229,7 +227,7 @@ def _idle_worker(thread: threading.Thread) -> bool | None:
 
 
 def _in_callback(thread: threading.Thread) -> bool:
-    """Whether it is a thread that runs callbacks of processes, and runs one now."""
+    """Whether it is a dispatcher thread that runs a callback of a process now."""
     if not isinstance(getattr(getattr(thread, "_target", None), "__self__", None), ReaderThread):
         return False
     frame = sys._current_frames().get(thread.ident or 0)

@@ -1,4 +1,6 @@
-"""Subclasses that do something before a callback of the original, in the colour that it has."""
+"""`subclass` and `before`: wrap callbacks of a behaviour; a ``def`` stays ``def``, an ``async def``
+stays ``async def``.
+"""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -15,21 +17,20 @@ __all__ = ["GO_ON", "Around", "Hook", "before", "message_of", "subclass"]
 B = TypeVar("B", bound=Behaviour | MetaProcess)
 
 Hook = Callable[[Any, str, tuple[Any, ...]], object]
-"""Called with the instance, the name of the callback and its arguments: ``GO_ON``, or what to
-return in its place.
+"""Called with the instance, the name of the callback and its arguments; returns ``GO_ON``, or the
+value to return instead.
 """
 Around = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
 GO_ON: Final = object()
-"""Said by a hook: let the original callback run."""
+"""Returned by a hook: run the original callback."""
 
 
 def subclass(behaviour: type[B], callbacks: Collection[str], around: Around) -> type[B]:
-    """A subclass with the same name, whose ``callbacks`` are what ``around`` makes of the original
-    ones.
+    """Make a subclass with the same name, whose ``callbacks`` are wrapped by ``around``.
 
     Raises:
-        BehaviourError: it is no class of behaviours or meta-processes.
+        BehaviourError: ``behaviour`` is no class of behaviours or meta-processes.
         BadInputError: it has no such callback.
     """
     if not (isinstance(behaviour, type) and issubclass(behaviour, Behaviour | MetaProcess)):
@@ -55,7 +56,7 @@ def subclass(behaviour: type[B], callbacks: Collection[str], around: Around) -> 
 
 
 def before(hook: Hook) -> Around:
-    """Have ``hook`` asked before each callback; the callback keeps its colour."""
+    """Call ``hook`` before each callback; the callback stays ``def`` or ``async def``."""
 
     def around(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(original):
@@ -78,14 +79,14 @@ def before(hook: Hook) -> Around:
 
 
 def message_of(name: str, args: tuple[Any, ...]) -> Any:
-    """What a callback is about: the message, the request, the event, the reason; None for ``init``
-    and its like.
+    """The subject of a callback: the message, request, event or reason; None for ``init`` and
+    others without arguments.
     """
     return args[1] if name.endswith(("_name", "_alias")) else args[0] if args else None
 
 
 def _not_default(function: Callable[..., Any]) -> Callable[..., Any]:
-    # The mark of a do-nothing callback was copied with everything else; the kernel would not call
-    # this one.
+    # `wraps` has copied the mark of a do-nothing callback; with it the kernel would skip this
+    # function.
     function.__dict__.pop("__is_default__", None)
     return function

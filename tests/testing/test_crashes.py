@@ -39,8 +39,8 @@ async def test_a_crash_that_comes_in_time_is_given_to_the_test(autojump_clock: M
     "error, complaint",
     [
         (None, "and no others"),
-        (KeyError("x"), "another one: .*KeyError"),
-        (ValueError("other"), "another one: .*other"),
+        (KeyError("x"), "another crash: .*KeyError"),
+        (ValueError("other"), "another crash: .*other"),
     ],
 )
 async def test_no_crash_or_another_one_fails(

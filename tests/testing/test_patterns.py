@@ -36,7 +36,7 @@ def test_what_was_meant_is_said_in_words() -> None:
         "an int",
         "int | str",
         "3",
-        "what is_even accepts",
+        "a message that is_even accepts",
     ]
 
 
