@@ -237,7 +237,7 @@ def test_the_udp_client_hears_that_nobody_listens() -> None:
 
     assert (
         client("udp/echo_client.py", port, "anybody")
-        == "the peer cannot be reached, or nobody listens there\n"
+        == "the peer cannot be reached, or no process listens there\n"
     )
 
 

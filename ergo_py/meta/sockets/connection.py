@@ -1,4 +1,6 @@
-"""A connection over a stream socket: the handler's half, and its end."""
+"""`Stream`: a connection over a stream socket. This module has its handler and its shutdown; the
+reader is in `connection_reader`.
+"""
 
 import socket
 from collections.abc import Callable
@@ -45,29 +47,29 @@ __all__ = ["Stream"]
 
 
 class _Tick:
-    """A connection's message to itself: look at the clock."""
+    """A connection's message to itself: check the timeouts."""
 
 
 class _Linger:
-    """A connection's message to itself: perhaps the peer had its time to close, or to take what a
-    close waits for.
+    """A connection's message to itself: check whether ``linger`` seconds have passed for a peer
+    that has not closed, or has not taken the data that a close waits for.
     """
 
 
 _TICK, _LINGER = _Tick(), _Linger()
 _TOO_LATE: Final = (
-    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the message "
-    "that agrees on it"
+    "TCPStartTLS is for a connection with start_tls=True, once; send it while you serve the "
+    "message that agrees on it"
 )
 _TAKES_NOTHING: Final = 1.0
-"""Seconds that the end of a connection waits for a peer whose system acknowledges nothing."""
+"""Seconds that closing waits for a peer whose system acknowledges nothing."""
 _LOOK_FIRST, _LOOK_LAST = 0.001, 0.05
-"""How long it waits between two looks: at first, and at most."""
+"""Seconds between two checks of the acknowledged bytes: at first, and at most."""
 
 
 class Stream(StreamReader):
-    """A connection: what the peer sends becomes messages to the receiver, what is sent to its alias
-    goes to the peer.
+    """A connection: bytes from the peer become messages to the receiver, and messages to its alias
+    become bytes to the peer.
     """
 
     kind = "stream"
@@ -75,39 +77,41 @@ class Stream(StreamReader):
     def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         super().__init__(to, options, reader)
         self._given: socket.socket | None = None
-        """The socket, if it was made by somebody else."""
+        """The socket, if the caller or a server made it."""
         self._actor: Process | None = None
-        """The process that was made for this connection alone: it owns it, and ends with it."""
+        """The session: the process that was spawned for this connection alone. It owns the
+        connection, and ends with it.
+        """
         self._when_gone: Callable[[Any], None] | None = None
         self._early: list[tuple[bytes, Caller | None]] = []
-        """Sent before the TLS handshake was done, or while TLS had to read first."""
+        """Data that was sent before the TLS handshake was done, or while TLS had to read first."""
         self._closers: list[Caller] = []
         self._has_said_goodbye = False
         self._half_closed = False
         self._tick: Timer | None = None
         self._look: Timer | None = None
         self._excused = -inf
-        """When the receiver was last found to be behind, if ever: what the peer had sent by then
-        was not looked at.
+        """When the receiver was last found to be behind, if ever. The peer is not to blame for its
+        silence until then: its bytes were not read.
         """
         self._looked_at: Envelope | None = None
-        """Of the messages that wait for a slow peer, the last one that was looked at."""
+        """The last of the messages behind a slow peer that was checked for a close."""
         self._close_waits: tuple[float, float] | None = None
-        """A close is among them, or under way: since when, and for how long it lets the peer take
-        nothing.
+        """A close that waits behind a slow peer, or is under way: its start, and how long the peer
+        may take nothing.
         """
         self.messages_out = 0
 
     # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Open the socket, if that was not done before, and set everything up."""
+        """Open the socket, unless it was given, and set everything up."""
         self._set_up(await self._open())
         await self._secure_first(self._socket)
         self._arm_tick()
 
     def _begin_in_passing(self) -> bool:
-        """Do the same for a socket that a server has accepted: there is nothing to wait for."""
+        """Do the same for an accepted socket, without a task: there is nothing to wait for."""
         if self._server is None:
             return False
         assert self._given is not None
@@ -119,7 +123,7 @@ class Stream(StreamReader):
         self._socket = sock
         self.since = self.last_in = self._handshake_since = self._now()
         if self._actor is not None:
-            # What it has set itself, it keeps.
+            # Keep a value that the behaviour has set itself.
             vars(self._actor.behaviour).setdefault("connection", self.id)
         self.opened(sock, unblock=self._free_reader)
         prepare(sock, self._options, blocking=self.reader == "thread")
@@ -133,18 +137,18 @@ class Stream(StreamReader):
         raise NotImplementedError
 
     async def _secure_first(self, sock: socket.socket) -> None:
-        """For clients: shake hands before anything else, so that a bad certificate is an error of
-        ``spawn_meta``.
+        """For clients: do the TLS handshake before anything else, so that ``spawn_meta`` raises the
+        error of a bad certificate.
         """
 
     # -- the handler -------------------------------------------------------------------------------
 
     def _serve_in_passing(self, message: Any, _sender: PID | Alias) -> bool:
-        """Write, in the turn of whoever sent it, what needs no waiting."""
+        """Write on the spot, in the sender's turn, if that needs no waiting."""
         if type(message) is not TCPSend or self._closing or self._writer.pending:
             return False
         if self._secure is None:
-            # As _put() does, without the layer.
+            # The same as _put(), without its call: this is the hot path.
             self.messages_out += 1
             try:
                 if self._writer.write(message.data):
@@ -157,7 +161,7 @@ class Stream(StreamReader):
         return True
 
     async def handle_message(self, message: Any, sender: PID | Alias) -> None:
-        """Serve what the receiver and others send."""
+        """Serve the messages of the receiver and of other processes."""
         if type(message) is TCPSend:
             if self._closing:
                 self._meta.router.dead_letters.add(sender, self.id, message, Why.STOPPING)
@@ -173,12 +177,13 @@ class Stream(StreamReader):
             if self._may_start_tls:
                 self._start_tls(message)
             else:
-                # Whoever asked for it would go on in clear without knowing.
+                # End the connection: the sender believes that it is encrypted from now on.
                 self._end(Cause.FAILED, _TOO_LATE)
         elif message is _TICK:
             self._look_at_clock()
         elif message is _LINGER:
-            # Else the close is still to come, and it only had to be woken.
+            # Otherwise the close is still in the mailbox: this message only had to wake the
+            # handler.
             if self._closing:
                 self._look_at_close()
         else:
@@ -188,7 +193,7 @@ class Stream(StreamReader):
             )
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
-        """Serve those who want to know when it is done."""
+        """Serve requests: the caller waits until the work is done."""
         if type(request) is TCPSend:
             if self._closing:
                 raise Reject(BrokenPipeError("the connection is closing"))
@@ -212,8 +217,8 @@ class Stream(StreamReader):
         raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
 
     def _put(self, data: bytes, caller: Caller | None) -> bool:
-        """Write, or keep for later. True if everything is in the operating system; else the caller
-        is answered when it is.
+        """Write, or keep for later. True if everything is in the operating system; otherwise the
+        caller gets its answer as soon as it is.
         """
         secure = self._secure
         self.messages_out += 1
@@ -233,20 +238,20 @@ class Stream(StreamReader):
         return done
 
     def _secured(self) -> None:
-        """The handshake is done: other times count from now on, and what was sent too early is
-        written. On the loop.
+        """The handshake is done: idle and frame timeouts count from now on, and data that was sent
+        too early is written. On the loop.
         """
         if not self.stopping:
             self._arm_tick()
         self._write_secured()
 
     def _write_secured(self) -> None:
-        """Write what TLS itself has to say, and what was sent too early. On the loop."""
+        """Write the output of TLS itself, and data that was sent too early. On the loop."""
         if self._secure is None or not self._may_write or self._meta.gone.is_set():
             return
         early, self._early = self._early, []
         try:
-            # To write nothing at all would fail, too, once no more may be written.
+            # Skip an empty write: it fails, too, once the socket is shut for writing.
             if said := self._secure.take():
                 self._writer.write(said)
         except OSError as error:
@@ -258,7 +263,7 @@ class Stream(StreamReader):
         self._half_close_if_due()
 
     def _written(self) -> None:
-        """Something that waited is out."""
+        """Some of the waiting bytes are out."""
         self._half_close_if_due()
         self._ring()
         self._meta.wake()
@@ -275,11 +280,13 @@ class Stream(StreamReader):
         await wait_in_callback(self._meta, self._waits_for_peer)
 
     def _waits_for_peer(self) -> bool:
-        """Whether what comes next has to wait. A close that is among it must not wait for ever."""
+        """Whether the next message has to wait. A close among the waiting messages must not wait
+        forever, so look for it.
+        """
         box = self._meta.mailbox
         if self._writer.pending <= self._options.write_limit or self.cause is not None:
             if not box.main:
-                # It may be large, and nothing is to be told from it any more.
+                # Let the message go: it may be large, and no later message needs it as a mark.
                 self._looked_at = None
             return False
         for envelope in reversed(box.main):
@@ -308,8 +315,8 @@ class Stream(StreamReader):
         return secure
 
     def _start_tls(self, message: TCPStartTLS) -> None:
-        """Let the reader, which waits, go on with the handshake once ``say`` is written; what
-        follows is encrypted.
+        """Let the waiting reader start the handshake once ``say`` is written. Everything after that
+        is encrypted.
         """
         self._may_start_tls = False
         try:
@@ -349,14 +356,14 @@ class Stream(StreamReader):
                     + options.frame_timeout
                 )
             if options.keepalive_period is not None and not self._closing:
-                # While something waits for the peer, one more byte would tell it nothing.
+                # While bytes wait for the peer, a heartbeat behind them would be of no use.
                 times.append(
                     (now if self._writer.pending else self._writer.last) + options.keepalive_period
                 )
         if self._tick is not None:
             self._tick.cancel()
         if times:
-            # Before everything that waits: a slow peer is exactly the one to be timed.
+            # With high priority, ahead of the waiting messages: the timeouts exist for slow peers.
             self._tick = self.send_after(
                 max(0.001, min(times) - now), self.id, _TICK, priority=Priority.HIGH
             )
@@ -408,9 +415,7 @@ class Stream(StreamReader):
             self._look_at_close()
 
     def _close_after_last_word(self) -> None:
-        """The receiver has said what there was to say: tell the peer that no more comes. On the
-        loop.
-        """
+        """The receiver has had its last word: close, so that the peer sees the end. On the loop."""
         if not self._meta.gone.is_set() and not self.stopping:
             self._close(TCPClose())
 
@@ -418,8 +423,8 @@ class Stream(StreamReader):
         return self._now(), self._options.linger if how.linger is None else how.linger
 
     def _look_at_close(self) -> None:
-        """End the connection if its peer had the time it is given since it last took something;
-        else look again then.
+        """End the connection if ``linger`` has passed since the peer last took a byte; otherwise
+        check again when it has.
         """
         assert self._close_waits is not None
         since, patience = self._close_waits
@@ -434,8 +439,8 @@ class Stream(StreamReader):
             self._end(Cause.ASKED, "the peer did not close its side")
 
     def _half_close_if_due(self) -> None:
-        """Tell the peer that no more comes, once all is written; in TLS this is written, too, and
-        may have to wait.
+        """Half-close: once all is written, tell the peer that no more data follows. TLS writes a
+        notice for this, which may have to wait, too.
         """
         if (
             not self._closing
@@ -453,7 +458,7 @@ class Stream(StreamReader):
             self._broken(error)
 
     def _say_goodbye(self) -> bool:
-        """Say it as TLS demands, once. Returns whether nothing waits for the peer."""
+        """Write TLS's ``close_notify``, once. Returns whether no bytes wait for the peer."""
         if self._secure is None or not self._may_write or self._has_said_goodbye:
             return True
         self._has_said_goodbye = True
@@ -461,8 +466,8 @@ class Stream(StreamReader):
         return self._writer.write(self._secure.take())
 
     async def terminate(self, reason: Reason) -> None:
-        """Write what was sent before the end was asked for, as far as the peer takes it; close;
-        tell the receiver.
+        """Graceful shutdown: write the data that was sent before the end was requested, as far as
+        the peer takes it; close; tell the receiver.
         """
         if self._write_last(reason):
             await self._wait_until_taken()
@@ -472,8 +477,8 @@ class Stream(StreamReader):
         self._end_actor()
 
     def _end_in_passing(self, reason: Reason) -> bool:
-        """Do the same, if the peer has said its last and took all there was, and the receiver takes
-        the message at once.
+        """Do the same without a task, if the peer has closed its half and taken everything, and the
+        receiver takes the message at once.
         """
         if self._server is None or self.cause is not Cause.EOF or self._writer.pending:
             return False
@@ -492,13 +497,13 @@ class Stream(StreamReader):
         return True
 
     def _free_reader(self) -> None:
-        """Free a reader that is blocked in the socket: shut the half that is read, so that the last
-        answers can still be written.
+        """Unblock a reader in the socket: shut down the reading half, so that the last answers can
+        still be written.
 
-        With both halves shut, Linux answers whatever else the peer says with a reset, which costs
-        the peer what is on its way. So a reader thread of a connection that has closed its half
-        already goes on until the peer's system has everything. A task needs no freeing: it is
-        cancelled.
+        With both halves shut, Linux answers any further byte from the peer with a reset, and a
+        reset destroys the data on its way to the peer. So if this side is half-closed already, a
+        reader thread keeps reading until the peer's system has everything. A task needs no
+        unblocking: it is cancelled.
         """
         sock = self._socket
         if not self._half_closed or self._is_cut_short() or not count_unacknowledged(sock):
@@ -515,14 +520,14 @@ class Stream(StreamReader):
             pass
 
     def _is_cut_short(self) -> bool:
-        """Whether the peer is not to have the time to take what is on its way."""
+        """Whether the peer gets no time to take the data on its way."""
         return self._aborting or bool(self._meta.kills)
 
     def _write_last(self, reason: Reason) -> bool:
-        """Write what is still to be written, as far as the peer takes it. Returns whether the peer
-        is to have the time to take it.
+        """Write the remaining data, as far as the peer takes it. Returns whether the peer gets time
+        to take it.
 
-        A peer that does not get everything sees a reset: it must not take a part for the whole.
+        A peer that does not get everything sees a reset: it must not mistake a part for the whole.
         """
         self._set_cause(Cause.ASKED, "" if isinstance(reason, Normal) else str(reason))
         orderly = self.cause in ORDERLY and not self._aborting and not isinstance(reason, Killed)
@@ -536,22 +541,24 @@ class Stream(StreamReader):
                 or self._writer.pending
                 or (self._early and self.connected is not None)
             ):
-                # Nothing is to linger in the operating system for a peer that does not take it.
+                # The operating system must not keep data for a peer that does not take it.
                 abort_on_close(self._socket)
                 return False
-        except OSError:  # the peer is gone, and that is what is wanted
+        except OSError:  # the peer is gone, so there is nothing to wait for
             return False
         if self._peer_is_done or self._is_cut_short() or self._meta.abandoned:
-            # A peer that has closed its half says nothing more that could be answered with a reset.
+            # A peer that has closed its half sends nothing more that could be answered with a
+            # reset.
             return False
         return self._half_closed or self.cause in (Cause.ASKED, Cause.NO_RECEIVER)
 
     async def _wait_until_taken(self) -> None:
-        """Wait until the peer's system has everything, and throw away what the peer says meanwhile.
+        """Wait until the peer's system has acknowledged everything, and discard the peer's input
+        meanwhile.
 
-        Were the connection closed before, one more word of the peer's would be answered with a
-        reset, which costs the peer what is on its way. It is closed all the same if the peer takes
-        nothing for a while, or the time for this end runs out.
+        If the socket were closed earlier, the system would answer the peer's next byte with a
+        reset, and a reset destroys the data on its way to the peer. The wait ends early if the peer
+        takes nothing for a while, or if the time limit of this shutdown passes.
         """
         sock, meta = self._socket, self._meta
         now = self._now()
@@ -574,7 +581,7 @@ class Stream(StreamReader):
             return
 
     def _close_for_good(self) -> TCPDisconnected | None:
-        """Close. Returns what the receiver is to be told."""
+        """Close the socket and answer the callers. Returns the message for the receiver."""
         pending = self._writer.pending
         self._writer.close()
         close_socket(self._socket, in_use=self._meta.abandoned)
@@ -599,8 +606,8 @@ class Stream(StreamReader):
             end_session(self._actor, self.id)
 
     def _take_rest(self, orderly: bool) -> bool:
-        """Serve what was sent to the connection before it was told to end, and was not begun. False
-        if some of it is not sent.
+        """Serve the messages that were in the mailbox when the end was requested. False if some of
+        the data is not sent.
         """
         meta, may_send, is_whole, is_closed = (
             self._meta,
@@ -612,7 +619,7 @@ class Stream(StreamReader):
             kind, _, ref, payload = envelope
             if kind in (MESSAGE, CALL):
                 if type(payload) is TCPClose:
-                    # It gets what it asks for.
+                    # A close gets its wish: the connection is ending.
                     may_send, is_closed = False, True
                     if kind == CALL:
                         self._closers.append(ref)
@@ -624,7 +631,7 @@ class Stream(StreamReader):
                     if kind == MESSAGE or done:
                         continue
                 if type(payload) is TCPSend:
-                    # What was sent after a close is not part of the stream.
+                    # Data that was sent after a close is not part of the stream.
                     is_whole = is_whole and is_closed
                 if isinstance(payload, _Tick | _Linger):
                     continue
@@ -635,16 +642,16 @@ class Stream(StreamReader):
 
     @property
     def bytes_out(self) -> int:
-        """How many bytes the operating system has taken."""
+        """Bytes that the operating system has taken."""
         return self._writer.written
 
     @property
     def pending(self) -> int:
-        """How many bytes wait for the peer to take them."""
+        """Bytes that wait for the peer to take them."""
         return self._writer.pending
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """Say how it is doing."""
+        """The counters and the state of the connection, by name."""
         facts = {
             "local": str(self.local),
             "peer": str(self.peer),

@@ -1,5 +1,5 @@
-"""The reader's half of a stream connection: from the socket to messages, until the peer has said
-its last.
+"""`StreamReader`: the reading half of a stream connection, from the socket to messages, until the
+peer closes its half.
 """
 
 import socket
@@ -38,27 +38,27 @@ __all__ = ["StreamReader", "shake_hands"]
 
 _LEAST: Final = 4 * 1024
 _MOST: Final = 256 * 1024
-"""How much is read at once: little while little comes, so that thousands of idle readers do not
-hold large buffers.
+"""Limits of the size of a read. It grows only while much data comes, so that thousands of idle
+readers do not hold large buffers.
 """
 _TURN: Final = 512
-"""How many frames are cut at once. The rest waits as bytes, so that many small frames cost neither
-memory nor a long turn.
+"""Frames to cut in one step. The rest waits as bytes, so that many small frames cost neither memory
+nor a long turn of the loop.
 """
 _KEPT: Final = 2 * 1024 * 1024
-"""Half of what may be queued for a receiver before its readers wait."""
+"""Half of the bytes that may be queued for a receiver before its readers wait."""
 
 
 class StreamReader(EitherReader):
-    """What both halves of a connection know, and the half that reads. What it counts here, only the
-    reader changes.
+    """The state that both halves of a connection share, and the half that reads. Only the reader
+    changes the counters here.
     """
 
     _socket: socket.socket
     since: float
-    """When it was spawned, by the node's clock."""
+    """When the connection was spawned, by the node's clock."""
     last_in: float
-    """When something last came from the peer."""
+    """When bytes last came from the peer."""
 
     def __init__(self, to: Target | None, options: StreamOptions, reader: ReaderKind) -> None:
         self._choose_reader(reader)
@@ -79,48 +79,53 @@ class StreamReader(EitherReader):
         self._may_write = True
         """False until the TLS handshake of a server's connection is done."""
         self._lockstep = options.start_tls
-        """In clear, and TLS may begin: the next message is not handed over before the receiver is
-        done with the last one.
+        """The stream is in clear, and TLS may begin: the reader hands over the next message only
+        when the receiver is done with the last.
         """
         self._may_start_tls = False
-        """The receiver is at work on such a message."""
+        """The receiver is at work on a message after which TLS may begin."""
         self._server: Any = None
-        """The server that accepted it."""
+        """The server that accepted the connection."""
         self._read_limit = inf
-        """How much may wait for the peer before it is no longer read from; known once it is being
-        read.
+        """Backpressure: with more bytes than this waiting for the peer, the reader stops reading.
+        Known once reading begins.
         """
         self.local: Address = ""
         self.peer: Address = ""
         self.tls: TLSFacts | None = None
         self.cause: Cause | None = None
-        """Why it is ending."""
+        """Why the connection is ending."""
         self.detail = ""
         self.connected: float | None = None
-        """When everything was ready, by the node's clock."""
+        """When the connection was ready, by the node's clock."""
         self.bytes_in = 0
         self.messages_in = 0
         self.frame_since: float | None = None
-        """When the frame that is not complete yet was begun, if there is one."""
+        """When the incomplete frame was begun, if there is any."""
         self._closing = False
         self._at_end = False
-        """The peer has said its last."""
+        """The peer has closed its half."""
         self._peer_is_done = False
-        """It has closed its half, and that was heard before the connection was told to end."""
+        """The peer has closed its half, and the reader saw that before the connection was told to
+        end.
+        """
         self._is_last_read = False
-        """The connection is told to end, and the reader thread is not freed yet: what it reads is
-        thrown away, and it ends.
+        """The connection is told to end while its reader thread still reads: the thread discards
+        its next read, and ends.
         """
         self._said_goodbye = False
-        """It has done so as TLS demands."""
+        """The peer has sent TLS's ``close_notify``."""
         self._mistake: str | None = None
-        """What the peer did wrong, if it is to hear of that: nothing more of it is looked at."""
+        """The protocol error of the peer, if the peer is to hear of it. The reader ignores all
+        further input.
+        """
         self._owes_last_word = False
         self._answered = False
         self._target: Target = ""
         self._size = _LEAST
         self._held: Sequence[TCPData | TCPFrames | TCPProtocolError] = ()
-        """Read by the poller, and not taken yet by a receiver that is behind."""
+        """Messages that the poller has read, and that a receiver which is behind has not taken yet.
+        """
 
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
@@ -187,8 +192,8 @@ class StreamReader(EitherReader):
         self._end_after_mistake()
 
     def _let_answer_in_thread(self) -> None:
-        """Wait until the receiver has answered all it was told, and the peer has taken that; or
-        until it takes nothing for long.
+        """Wait until the receiver has answered everything and the peer has taken the answers, or
+        until the peer takes nothing for ``linger`` seconds.
         """
         self._meta.router.bridge.post(self._ask_whether_answered)
         while not (
@@ -249,8 +254,8 @@ class StreamReader(EitherReader):
                     self._held = self._messages(rest)
                     continue
                 if is_new:
-                    # Most peers speak first, and what they say came with the connection: no need to
-                    # be told of it.
+                    # Most peers speak first, and their bytes came with the connection: read at
+                    # once, without waiting for the poller.
                     is_new = False
                     if not self._read_once():
                         continue
@@ -275,13 +280,13 @@ class StreamReader(EitherReader):
                 pass
 
     def _end_after_mistake(self) -> None:
-        """An end that a mistake of the peer's has led to is none that was asked for."""
+        """A peer's protocol error is the cause of the end, even if a close was requested later."""
         if self._mistake is not None:
             self._end(Cause.PROTOCOL_ERROR, self._mistake)
 
     def _read_once(self) -> bool:
-        """On the loop: read, and hand over. False if that took all there is, or if there is
-        something to wait for.
+        """Read once and hand over, on the loop. Returns whether to keep watching the socket. False
+        if the stream has ended or failed, or if the task has more to do or to wait for.
         """
         self._held = ()
         size = self._size
@@ -302,8 +307,8 @@ class StreamReader(EitherReader):
             self._held = messages
             return False
         for number, message in enumerate(messages):
-            # The second one does the same as the first, and looks at more; nearly always the first
-            # is enough.
+            # `deliver` is the fast path and nearly always enough; `_hand_over_now` does the same
+            # with more checks.
             if not meta.outbox.deliver(
                 self._target, message, meta.priority
             ) and not self._hand_over_now(self._target, message):
@@ -337,14 +342,14 @@ class StreamReader(EitherReader):
             self._meta.router.bridge.post(self._secured)
 
     def _has_decided(self) -> bool:
-        """Whether the receiver is done with the last message, and all that it said is written; or
-        the end has come.
+        """Whether the receiver is done with the last message and all its answers are written, or
+        the connection is ending.
         """
         return (self._answered and not self._writer.pending) or self.cause is not None
 
     def _starts_tls(self, was_last: bool) -> bool:
-        """Whether TLS is to begin, after the last message. ``was_last`` says that there is none
-        that came with it.
+        """Whether TLS begins after the last message. ``was_last`` says that no other message came
+        with it.
         """
         self._may_start_tls = self._answered = False
         if self._secure is None or self.cause is not None or self.stopping:
@@ -361,15 +366,15 @@ class StreamReader(EitherReader):
         return TCPSecured(self.id, self.tls)
 
     def _rest_of_handshake(self) -> bytes:
-        """What the peer sent together with the end of its handshake."""
+        """Bytes that the peer sent together with the end of its handshake."""
         return b"" if self._secure is None else self._secure.take_rest()
 
     def _messages(self, data: bytes) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
-        """What was read, as messages. A mistake of the peer's ends the connection; what came before
-        it is delivered.
+        """Turn the bytes of a read into messages. A protocol error ends the connection; frames
+        before it are delivered.
 
-        There may be more of them than are returned: then the decoder says so, and this is called
-        again without data.
+        There may be more messages than are returned: then ``has_more`` of the decoder is true, and
+        the reader calls again without data.
         """
         if self._mistake is not None:
             self.bytes_in += len(data)
@@ -381,8 +386,8 @@ class StreamReader(EitherReader):
                 data = self._decrypted(data)
                 is_unfinished = self._secure.unfinished
             if data or not is_unfinished:
-                # A record of TLS that is not complete is nothing yet: its bytes could come one by
-                # one, for hours.
+                # Bytes of an incomplete TLS record do not count as activity: a peer could send them
+                # singly, for hours.
                 self.last_in = self._now()
         elif not self._decoder.has_more:
             return ()
@@ -402,13 +407,13 @@ class StreamReader(EitherReader):
     def _framed(
         self, data: bytes, is_unfinished: bool
     ) -> Sequence[TCPData | TCPFrames | TCPProtocolError]:
-        """The same for frames. ``is_unfinished`` says that TLS keeps bytes that may belong to
-        another one.
+        """The same for frames. ``is_unfinished`` says that TLS keeps bytes that may belong to a
+        further frame.
         """
         decoder, alias = self._decoder, self._meta.id
         size = decoder.unfinished + len(data)
         try:
-            # At most as many as one turn may have.
+            # Cut at most the frames of a single turn.
             frames = decoder.feed(data, _TURN)
         except Exception as error:
             frames = self._cannot_cut(error)
@@ -439,12 +444,12 @@ class StreamReader(EitherReader):
         )
 
     def _cannot_cut(self, error: Exception) -> Sequence[Any]:
-        """Note that the rest cannot be cut. Returns the frames before the mistake; a mistake of the
-        framing itself is raised.
+        """Note that the rest of the stream cannot be cut. Returns the frames before the error. An
+        exception that is not a ``FramingError`` is a fault of the framing itself, and is raised.
         """
         if not isinstance(error, FramingError):
-            # It ends as a crash, which is logged; the peer must not take this for an end that was
-            # meant.
+            # It ends as a crash, which is logged. The peer sees a reset, so that it does not take
+            # this for a regular end.
             self._aborting = True
             self._set_cause(Cause.FAILED, f"the framing raised {error!r}")
             raise error
@@ -479,8 +484,8 @@ class StreamReader(EitherReader):
         raise NotImplementedError
 
     def _set_read_limit(self) -> float:
-        """Only the side that was called ever stops: if both did, each would wait for the other to
-        take something, for ever.
+        """Only the side that was called ever stops reading. If both sides did, each could wait
+        forever for the other to take something (deadlock).
         """
         self._read_limit = inf if self._server is None else self._options.write_limit
         return self._read_limit
@@ -489,17 +494,16 @@ class StreamReader(EitherReader):
         return self._writer.pending <= self._read_limit or self.cause is not None
 
     def _heard_last(self) -> bool:
-        """Note that the peer has said its last. Returns whether there may be something to write
-        yet.
-        """
+        """Note that the peer has closed its half. Returns whether data may be left to write."""
         if self.stopping:
             return False
         self._peer_is_done = True
-        # From now on it may take its time to take the rest.
+        # From now on, `linger` counts the time in which the peer takes nothing.
         self.last_in = self._now()
         if self._closing:
             self._set_cause(Cause.ASKED, "")
-            # What was sent before the close is still to be written; nothing else is waited for.
+            # Data that was sent before the close is still to be written; do not wait for further
+            # answers.
             self._answered = True
             return bool(self._writer.pending)
         if unfinished := self._decoder.unfinished:
@@ -513,7 +517,9 @@ class StreamReader(EitherReader):
         return True
 
     def _patience(self) -> float | None:
-        """How long that may take from now on; a close sees to it by itself."""
+        """Seconds left for writing the last answers. None while closing: a close has its own time
+        limit.
+        """
         return (
             None
             if self._closing
@@ -521,15 +527,15 @@ class StreamReader(EitherReader):
         )
 
     def _is_impatient(self) -> bool:
-        """Whether it took too long: the peer took nothing for all that time. It is the same if the
-        end has come.
+        """Whether the wait is over: the peer took nothing in all that time, or the connection is
+        stopping.
         """
         patience = self._patience()
         return self.stopping or (patience is not None and patience <= 0)
 
     def _ask_whether_answered(self) -> None:
-        """On the loop. Nothing is open once the receiver has served all of it, and this handler
-        what the receiver said then.
+        """Find out when everything is answered, on the loop: the receiver has served all messages,
+        and then this handler has served the receiver's answers.
         """
 
         def answered() -> None:
@@ -543,8 +549,8 @@ class StreamReader(EitherReader):
         return self._answered and not self._writer.pending
 
     def _is_held_up(self) -> bool:
-        """Whether nothing is read because of others than the peer: its receiver has much to do, or
-        it has itself. On the loop.
+        """Whether this side holds up the reading, and not the peer: the receiver has a backlog, or
+        this handler has. On the loop.
         """
         outbox = self._meta.outbox
         if outbox.reader_waits or self._held or self._waits is not None:
@@ -563,15 +569,16 @@ class StreamReader(EitherReader):
         return True
 
     def _end(self, cause: Cause, detail: str = "") -> None:
-        """End the connection, from either side. The first cause counts, also that of one that only
-        has to answer yet.
+        """End the connection, from either half. The first cause counts, also while only the last
+        answers are still to be written.
         """
         self._set_cause(cause, detail)
         if self.stopping:
             return
         cause, detail = self.cause or cause, self.detail
         is_orderly = cause in ORDERLY
-        # Peers must not be able to push real crashes out of the node's memory.
+        # Keep these ends out of the node's record of crashes, or peers could push real crashes out
+        # of it.
         self._meta.blameless = True
         self.stop(
             Normal()
@@ -580,8 +587,8 @@ class StreamReader(EitherReader):
         )
 
     def _broken(self, error: BaseException) -> None:
-        """End the connection because of an error of its socket; unless it is being stopped, which
-        makes such errors.
+        """End the connection because of a socket error. Ignored while the connection is stopping,
+        since stopping causes such errors.
         """
         if self.stopping:
             return
@@ -602,13 +609,13 @@ def _next_size(size: int, read: int) -> int:
 
 @cache
 def _keep_memory() -> None:
-    """Have the C library keep the memory of large messages for the next ones.
+    """Let the C library keep the memory of large messages for the next messages.
 
-    As it starts out, glibc gets blocks of 128 KiB and more from the operating system one by one,
-    and gives back at once whatever exceeds that at the end of its heap. A server whose messages are
-    large would get their pages anew all the time: a quarter of its work. Having seen one large
-    block come and go, glibc keeps up to twice as much. Other libraries do as they like; a block
-    that nobody writes to costs next to nothing.
+    By default, glibc gets each block of 128 KiB and more from the operating system, and returns at
+    once any more than that at the end of its heap. A server of large messages would get their pages
+    again and again: a quarter of its work. Having seen a large block allocated and freed, glibc
+    keeps up to twice as much. Other C libraries have their own rules; a block that is never written
+    to costs next to nothing.
     """
     bytes(_KEPT)
 
@@ -619,7 +626,7 @@ def _shake_hands_in_thread(sock: socket.socket, secure: Secure) -> bool:
         try:
             done = secure.handshake(data)
         finally:
-            # Also if it failed: then this tells the peer why.
+            # Also after a failure: the output is an alert that tells the peer why.
             sock.sendall(secure.take())
         if done:
             return True
@@ -632,7 +639,7 @@ async def shake_hands(sock: socket.socket, secure: Secure) -> bool:
     """Do the TLS handshake on the loop. False if the peer closed in the middle of it.
 
     Raises:
-        OSError: it failed; a failure of TLS is an ``ssl.SSLError``, which is one.
+        OSError: the handshake failed; an error of TLS is an ``ssl.SSLError``, a subclass.
     """
     data = b""
     while True:

@@ -1,4 +1,4 @@
-"""What UDP sockets and their users say to each other, and what can go wrong with a single datagram."""
+"""Messages between UDP sockets and their users, and the faults of a single datagram."""
 
 import errno
 import socket
@@ -27,13 +27,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UDPData:
-    """A datagram that came."""
+    """A datagram that arrived."""
 
     socket: Alias
     peer: Endpoint
     data: bytes
     truncated: bool = False
-    """It was longer than ``max_datagram``, and its rest is lost."""
+    """The datagram was longer than ``max_datagram``, and the rest of it is lost."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Unfrozen:
 
 def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
     """Make a :class:`UDPData` in half the time: filling a frozen object costs a call for each
-    field, so it is frozen afterwards.
+    field, so the object is filled first and frozen afterwards.
     """
     message: Any = _Unfrozen(socket, peer, data)
     message.__class__ = UDPData
@@ -55,12 +55,11 @@ def udp_data(socket: Alias, peer: Endpoint, data: bytes) -> UDPData:
 
 @dataclass(frozen=True, slots=True, init=False)
 class UDPSend(Request[int]):
-    """Tell a UDP socket to send a datagram; ``peer`` is a host and a port, and is left out for a
-    client.
+    """Tell a UDP socket to send a datagram. ``peer`` is a host and a port; a client leaves it out.
 
-    Asked with ``call`` it answers with the number of bytes once the operating system has taken it,
-    or raises ``OSError``. Sent, it is answered with ``UDPFailed`` if it cannot be sent, or if the
-    network says so later.
+    With ``call``, the socket answers with the number of bytes once the operating system has taken
+    the datagram, or the call raises ``OSError``. With ``send``, the sender gets ``UDPFailed`` if
+    the datagram cannot be sent, or if the network reports a failure later.
     """
 
     data: bytes
@@ -86,9 +85,9 @@ _set_data, _set_peer = setters(UDPSend)
 
 
 class UDPFault(Enum):
-    """What was wrong with a datagram."""
+    """The kinds of failure of a datagram."""
 
-    UNREACHABLE = "the peer cannot be reached, or nobody listens there"
+    UNREACHABLE = "the peer cannot be reached, or no process listens there"
     TOO_LONG = "it is longer than the network takes"
     NO_ADDRESS = "there is no such address"
     NOT_ALLOWED = "the operating system does not allow it"
@@ -97,20 +96,20 @@ class UDPFault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UDPFailed:
-    """A datagram was not delivered: told to whoever sent it. The socket goes on."""
+    """A datagram was not delivered. The socket tells the sender of the datagram, and stays open."""
 
     socket: Alias
     peer: Endpoint | None
     fault: UDPFault
     detail: str
     data: bytes
-    """What was to be sent; as much of it as is known."""
+    """The bytes of the datagram, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class UDPJoin(Request[None]):
-    """Tell a UDP socket to join a multicast group, at the interface of this name or address, or at
-    the system's choice.
+    """Tell a UDP socket to join a multicast group at an interface, given by name or address. With
+    None, the system chooses the interface.
     """
 
     group: str
@@ -132,7 +131,7 @@ class UDPLeave(Request[None]):
 
 
 def check_group(what: str, group: object, interface: object) -> None:
-    """Refuse what can be neither a group nor where it is."""
+    """Refuse a group or an interface of the wrong type."""
     if not isinstance(group, str):
         raise BadInputError(
             f"{what}(group)", group, "the address of a multicast group, such as '239.1.2.3'"
@@ -161,7 +160,7 @@ _FAULTS: Final = {
 
 
 def fault_of(error: Exception) -> UDPFault:
-    """What an exception says about a datagram."""
+    """The fault of a datagram that an exception stands for."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return UDPFault.NO_ADDRESS
     return (

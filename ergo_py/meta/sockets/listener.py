@@ -1,4 +1,6 @@
-"""A server over a listening socket: its reader accepts, and spawns one connection for each socket."""
+"""`Listener`: a server over a listening socket. Its reader accepts sockets, and spawns a connection
+for each.
+"""
 
 import errno
 import select
@@ -31,21 +33,21 @@ from .tls import Contexts, Secure
 __all__ = ["Listener"]
 
 _AT_ONCE: Final = 128
-"""How many connections may be waiting for their actors to begin."""
+"""How many connections may wait for their sessions to start."""
 _IN_TURN: Final = 40
 _THREADS_IN_TURN: Final = 20
-"""How many are made in one turn of the loop, so that others have theirs within 5 ms. A reader
-thread costs twice as much.
+"""How many connections are made in a turn of the loop, so that other work gets its turn within 5
+ms. A reader thread costs twice as much.
 """
 _BACK_OFF: Final = (0.05, 1.0)
-"""The first and the longest pause, in seconds, when the system has no descriptors to give."""
+"""The first and the longest pause, in seconds, while the system is out of descriptors."""
 
 _WARNINGS: Final = 10.0
-"""Seconds between two warnings of failed handshakes."""
+"""Seconds between two warnings about failed handshakes."""
 
-# The connection was gone before it was accepted, or the network has a fault of its own: nothing to
-# end a server for. Linux hands on whatever error the new connection has already; accept(2) names
-# those to try again after. Not every system knows all of them.
+# The connection was gone before it was accepted, or the network has a fault: no reason to end a
+# server. On Linux, accept() also returns errors that the new connection already has; accept(2)
+# lists those after which to try again. Not every system knows all of them.
 _PASSING: Final = frozenset(
     getattr(errno, name)
     for name in (
@@ -73,7 +75,7 @@ Accepted = tuple[socket.socket, object]
 
 
 class Listener(EitherReader):
-    """Accepts connections. They belong to it, or to their own actor, and end with it."""
+    """Accepts connections. The server owns them, or their sessions do; they end with the server."""
 
     kind = "accept"
     _needed = True
@@ -102,7 +104,7 @@ class Listener(EitherReader):
         self._contexts: Contexts | None = None
         self._open: dict[Stream, None] = {}
         self._births: dict[Stream, DetachedTask] = {}
-        """Those of them whose actors have not begun yet."""
+        """Connections whose sessions have not started yet, each with the task that starts it."""
         self.poller = (
             Poller(self._start_on_loop)
             if self.reader == "task" and hasattr(select, "epoll")
@@ -120,19 +122,19 @@ class Listener(EitherReader):
         self._past_out = 0
         self._next_warning = -inf
         self.failed = 0
-        """Connections that ended before they were ready, such as by a TLS handshake that failed."""
+        """Connections that ended before they were ready, such as by a failed TLS handshake."""
 
     # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._since = self._now()
         if self._options.tls:
             self._contexts = Contexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
         self.opened(sock)
-        # A thread does not block in it either: it takes all that wait, and there may be fewer than
-        # it thinks.
+        # A thread does not block in accept() either: it takes all waiting connections, and there
+        # may be fewer than expected.
         sock.setblocking(False)
         sock.listen(self._queue)
         self._options_of_connections = replace(self._meta.options, linger=False, needed=False)
@@ -177,8 +179,8 @@ class Listener(EitherReader):
                 await trio.sleep(pause)
 
     def _may_accept(self, more: int = 0) -> bool:
-        """Whether one more than ``more`` others may be accepted now. Once the owner is ending, none
-        is.
+        """Whether another connection may be accepted now, with ``more`` accepted already in this
+        step. Never once the owner is ending.
         """
         if self._is_shut or len(self._births) + more >= _AT_ONCE:
             return False
@@ -188,11 +190,11 @@ class Listener(EitherReader):
         return self._most is None or len(self._open) + more < self._most
 
     def _accept(self, take: Callable[[Accepted], object], taken: Sized, most: int) -> float:
-        """Take those that wait, as far as there is place for them. Returns for how long to wait
-        before the next look.
+        """Accept the waiting connections, as far as there is room for them. Returns the seconds to
+        pause before the next attempt.
 
-        A busy loop comes to this once in each of its passes, so newcomers would wait for one
-        another if one were taken at a time.
+        A busy loop calls this once in each pass. If it accepted a single connection each time, new
+        peers would queue up behind each other.
         """
         try:
             for _ in range(most):
@@ -205,15 +207,15 @@ class Listener(EitherReader):
                 else:
                     self._turned_away += 1
                     sock.close()
-        except BlockingIOError:  # that was all
+        except BlockingIOError:  # no more are waiting
             return 0.0
         except OSError as error:
-            # Those that were taken come first. An error that stays is there at the next look, too.
+            # Serve the accepted sockets first. A permanent error comes again at the next attempt.
             return 0.0 if taken else self._after(error)
         return 0.0
 
     def _after(self, error: OSError) -> float:
-        """How long to wait after an ``accept`` that failed. Raises what ends the server."""
+        """Seconds to pause after a failed ``accept``. Raises an error that ends the server."""
         if self.stopping or self._is_shut:
             return 0.0
         self.errors += 1
@@ -221,16 +223,16 @@ class Listener(EitherReader):
             return 0.0
         if error.errno not in OUT_OF_RESOURCES:
             raise error
-        # The peer stays in the queue of the operating system; trying at once would only burn the
-        # processor.
+        # The peer stays in the queue of the operating system; trying again at once would only burn
+        # the processor.
         if self._pause == _BACK_OFF[0]:
             self.log.warning("cannot accept for now", error=describe(error), open=len(self._open))
         pause, self._pause = self._pause, min(2 * self._pause, _BACK_OFF[1])
         return pause
 
     def _adopt_on_loop(self, taken: list[Accepted]) -> bool:
-        """From the reader's thread: have the loop adopt them, some in each turn, and wait for that.
-        False if the server ends.
+        """From the reader's thread: have the loop adopt the sockets, some in each turn, and wait
+        for that. False if the server is ending.
         """
         parker: Parker[bool] = Parker()
         bridge = self._meta.router.bridge
@@ -245,7 +247,7 @@ class Listener(EitherReader):
                         try:
                             bridge.post(adopt)
                             return
-                        except NodeStoppedError:  # there is no other turn: all of them now
+                        except NodeStoppedError:  # no other turn: adopt all of them now
                             continue
                 parker.settle(self._meta.reason is None)
             except BaseException:
@@ -257,8 +259,8 @@ class Listener(EitherReader):
         return bool(parker.value)
 
     def _adopt(self, accepted: Accepted) -> None:
-        """Make a connection of an accepted socket, in a task of its own: its actor may take its
-        time to begin. On the loop.
+        """Make a connection of an accepted socket, in a task of its own, since its session may take
+        a while to start. On the loop.
         """
         sock, address = accepted
         meta = self._meta
@@ -273,7 +275,8 @@ class Listener(EitherReader):
             if meta.reason is not None or self._is_shut:
                 raise NotAllowedError("the server is ending")
             if not actor.accepting:
-                # What an actor owns ends with it, and so must be owned before that.
+                # An actor ends its meta-processes when it ends. A connection that it gets later
+                # would never end.
                 raise SpawnError("the actor that was made for it has ended already")
             return actor
 
@@ -292,7 +295,7 @@ class Listener(EitherReader):
             if self._contexts is not None and not self._options.start_tls:
                 connection._secure = self.new_secure()
                 connection._may_write = False
-            # In the order in which they came; what follows may take its time.
+            # Choose the receiver now, in the order of arrival; starting it may take a while.
             plan = self._receivers.plan_actor()
             self._births[connection] = Meta.spawn_beside(
                 meta.kernel, find_owner, connection, self._options_of_connections, told
@@ -317,7 +320,7 @@ class Listener(EitherReader):
                 meta.pass_on(error)
 
     def new_secure(self) -> Secure:
-        """The server's side of TLS for one connection."""
+        """The server's side of TLS for a connection."""
         assert self._contexts is not None
         return Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
 
@@ -339,8 +342,8 @@ class Listener(EitherReader):
         self._ring()
 
     def _log_failed_handshake(self, connection: Stream) -> None:
-        """Warn now and then, and say the rest at a level that is off unless somebody wants it:
-        peers must not fill the log.
+        """Warn from time to time, and log the other failures at level info, which is off by
+        default: peers must not be able to fill the log.
         """
         now, cause = self._now(), connection.cause or Cause.ASKED
         log = self.log.info
@@ -353,22 +356,22 @@ class Listener(EitherReader):
     # -- the end -----------------------------------------------------------------------------------
 
     def _stop_accepting(self) -> Sequence[Process]:
-        """Refuse newcomers while the connections go on: the owner ends, and ends the sessions
-        first, then this server.
+        """Graceful shutdown, first step: refuse new connections and keep the open ones. The owner
+        is ending: it ends the returned sessions first, then this server.
         """
         if not self._is_shut:
             self._is_shut = True
             try:
-                # Also wakes a thread that is in accept().
+                # This also wakes a thread in accept().
                 self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # it is closed already
+            except OSError:  # the socket is closed already
                 pass
             self._end_births()
             self._ring()
-        return [one._actor for one in self._open if one._actor is not None]
+        return [connection._actor for connection in self._open if connection._actor is not None]
 
     def unblock(self) -> None:
-        """Wake the reader, and tell all connections at once, so that they end side by side."""
+        """Wake the reader, and tell all connections at once, so that they end concurrently."""
         super().unblock()
         meta = self._meta
         if meta.reason is not None and meta.router.bridge.on_loop():
@@ -382,7 +385,7 @@ class Listener(EitherReader):
             birth.cancel()
 
     async def terminate(self, reason: Reason) -> None:
-        """Wait for the connections that belong to actors, and give the address back."""
+        """Wait for the connections that sessions own, and close the listening socket."""
         for birth in list(self._births.values()):
             await birth.gone.wait()
         for connection in list(self._open):
@@ -399,18 +402,18 @@ class Listener(EitherReader):
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """How many connections are open."""
         return len(self._open)
 
     @property
     def refused(self) -> int:
-        """How many were accepted and closed at once: there was no place for them, or no actor or
-        connection could be made.
+        """How many connections were accepted and closed at once: the server was full, or no session
+        or connection could be made.
         """
         return self._turned_away + self._not_made
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """Say how it is doing."""
+        """The counters and the state of the server, by name."""
         facts = {
             "local": str(self._local),
             "receiver": str(self._receivers),
@@ -421,13 +424,13 @@ class Listener(EitherReader):
             "failed": str(self.failed),
             "errors": str(self.errors),
             "max connections": "" if self._most is None else str(self._most),
-            "bytes in": str(self._past_in + self._sum(lambda one: one.bytes_in)),
-            "bytes out": str(self._past_out + self._sum(lambda one: one.bytes_out)),
-            "pending": str(self._sum(lambda one: one.pending)),
+            "bytes in": str(self._past_in + self._sum(lambda connection: connection.bytes_in)),
+            "bytes out": str(self._past_out + self._sum(lambda connection: connection.bytes_out)),
+            "pending": str(self._sum(lambda connection: connection.pending)),
             "age": f"{self._now() - self._since:.3f}",
             "tls": "" if self._contexts is None else "yes",
         }
         return {item: facts[item] for item in items if item in facts} if items else facts
 
-    def _sum(self, what: Callable[[Stream], int]) -> int:
-        return sum(what(one) for one in self._open)
+    def _sum(self, count: Callable[[Stream], int]) -> int:
+        return sum(map(count, self._open))

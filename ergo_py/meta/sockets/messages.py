@@ -1,4 +1,4 @@
-"""What stream connections and their receivers say to each other; TCP and Unix sockets speak alike."""
+"""Messages between stream connections and their receivers; TCP and Unix sockets share them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -30,8 +30,8 @@ __all__ = [
 
 
 class Endpoint(NamedTuple):
-    """One end of an internet connection. It is the pair that the ``socket`` module speaks of, and
-    prints as people write it.
+    """An end of an internet connection: the pair of host and port of the ``socket`` module. It
+    prints in the usual notation.
     """
 
     host: str
@@ -42,37 +42,39 @@ class Endpoint(NamedTuple):
 
 
 Address = Endpoint | str
-"""One end of a connection: an endpoint, or the path of a Unix socket, which is empty for a client
-without one.
+"""An end of a connection: an endpoint, or the path of a Unix socket. The path of a client's Unix
+socket is usually empty.
 """
 
 
 class Cause(Enum):
-    """Why a connection is no more."""
+    """Why a connection has ended."""
 
     EOF = "closed by the peer"
     TRUNCATED = "cut off"
-    """The stream ended inside a frame, or without the notice with which TLS ends: what came may be
-    only the first part.
+    """The stream ended inside a frame, or without the notice that ends TLS: the data may be only
+    the first part.
     """
     RESET = "reset by the peer"
     TIMEOUT = "timed out"
     PROTOCOL_ERROR = "protocol error"
     ASKED = "closed on request"
-    SLOW_PEER = "the peer did not take what it was sent"
+    SLOW_PEER = "the peer is too slow to take its data"
     NO_RECEIVER = "the receiver is gone"
     FAILED = "failed on this side"
-    """The framing raised an error that says nothing about the stream, such as a ``KeyError``."""
+    """The framing raised an error other than ``FramingError``, such as a ``KeyError``: a fault of
+    this side, not of the stream.
+    """
 
 
 ORDERLY: Final = frozenset({Cause.EOF, Cause.TRUNCATED, Cause.ASKED})
-"""The causes after which the last answers are still written."""
+"""After these causes, the connection still writes the last answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TLSFacts:
-    """What two sides agreed on. ``peer_certificate`` is as ``ssl.SSLSocket.getpeercert`` has it;
-    empty without one.
+    """The facts that both sides of a TLS connection agreed on. ``peer_certificate`` has the form of
+    ``ssl.SSLSocket.getpeercert``; it is empty if the peer has shown none.
     """
 
     version: str
@@ -87,20 +89,20 @@ class TLSFacts:
 
 @dataclass(frozen=True, slots=True)
 class TCPConnected:
-    """A connection is there; with TLS, its handshake is done. The first message about it."""
+    """A connection is made; with TLS, after the handshake. The first message about a connection."""
 
     connection: Alias
     peer: Address
     local: Address
     tls: TLSFacts | None = None
     server: Alias | None = None
-    """The server that accepted it; None for a client."""
+    """The server that accepted the connection; None for a client."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPData:
-    """A frame, or with raw framing whatever came at once. A decoder of your own may put something
-    else than bytes into it.
+    """A frame, or with raw framing the bytes of a single read. A decoder of your own may put other
+    objects than bytes into it.
     """
 
     connection: Alias
@@ -116,11 +118,11 @@ _set_connection, _set_data = setters(TCPData)
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPFrames:
-    """All frames that one read has completed, in their order; instead of ``TCPData`` where
-    ``batch=True`` was asked for.
+    """All frames that a read has completed, in their order. With ``batch=True``, this message
+    replaces ``TCPData``.
 
-    A large read may come as several of these. Frames are ``bytes``, unless a decoder of your own
-    makes something else of them.
+    A large read may come as several of these messages. Frames are ``bytes``, unless a decoder of
+    your own makes other objects of them.
     """
 
     connection: Alias
@@ -136,21 +138,21 @@ _set_origin, _set_frames = setters(TCPFrames)
 
 @dataclass(frozen=True, slots=True)
 class TCPProtocolError:
-    """What the peer sent cannot be cut into frames; told where ``last_word=True`` was asked for.
+    """The peer's bytes cannot be cut into frames. Sent only with ``last_word=True``.
 
-    All frames before the mistake came before this message. What the receiver sends while it serves
-    this message is written, such as the error reply of the protocol; then the connection is closed,
-    and ends with ``Cause.PROTOCOL_ERROR``.
+    All frames before the error came before this message. The connection still writes the data that
+    the receiver sends while it serves this message, such as the error reply of the protocol. Then
+    it closes, and ends with ``Cause.PROTOCOL_ERROR``.
     """
 
     connection: Alias
     detail: str
-    """What is wrong, for people."""
+    """A description of the error, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class TCPSecured:
-    """TLS has begun on a connection that was in clear (``TCPStartTLS``). What comes from now on was
+    """TLS has begun on a connection that was in clear (``TCPStartTLS``). All data from now on was
     encrypted.
     """
 
@@ -160,25 +162,25 @@ class TCPSecured:
 
 @dataclass(frozen=True, slots=True)
 class TCPDisconnected(MayBeLate):
-    """The connection is no more. The last message about it, after all its data."""
+    """The connection has ended. The last message about it, after all its data."""
 
     connection: Alias
     reason: Cause
     bytes_in: int
     bytes_out: int
     duration: float
-    """Seconds since it was connected."""
+    """Seconds from the connection's start to its end."""
     detail: str = ""
     """More about the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class TCPSend(MayBeLate, Request[int]):
-    """Tell a connection to send. Asked with ``call`` it answers, once all is in the operating
-    system, with the number of bytes.
+    """Tell a connection to send data. With ``call``, it answers with the number of bytes, once all
+    of them are in the operating system.
 
-    Several pieces, such as the answers to all of :class:`TCPFrames`, may be given at once as a
-    list: they are joined.
+    A list of pieces is joined and sent at once, such as the answers to all frames of
+    :class:`TCPFrames`.
     """
 
     data: bytes
@@ -198,11 +200,13 @@ class TCPSend(MayBeLate, Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class TCPClose(MayBeLate, Request[None]):
-    """Tell a connection to close. Asked with ``call`` it answers when the connection is closed.
+    """Tell a connection to close (graceful shutdown). With ``call``, it answers when the connection
+    is closed.
 
-    What was sent before is written, the peer is told that no more comes, and the connection ends
-    when the peer has closed, too, or after ``linger`` seconds in which it took nothing (by default
-    those of the connection). With ``abort`` it ends at once, and the peer sees a reset.
+    The connection writes the data that was sent before, half-closes, so that the peer sees the end,
+    and ends when the peer has closed, too. If the peer takes nothing for ``linger`` seconds (by
+    default those of the connection), it ends all the same. With ``abort`` it ends at once, and the
+    peer sees a reset.
     """
 
     abort: bool = False
@@ -224,11 +228,11 @@ SAME: Final = Same.SAME
 
 @dataclass(frozen=True, slots=True)
 class TCPSet(MayBeLate, Request[None]):
-    """Change the time limits of one connection while it lives; what is not given stays as it is.
-    None is no limit.
+    """Change the time limits of a connection while it is open. Settings that are left out stay as
+    they are; None is no limit.
 
-    For limits that two sides agree on, such as the keep-alive time of MQTT. Asked with ``call`` it
-    answers when it is done.
+    For limits that both sides agree on, such as the keep-alive time of MQTT. With ``call``, the
+    connection answers when it has changed them.
     """
 
     idle_timeout: float | Same | None = SAME
@@ -243,22 +247,22 @@ class TCPSet(MayBeLate, Request[None]):
             check_number("TCPSet(linger)", self.linger, least=0.0)
 
     def changes(self) -> dict[str, Any]:
-        """The settings that are to change, by their names."""
-        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        """The settings that change, by their names."""
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)}
         return {name: value for name, value in settings.items() if value is not SAME}
 
 
 @dataclass(frozen=True, slots=True)
 class TCPStartTLS(Request[None]):
-    """Have a connection with ``start_tls=True`` go on with TLS (STARTTLS of SMTP, IMAP, LDAP and
+    """Start TLS on a connection with ``start_tls=True`` (STARTTLS of SMTP, IMAP, LDAP and
     PostgreSQL).
 
-    Send it while you serve the message that agrees on it: the request of the peer for a server, the
-    answer of the server for a client. The connection reads nothing in the meantime. ``say`` is sent
-    in clear before TLS begins, such as the reply of a server; what is sent afterwards is encrypted.
-    ``TCPSecured`` tells that TLS has begun. A peer that has sent anything after its request in
-    clear is cut off with ``Cause.PROTOCOL_ERROR``: it could have been put there by somebody in
-    between.
+    Send it while you serve the message that agrees on TLS: for a server, the request of the peer;
+    for a client, the answer of the server. The connection reads nothing in the meantime. ``say`` is
+    sent in clear before TLS begins, such as the reply of a server; all later data is encrypted.
+    ``TCPSecured`` tells that TLS has begun. If the peer has sent anything in clear after its
+    request, the connection ends with ``Cause.PROTOCOL_ERROR``: an attacker in between could have
+    inserted it.
     """
 
     say: bytes = b""

@@ -1,6 +1,4 @@
-"""The options of stream connections: one place for what TCP and Unix sockets, servers and clients
-have in common.
-"""
+"""`StreamOptions`: the options that TCP and Unix sockets, servers and clients have in common."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -29,36 +27,36 @@ __all__ = [
 
 _RAW: Final = Raw()
 LARGEST: Final = 2**31 - 1
-"""What the operating system takes as a size."""
+"""The largest size that the operating system accepts."""
 _KEEP_ALIVE: Final = {"idle": 32767, "interval": 32767, "count": 127}
 
 
 class WhenSlow(Enum):
-    """What happens when a peer does not take what it is sent, and ``write_limit`` bytes are
-    waiting.
-    """
+    """How to treat a slow peer, for which more than ``write_limit`` bytes are waiting."""
 
     WAIT = "wait"
-    """What is sent waits in the mailbox of the connection; and a server reads nothing more from
-    that peer.
+    """Further data waits in the mailbox of the connection, and a server stops reading from that
+    peer (backpressure).
     """
     DROP = "drop"
     """The connection is dropped."""
 
 
 class WhenFull(Enum):
-    """What a server does when it has ``max_connections``."""
+    """How a server with ``max_connections`` open connections treats further peers."""
 
     PAUSE = "pause"
-    """It accepts nobody until one is gone; peers wait in the queue of the operating system."""
+    """The server accepts no peer until a connection ends; peers wait in the queue of the operating
+    system.
+    """
     REFUSE = "refuse"
-    """It accepts, and closes at once."""
+    """The server accepts and closes at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """When the operating system asks a silent peer whether it is still there: after ``idle``
-    seconds, then every ``interval`` seconds, and after ``count`` unanswered questions it gives up.
+    """When the operating system probes a silent peer: after ``idle`` seconds, then every
+    ``interval`` seconds. After ``count`` unanswered probes it gives up.
     """
 
     idle: int = 60
@@ -71,7 +69,7 @@ class KeepAlive:
 
 
 class StreamKeywords(TypedDict, total=False):
-    """What a connection takes, and a server for its connections."""
+    """The keywords of a connection, which a server takes for its connections."""
 
     framing: Framing
     batch: bool
@@ -95,67 +93,64 @@ class StreamKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What the connections of a server, and clients, may be told as keywords; each with what it is
-    if it is not given.
+    """The options of a connection, with their defaults. Clients take them as keywords, and servers
+    for their connections.
     """
 
     framing: Framing = _RAW
-    """How the stream is cut into frames; raw unless said otherwise."""
+    """How the stream is cut into frames; raw by default."""
     batch: bool = False
-    """Hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for each.
-    """
+    """Deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for each."""
     last_word: bool = False
-    """After a protocol error, tell the receiver with ``TCPProtocolError``, and send what it answers
+    """After a protocol error, send ``TCPProtocolError`` to the receiver, and write its answer
     before the connection ends.
     """
     tls: ssl.SSLContext | TLSFiles | bool | None = None
-    """None for none. For a client, True trusts what the system trusts."""
+    """None for no TLS. For a client, True trusts the authorities of the system."""
     start_tls: bool = False
-    """Begin in clear, and with ``tls`` only when ``TCPStartTLS`` says so. Until then, one message
-    is served at a time.
+    """Begin in clear; TLS begins with ``TCPStartTLS``. Until then, the receiver gets a single
+    message at a time.
     """
     server_name: str | None = None
-    """The name a TLS client asks for and verifies; by default the host it connects to."""
+    """The name that a TLS client asks for and verifies; by default the host it connects to."""
     write_limit: int = 1024 * 1024
-    """How many bytes may wait for the peer before it counts as slow."""
+    """Bytes that may wait for the peer before it counts as slow."""
     when_slow: WhenSlow = WhenSlow.WAIT
-    """Whether further sends to a slow peer wait, or its connection is dropped."""
+    """Whether further data for a slow peer waits, or its connection is dropped."""
     idle_timeout: float | None = None
-    """Seconds without a byte in either direction after which the connection is dropped; None for no
+    """End the connection after so many seconds without a byte in either direction; None for no
     limit.
 
     Bytes of a TLS record count when the record is complete.
     """
     frame_timeout: float | None = None
-    """Seconds within which a frame, or a TLS record, that was begun must be complete; None for no
-    limit.
+    """Seconds within which a frame, or a TLS record, must be complete once it has begun; None for
+    no limit.
     """
     handshake_timeout: float = 10.0
     """Seconds within which the TLS handshake must be done."""
     linger: float = 5.0
-    """How long closing waits for a peer that takes nothing of the last answers, or does not close
-    its side.
+    """How long, in seconds, closing waits for a peer that has stopped reading the last answers, or
+    does not close its side.
     """
     nodelay: bool = True
     """Send small pieces at once (``TCP_NODELAY``). False lets the system wait a little, and put
-    several into one packet.
+    several into a packet.
     """
     keepalive: KeepAlive | bool = False
-    """Have the operating system ask a silent peer whether it is there; True for its own times.
-    Nothing is put into the stream.
+    """Let the operating system probe a silent peer; True for the system's own times. This adds
+    nothing to the stream.
     """
     receive_buffer: int | None = None
-    """Bytes that the operating system keeps of what was not read yet; None leaves that to it."""
+    """Bytes of unread input that the operating system keeps; None for its default."""
     send_buffer: int | None = None
-    """Bytes that the operating system keeps of what the peer has not taken yet; None leaves that to
-    it.
-    """
+    """Bytes of unsent output that the operating system keeps; None for its default."""
     keepalive_bytes: bytes = b""
-    """Sent whenever nothing else was sent for ``keepalive_period`` seconds, such as a line feed
-    where the protocol allows it.
+    """A heartbeat in the stream, written after ``keepalive_period`` seconds without other output,
+    such as a line feed where the protocol allows it.
     """
     keepalive_period: float | None = None
-    """Seconds after which ``keepalive_bytes`` are sent; both are given, or neither."""
+    """The seconds for ``keepalive_bytes``; give both, or neither."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.framing, Framing):
@@ -188,8 +183,8 @@ class StreamOptions:
         check_flag("last_word", self.last_word)
         check_flag("start_tls", self.start_tls)
         if self.start_tls and (not self.tls or self.batch or isinstance(self.framing, Raw)):
-            # Whatever follows on the request in the same message would have come in clear, and look
-            # as if it had not.
+            # Bytes that follow the request in the same message came in clear, but would look as if
+            # they had come through TLS.
             raise BadInputError(
                 "start_tls", True, "True together with tls and a framing, and without batch"
             )
@@ -209,19 +204,19 @@ class StreamOptions:
 def read_stream_options(
     what: str, keywords: Mapping[str, Any], made_by: Callable[..., object]
 ) -> StreamOptions:
-    """Check the options of a connection. ``made_by`` is what they were given to, together with
+    """Check the options of a connection. ``made_by`` is the function that got them, together with
     options of its own.
 
     Raises:
-        BadInputError: one of them cannot be right.
+        BadInputError: an option is unknown, or has a wrong type or value.
     """
     known = {field.name for field in fields(StreamOptions)}
     unknown = sorted(keywords.keys() - known)
     if unknown:
         own = {
-            one.name
-            for one in signature(made_by).parameters.values()
-            if one.kind is one.KEYWORD_ONLY
+            parameter.name
+            for parameter in signature(made_by).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
         }
         allowed = sorted(known | own)
         near = get_close_matches(unknown[0], allowed, 1)

@@ -1,4 +1,4 @@
-"""The end of a session: the actor that a server made for one connection ends with that connection."""
+"""`end_session`: the actor that a server spawned for a connection ends with that connection."""
 
 from ..._core.kernel import Kernel
 from ..._core.processes.process import Process
@@ -11,20 +11,21 @@ __all__ = ["end_session"]
 
 
 def end_session(session: Process, connection: Alias) -> None:
-    """Have a session end in its turn, after all that its connection has said.
+    """Let a session end in its turn, after it has served all messages of its connection.
 
-    It does not wait without a time limit for an answer that its callee has put off, nor for long in
-    a callback that waits for anything else. A call with a time limit ends by itself, and is waited
-    for: perhaps it saves what the peer has sent.
+    Two waits of the session are cut short: a wait without a time limit for an answer that its
+    callee has deferred, at once; and any other long wait in a callback, after the session's
+    ``shutdown`` time. A call with a time limit ends by itself, so the session may finish it:
+    perhaps it saves the data of the peer.
     """
     session.router.signal(session, Lane.MAIN, (STOP, connection, None, Normal()))
     if not session.leave_wait(Normal()) and session.callbacks.any_async:
-        _Watch(session).arm()
+        _CallbackDeadline(session).arm()
 
 
-class _Watch(Caller):
-    """What the clock gives up on, as on a call, if a callback goes on for long after the connection
-    has ended.
+class _CallbackDeadline(Caller):
+    """A deadline on the clock, like that of a call: ends a callback that runs for long after the
+    connection has ended.
     """
 
     __slots__ = ("handled", "kernel", "patience")
@@ -39,7 +40,8 @@ class _Watch(Caller):
         self.kernel.clock.arm_call(self, self.patience)
 
     def awaken(self) -> None:
-        # By its number, so that a session that has ended is not kept.
+        # Look the session up by its number: a reference would keep a session that has ended in
+        # memory.
         session = self.kernel.router.processes.get(self.to)
         if session is None or session.leave_wait(Normal()):
             return
@@ -47,5 +49,5 @@ class _Watch(Caller):
         if is_in_same_callback and not session.waits_within_limit():
             session.cut(Normal())
         else:
-            # It works through what its peer has sent, or is suspended.
-            _Watch(session).arm()
+            # The session is still working through its messages, or is suspended.
+            _CallbackDeadline(session).arm()

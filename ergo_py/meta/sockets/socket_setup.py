@@ -1,4 +1,4 @@
-"""Opening sockets and setting them up."""
+"""Functions that open sockets and set them up."""
 
 import errno
 import socket
@@ -29,21 +29,21 @@ __all__ = [
 ]
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What ``accept`` may fail with although nothing is wrong with the listener: no descriptors or no
+"""Errors of ``accept`` that are no fault of the listener: the system has no descriptors or no
 memory at this moment.
 """
 
 
 _DISCARDED: Final = 64 * 1024
 _DISCARDS: Final = 16
-"""How much is thrown away at once, and how often, before others have their turn."""
+"""Bytes to discard in a read, and the number of reads, before other work gets its turn."""
 
 
 def endpoint(address: Any) -> Endpoint:
-    """What the ``socket`` module calls an address, as an endpoint."""
+    """Turn an address of the ``socket`` module into an endpoint."""
     host, port = address[0], address[1]
     if host.startswith("::ffff:") and "." in host:
-        # A peer of the fourth version at a socket for both.
+        # An IPv4 peer at a socket for both versions.
         host = host[7:]
     elif len(address) == 4 and address[3] and "%" not in host:
         host = f"{host}%{address[3]}"
@@ -60,10 +60,10 @@ def describe(error: BaseException) -> str:
 
 
 async def resolve(host: str, port: int, kind: int, flags: int = 0) -> list[tuple[int, Any]]:
-    """The addresses of a host, each with its family; names are looked up in a thread.
+    """The addresses of a host, each with its family; a thread looks names up.
 
     Raises:
-        OSError: there are none.
+        OSError: the host has no addresses.
     """
     try:
         found = await trio.socket.getaddrinfo(host or None, port, type=kind, flags=flags)
@@ -73,7 +73,7 @@ async def resolve(host: str, port: int, kind: int, flags: int = 0) -> list[tuple
 
 
 def unknown_host(host: str, error: Exception) -> socket.gaierror:
-    """The same error, saying which host: the resolver does not."""
+    """The same error with the host in its text, which the resolver leaves out."""
     if isinstance(error, socket.gaierror):
         return socket.gaierror(error.errno, f"{describe(error)}: {host}")
     return socket.gaierror(socket.EAI_NONAME, f"no name of a host: {host}")
@@ -88,10 +88,10 @@ async def open_listener(
     dual_stack: bool = True,
     buffer: int | None = None,
 ) -> socket.socket:
-    """Make a socket that is bound to the first address of ``host`` that can be had.
+    """Make a socket and bind it to the first usable address of ``host``.
 
     Raises:
-        OSError: none can be had; the text says which were tried.
+        OSError: no address could be used; the text names the first.
     """
     failure: OSError | None = None
     for family, address in await resolve(host, port, kind, socket.AI_PASSIVE):
@@ -99,16 +99,16 @@ async def open_listener(
         try:
             sock = socket.socket(family, kind)
             if kind == socket.SOCK_STREAM:
-                # Connections of an earlier server may linger in the operating system; the port is
-                # to be had at once all the same.
+                # The system may still keep connections of an earlier server. Bind to the port all
+                # the same.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual_stack)
             if buffer is not None:
-                # Before listen(): connections inherit it, and the window they can offer is settled
-                # by then.
+                # Before listen(): connections inherit the size, and it limits the window that they
+                # can offer.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
             sock.bind(address)
             return sock
@@ -120,7 +120,7 @@ async def open_listener(
 
 
 def check_stream(what: str, sock: object) -> None:
-    """Refuse what is no stream socket."""
+    """Refuse anything but a stream socket."""
     if (
         not isinstance(sock, socket.socket)
         or sock.type != socket.SOCK_STREAM
@@ -159,11 +159,11 @@ def _keep_alive(sock: socket.socket, keepalive: KeepAlive | bool) -> None:
 
 
 def close_socket(sock: socket.socket, *, in_use: bool) -> None:
-    """Close a connection. One that a reader may still sit in is only shut: it must not find
-    somebody else's under its number.
+    """Close a connection. While a reader may still be blocked in the socket, only shut it down: the
+    system could give the same descriptor to another file, and the reader would read from that.
 
-    No task waits for it by now: its reader has ended, and its writer tells the task that writes
-    what waits.
+    No task waits for the socket by now: its reader has ended, and the writer wakes the task that
+    writes the waiting data.
     """
     try:
         if in_use:
@@ -171,13 +171,13 @@ def close_socket(sock: socket.socket, *, in_use: bool) -> None:
         else:
             sock.close()
     except OSError:
-        # The other side was gone first. A close that complains has closed nevertheless.
+        # The other side was gone first. A close that raises has closed nevertheless.
         pass
 
 
 def count_unacknowledged(sock: socket.socket) -> int:
-    """How many bytes of a TCP connection the peer's system has not acknowledged; 0 where that is
-    not known.
+    """Bytes of a TCP connection that the peer's system has not acknowledged; 0 where that is
+    unknown.
 
     Through a Unix socket, the peer has them at once.
     """
@@ -191,8 +191,8 @@ def count_unacknowledged(sock: socket.socket) -> int:
 
 
 def discard_input(sock: socket.socket) -> None:
-    """Throw away what the peer has sent: a close with unread input is a reset, which may cost the
-    peer what it has not read.
+    """Discard the peer's input: closing a socket with unread input sends a reset, which may destroy
+    data that the peer has not read.
 
     Raises:
         OSError: the connection is broken.
@@ -206,8 +206,8 @@ def discard_input(sock: socket.socket) -> None:
 
 
 def abort_on_close(sock: socket.socket) -> None:
-    """Have the peer see a reset when the socket is closed, and nothing linger in the operating
-    system.
+    """Make a later close send a reset to the peer, and drop the data that the operating system
+    holds.
     """
-    # A struct linger: on, for no time at all.
+    # A struct linger: on, with a timeout of zero.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))

@@ -1,8 +1,5 @@
-"""TCP: a server that turns connections into messages, and a client that does the same for one.
-
-The smallest server is one line in the ``init`` of an actor, ``await
-self.spawn_meta(TCPServer("127.0.0.1", 7777))``; the actor then gets ``TCPConnected``, ``TCPData``
-and ``TCPDisconnected``, and sends ``TCPSend`` and ``TCPClose`` to the alias that is in them.
+"""`TCPServer` turns connections into messages, and `TCPConnection` does the same for a single
+connection.
 """
 
 import os
@@ -29,7 +26,7 @@ __all__ = ["TCPConnection", "TCPServer"]
 
 
 class TCPConnection(Stream):
-    """A TCP connection. A server makes them of what it accepts; :meth:`connect` makes a client."""
+    """A TCP connection. A server makes them of accepted sockets; :meth:`connect` makes a client."""
 
     kind = "tcp"
 
@@ -41,11 +38,13 @@ class TCPConnection(Stream):
         reader: ReaderKind = "thread",
         **options: Unpack[StreamKeywords],
     ) -> None:
-        """Take over a socket that is connected. It is treated as a client's: with ``tls``, say the
-        ``server_name`` to verify.
+        """Take over a connected socket, as a client: with ``tls``, give the ``server_name`` to
+        verify.
+
+        The options are those of :meth:`connect`.
 
         Raises:
-            BadInputError: an option cannot be right.
+            BadInputError: an option has a wrong type or value.
         """
         check_stream("TCPConnection(sock)", sock)
         checked = read_stream_options("TCPConnection", options, TCPConnection)
@@ -55,7 +54,7 @@ class TCPConnection(Stream):
             and not checked.server_name
             and (not isinstance(tls, ssl.SSLContext) or tls.check_hostname)
         ):
-            # Python checks no name that it was not given, and says nothing about it.
+            # Without a name, Python's ssl silently verifies none.
             raise BadInputError(
                 "server_name",
                 checked.server_name,
@@ -87,14 +86,52 @@ class TCPConnection(Stream):
         connect_timeout: float = 4.0,
         **options: Unpack[StreamKeywords],
     ) -> Self:
-        """Make a client. It connects, and shakes hands if there is TLS, before ``spawn_meta``
-        returns.
+        """Make a client. It connects, and does the TLS handshake if there is TLS, before
+        ``spawn_meta`` returns.
 
-        ``spawn_meta`` raises ``InitError`` if it cannot connect, with the cause as ``__cause__``;
-        nothing is left then.
+        If it cannot connect, ``spawn_meta`` raises ``InitError``, with the error as ``__cause__``;
+        no process and no socket is left then.
+
+        Args:
+            host: the name or address of the server.
+            port: the port of the server.
+            receiver: the address that gets the messages; None for the owner.
+            reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the
+                loop.
+            connect_timeout: seconds within which the connection must be made.
+            framing: how the stream is cut into frames, such as ``LengthHeader()``; raw by default.
+            batch: deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for
+                each.
+            last_word: after a protocol error, send ``TCPProtocolError`` to the receiver, and write
+                its answer before the connection ends.
+            tls: True trusts the authorities of the system; or ``TLSFiles(authorities=…)``, or an
+                ``ssl.SSLContext``; None for no TLS.
+            start_tls: begin in clear; TLS begins with ``TCPStartTLS``.
+            server_name: the name to verify in the server's certificate; by default ``host``.
+            handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
+            idle_timeout: end the connection after so many seconds without a byte in either
+                direction; None for no limit.
+            frame_timeout: seconds within which a frame must be complete once it has begun; None for
+                no limit.
+            write_limit: bytes that may wait for the peer before it counts as slow; 1 MiB by
+                default.
+            when_slow: ``WhenSlow.WAIT``: further data for a slow peer waits in the connection's
+                mailbox; ``WhenSlow.DROP``: the connection is dropped.
+            linger: how long, in seconds, closing waits for a peer that has stopped reading, or does
+                not close its side; 5 by default.
+            nodelay: send small pieces at once (``TCP_NODELAY``); True by default.
+            keepalive: let the operating system probe a silent peer: True, or
+                ``KeepAlive(idle, interval, count)``.
+            keepalive_bytes: a heartbeat to write into the stream after ``keepalive_period`` seconds
+                without other output.
+            keepalive_period: the seconds for ``keepalive_bytes``; give both, or neither.
+            receive_buffer: bytes of unread input that the operating system keeps; None for its
+                default.
+            send_buffer: bytes of unsent output that the operating system keeps; None for its
+                default.
 
         Raises:
-            BadInputError: an option cannot be right.
+            BadInputError: an option has a wrong type or value.
         """
         _check_endpoint("TCPConnection.connect", host, port, least=1)
         check_number("connect_timeout", connect_timeout, least=0.001)
@@ -153,51 +190,102 @@ class TCPConnection(Stream):
 
 
 class TCPServer(Listener):
-    """A TCP server.
+    r"""A TCP server: a meta-process that accepts connections and turns their bytes into messages.
+
+    The smallest server is an actor that spawns it, and answers to the alias in each message::
+
+        class Echo(Actor):
+            async def init(self) -> None:
+                await self.spawn_meta(TCPServer("127.0.0.1", 7777))
+
+            def handle_message(self, message: object, sender: PID | Alias) -> None:
+                match message:
+                    case TCPConnected(connection, peer):
+                        self.log.info("connected", peer=str(peer))
+                    case TCPData(connection, data):
+                        self.send(connection, TCPSend(data))
+                    case TCPDisconnected(connection, reason):
+                        self.log.info("disconnected", reason=reason.value)
+
+    Each connection is a meta-process of its own. Its alias is in all its messages; send
+    ``TCPSend``, ``TCPClose`` and ``TCPSet`` to that alias. An actor that is behind slows its peers
+    down, not the node: the connections stop reading until it catches up (backpressure).
+
+    Most servers keep state for each connection. Give a behaviour as ``receiver``: the server spawns
+    an actor for each connection, a session, which owns the connection and ends with it. If a
+    session crashes, only its own connection ends::
+
+        class Session(Actor):
+            def init(self) -> None:
+                self.lines = 0
+
+            def handle_message(self, message: object, sender: PID | Alias) -> None:
+                match message:
+                    case TCPData(connection, line):
+                        self.lines += 1
+                        self.send(connection, TCPSend(b"%d %s\n" % (self.lines, line)))
+
+
+        class Door(Actor):
+            async def init(self) -> None:
+                server = TCPServer(
+                    "0.0.0.0",
+                    7778,
+                    receiver=Session,
+                    framing=Delimiter(b"\n", max_frame=4096),
+                    max_connections=10_000,
+                    idle_timeout=300.0,
+                )
+                await self.spawn_meta(server)
+
+    The options that most servers need: ``framing``, since TCP keeps no message boundaries;
+    ``max_connections``, ``idle_timeout`` and ``frame_timeout`` against peers that hold resources
+    without using them; ``tls`` for encryption; and ``reader="task"`` for speed and for thousands of
+    connections. Reader threads, the default, do the work of TLS beside the loop, and serve a few
+    hundred connections well.
 
     Args:
-        host: the address to listen at; loopback unless said otherwise. ``"::"`` is every address of
-            both versions.
-        port: 0 for any that is free; ``local`` of the spawned server says which.
-        receiver: who gets the messages: None for the owner, the address of a process, several of
-            them to take turns, or a behaviour (or ``functools.partial`` of one, or a function that
-            makes one) to be spawned for each connection.
+        host: the address to listen at; loopback by default. ``"::"`` is every address of both
+            versions of IP.
+        port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        receiver: the receiver of the messages: None for the owner, the address of a process,
+            several addresses to take turns, or a behaviour (or ``functools.partial`` of a
+            behaviour, or a function that makes one) to spawn for each connection.
         reader: ``"thread"`` or ``"task"``, for the server and its connections.
-        max_connections: how many may be open at once.
-        when_full: what to do with more.
-        queue: how many may wait in the operating system to be accepted.
+        max_connections: how many connections may be open at once; None for no limit.
+        when_full: ``WhenFull.PAUSE``: further connections wait in the operating system;
+            ``WhenFull.REFUSE``: the server closes them at once.
+        queue: how many connections may wait in the operating system to be accepted.
         reuse_port: let several servers share the port.
         dual_stack: let an IPv6 address serve IPv4, too, where it stands for both.
         framing: how the streams of the connections are cut into frames, such as ``LengthHeader()``;
             raw by default.
-        batch: hand over all frames of one read as one ``TCPFrames``, instead of one ``TCPData`` for
-            each.
-        last_word: after a protocol error, tell the receiver with ``TCPProtocolError``, and send its
-            answer before the end.
-        tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for none.
-        start_tls: begin in clear, and with TLS only when ``TCPStartTLS`` says so.
+        batch: deliver all frames of a read as one ``TCPFrames`` instead of a ``TCPData`` for each.
+        last_word: after a protocol error, send ``TCPProtocolError`` to the receiver, and write its
+            answer before the connection ends.
+        tls: ``TLSFiles(certificate, key)`` or an ``ssl.SSLContext``; None for no TLS.
+        start_tls: begin in clear; TLS begins with ``TCPStartTLS``.
         handshake_timeout: seconds within which the TLS handshake must be done; 10 by default.
-        idle_timeout: seconds without a byte in either direction after which a connection is
-            dropped; None for no limit.
-        frame_timeout: seconds within which a frame that was begun must be complete; None for no
+        idle_timeout: end a connection after so many seconds without a byte in either direction;
+            None for no limit.
+        frame_timeout: seconds within which a frame must be complete once it has begun; None for no
             limit.
-        write_limit: how many bytes may wait for a peer before it counts as slow; 1 MiB by default.
-        when_slow: ``WhenSlow.WAIT``: further sends to a slow peer wait in the mailbox of its
-            connection, and nothing more is read from it; ``WhenSlow.DROP``: its connection is
-            dropped. The mailbox is bounded if the server is spawned with ``spawn_meta(server,
-            mailbox_size=…)``, which its connections take over, and not bounded otherwise.
-        linger: how many seconds closing waits for a peer that takes nothing of the last answers, or
-            does not close its side.
+        write_limit: bytes that may wait for a peer before it counts as slow; 1 MiB by default.
+        when_slow: ``WhenSlow.WAIT``: further data for a slow peer waits in the mailbox of its
+            connection, and the connection stops reading from that peer; ``WhenSlow.DROP``: its
+            connection is dropped. The mailbox is bounded if the server is spawned with
+            ``spawn_meta(server, mailbox_size=…)``, which its connections inherit, and unbounded
+            otherwise.
+        linger: how long, in seconds, closing waits for a peer that has stopped reading the last
+            answers, or does not close its side; 5 by default.
         nodelay: send small pieces at once (``TCP_NODELAY``); True by default.
-        keepalive: have the operating system ask silent peers whether they are there: True, or
+        keepalive: let the operating system probe silent peers: True, or
             ``KeepAlive(idle, interval, count)``.
-        keepalive_bytes: what to send, in the stream, when nothing else was sent for
-            ``keepalive_period`` seconds.
-        keepalive_period: those seconds; both are given, or neither.
-        receive_buffer: bytes that the operating system keeps of what was not read yet; None leaves
-            that to it.
-        send_buffer: bytes that the operating system keeps of what a peer has not taken yet; None
-            leaves that to it.
+        keepalive_bytes: a heartbeat to write into the stream after ``keepalive_period`` seconds
+            without other output.
+        keepalive_period: the seconds for ``keepalive_bytes``; give both, or neither.
+        receive_buffer: bytes of unread input that the operating system keeps; None for its default.
+        send_buffer: bytes of unsent output that the operating system keeps; None for its default.
         server_name: for clients only.
     """
 
@@ -245,7 +333,9 @@ class TCPServer(Listener):
 
     @property
     def local(self) -> Endpoint:
-        """Where it listens; with port 0 this is how to learn the port. Known once it is spawned."""
+        """The endpoint at which the server listens; with port 0, read the port here. Known once the
+        server is spawned.
+        """
         return self._local or Endpoint(self._host, self._port)
 
     def _address(self, sock: socket.socket) -> Endpoint:
@@ -259,15 +349,19 @@ class TCPServer(Listener):
 
 
 def _why_not_connected(error: OSError, host: str, port: int) -> OSError | None:
-    """What the operating system said, where trio only says that no attempt succeeded; with its
-    number, and so of its class.
+    """The error of the operating system, where trio only reports that no attempt succeeded. Its
+    number makes it the right subclass of ``OSError``.
     """
     attempts = (
         error.__cause__.exceptions
         if isinstance(error.__cause__, BaseExceptionGroup)
         else (error.__cause__,)
     )
-    numbers = [one.errno for one in attempts if isinstance(one, OSError) and one.errno is not None]
+    numbers = [
+        attempt.errno
+        for attempt in attempts
+        if isinstance(attempt, OSError) and attempt.errno is not None
+    ]
     return (
         OSError(numbers[0], f"{os.strerror(numbers[0])}: {Endpoint(host, port)}")
         if numbers

@@ -1,9 +1,9 @@
-"""TLS over bytes in memory: a thread may decrypt what it read while the loop encrypts what it
-sends.
+"""`Secure`: TLS over buffers in memory, so that a thread may decrypt its input while the loop
+encrypts the output.
 
-One TLS object must not be used by a blocking reader and a writer at once. So it never touches a
-socket: it works on two buffers, under a lock that is held for the short steps of encrypting and
-decrypting only, and blocking is done outside of it.
+A blocking reader and a writer must not use a TLS object at the same time. So the object never
+touches a socket: it works on two buffers under a lock. The lock is held only for the short steps of
+encrypting and decrypting; blocking happens outside of it.
 """
 
 import os
@@ -20,34 +20,33 @@ __all__ = ["Contexts", "Secure", "TLSFiles"]
 
 _RECORDS: Final = 256 * 1024
 _HEADER: Final = 5
-"""Bytes of the header of a record; the last two say how many follow."""
+"""Bytes of a record's header; the last two hold the length of the rest."""
 Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class TLSFiles:
-    """Where certificates are. Files that change are read again for the connections that come after
-    that.
+    """The files with the certificates. If a file changes, later connections use the new content.
 
     Args:
-        certificate: the certificate of this side and those that lead to its authority; a client may
-            have none.
-        key: its private key, if that is not in the same file.
-        password: for an encrypted key.
-        authorities: whom to trust for the other side's certificate; by default, for a client, whom
-            the system trusts.
-        require_certificate: for a server: clients must show a certificate (mutual TLS). No tickets
-            are given out then: a session that began at one of the ``names`` would be resumed at the
-            others, where nobody looked at the certificate. (A session of TLS 1.2 that is resumed
-            without a ticket keeps the name at which it began.)
-        names: for a server: other certificates for other names that clients ask for. What they do
-            not say is as for the whole.
-        alpn: protocols to offer, the best first. Two sides that have none in common connect all the
-            same, which is how Python's ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``,
-            which is None then.
+        certificate: the certificate of this side, and the chain that leads to its authority. A
+            client may have none.
+        key: the private key, if it is not in the same file.
+        password: the password of an encrypted key.
+        authorities: the authorities to trust for the other side's certificate. By default, a client
+            trusts those of the system.
+        require_certificate: for a server: clients must show a certificate (mutual TLS). The server
+            gives out no session tickets then: a client could resume a session of one of the
+            ``names`` at another name, where no certificate was checked. (A session of TLS 1.2 that
+            is resumed without a ticket keeps the name at which it began.)
+        names: for a server: other certificates, for other names that clients ask for (SNI).
+            Settings that such an entry leaves out are those of the whole.
+        alpn: protocols to offer, the best first. Two sides without a common protocol connect all
+            the same, as Python's ``ssl`` does it: look at ``tls.alpn`` in ``TCPConnected``, which
+            is None then.
         revoked: the list of certificates that ``authorities`` have revoked (a CRL, as PEM). The
             certificate of the other side is refused if it is on the list, and also if its authority
-            has no list in the file, or one that is out of date.
+            has no list in the file, or only an outdated one.
     """
 
     certificate: Path | None = None
@@ -82,7 +81,7 @@ class TLSFiles:
                     "a TLSFiles with a certificate, and no names",
                 )
             if other.require_certificate and not self.require_certificate:
-                # OpenSSL settles this before it hears the name, and would let everybody in.
+                # OpenSSL decides this before it reads the name, and would let every client in.
                 raise BadInputError(
                     f"TLSFiles(names[{name!r}], require_certificate)",
                     True,
@@ -91,7 +90,7 @@ class TLSFiles:
                 )
 
     def paths(self) -> Iterator[Path]:
-        """All files it speaks of."""
+        """The paths of all files."""
         yield from (
             path
             for path in (self.certificate, self.key, self.authorities, self.revoked)
@@ -101,10 +100,10 @@ class TLSFiles:
             yield from other.paths()
 
     def context(self, server_side: bool) -> ssl.SSLContext:
-        """Read the files.
+        """Read the files and make a context of them.
 
         Raises:
-            OSError: one cannot be read, or is not what it should be.
+            OSError: a file cannot be read, or does not hold the right content.
         """
         context = ssl.SSLContext(
             ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
@@ -126,8 +125,8 @@ class TLSFiles:
             self._load_revoked(context, self.revoked)
         if server_side and self.require_certificate:
             context.verify_mode = ssl.CERT_REQUIRED
-            # OpenSSL does not look at the certificate again where a session is resumed, and all
-            # contexts take each other's tickets.
+            # OpenSSL does not check the certificate again when a session is resumed, and every
+            # context accepts the tickets of the others.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         if self.alpn:
@@ -151,8 +150,8 @@ class TLSFiles:
         is_encrypted = False
 
         def password() -> str:
-            # Without this, OpenSSL would ask for it at the terminal, and the whole node would wait
-            # for the answer.
+            # Without this function, OpenSSL would ask for the password at the terminal, and the
+            # whole node would wait for the answer.
             nonlocal is_encrypted
             is_encrypted = True
             return self.password or ""
@@ -161,7 +160,8 @@ class TLSFiles:
             context.load_cert_chain(certificate, self.key, password)
         except ssl.SSLError as error:
             if is_encrypted:
-                text = f"the key in {key} is encrypted, and TLSFiles(password=…) is {'wrong' if self.password else 'missing'}"
+                fault = "wrong" if self.password else "missing"
+                text = f"the key in {key} is encrypted, and TLSFiles(password=…) is {fault}"
             elif error.reason == "KEY_VALUES_MISMATCH":
                 text = f"the key in {key} does not belong to the certificate in {certificate}"
             else:
@@ -170,13 +170,13 @@ class TLSFiles:
 
 
 class Contexts:
-    """The context for the next connection."""
+    """Makes the TLS context of the next connection, and reads changed files again."""
 
     def __init__(self, tls: ssl.SSLContext | TLSFiles | bool, server_side: bool) -> None:
         """Read the files, if there are any.
 
         Raises:
-            OSError: one cannot be read, or is not what it should be.
+            OSError: a file cannot be read, or does not hold the right content.
         """
         self._files = tls if isinstance(tls, TLSFiles) else None
         self._server_side = server_side
@@ -197,20 +197,21 @@ class Contexts:
             self._context = ssl.create_default_context()
 
     def current(self, failed: Callable[[Exception], object]) -> ssl.SSLContext:
-        """The context to use now. Files that have changed are read; if that fails, what was read
-        before stays in use.
+        """The context to use now. Read files that have changed; if that fails, keep the old context
+        and call ``failed``.
         """
         files = self._files
         if files is not None:
             try:
                 stamp = _stamp(files)
                 if stamp not in (self._stamp, self._refused):
-                    # If this fails they are left alone until they change once more.
+                    # Note this version first: if reading fails, it is not tried again until the
+                    # files change once more.
                     self._refused = stamp
                     self._context = self._read(files)
                     self._stamp = stamp
             except (OSError, ValueError) as error:
-                # Said once, and not for every connection.
+                # Report the same failure only once, not for every connection.
                 if str(error) != self._complaint:
                     self._complaint = str(error)
                     failed(error)
@@ -231,8 +232,8 @@ class Contexts:
         }
         context = files.context(self._server_side)
         if self._server_side:
-            for one in (context, *others.values()):
-                one.sni_callback = self._choose
+            for each in (context, *others.values()):
+                each.sni_callback = self._choose
         self._others = others
         return context
 
@@ -256,9 +257,7 @@ def _stamp(files: TLSFiles) -> object:
 
 
 class _Records:
-    """Finds out whether a stream of TLS records ends inside of one: their headers say how long they
-    are.
-    """
+    """Finds out whether a TLS stream ends inside a record: each header holds the length."""
 
     __slots__ = ("_head", "_left")
 
@@ -271,11 +270,11 @@ class _Records:
         return self._left > 0 or bool(self._head)
 
     def reset(self) -> None:
-        """A record has just ended."""
+        """Note that a record has just ended."""
         self._head, self._left = b"", 0
 
     def walk(self, data: bytes) -> None:
-        """Take what followed."""
+        """Follow the headers through the bytes that came next."""
         stream = self._head + data
         begin, have = self._left, len(stream)
         while begin + _HEADER <= have:
@@ -285,10 +284,9 @@ class _Records:
 
 
 class Secure:
-    """One side of one TLS connection. Its methods are quick and may be used from any thread.
+    """One side of a TLS connection. Its methods are quick, and any thread may use them.
 
-    What is to be sent must be taken with :meth:`take` in one place only, so that records leave in
-    the order they were made.
+    Call :meth:`take` in a single place only, so that records leave in the order they were made.
     """
 
     def __init__(
@@ -302,14 +300,14 @@ class Secure:
         self._rest = b""
         self._record = _Records()
         self.ready = False
-        """The handshake is done."""
+        """Whether the handshake is done."""
 
     def handshake(self, data: bytes) -> bool:
-        """Go on with the handshake, with what was read. True when it is done.
+        """Continue the handshake with the bytes that were read. True when it is done.
 
         Raises:
-            ssl.SSLError: it failed. There may be something to send all the same: the other side
-                should know why.
+            ssl.SSLError: the handshake failed. There may still be output to send: an alert that
+            tells the other side why.
         """
         with self._lock:
             if data:
@@ -323,8 +321,8 @@ class Secure:
             return True
 
     def take_rest(self) -> bytes:
-        """What came along with the end of the handshake, still encrypted. It is for
-        :meth:`decrypt`, and given away once.
+        """Encrypted bytes that came together with the end of the handshake. Pass them to
+        :meth:`decrypt`; they are returned only once.
         """
         rest, self._rest = self._rest, b""
         return rest
@@ -335,7 +333,7 @@ class Secure:
         return self._record.unfinished
 
     def facts(self) -> TLSFacts:
-        """What was agreed on."""
+        """The facts that both sides agreed on."""
         cipher = self._object.cipher()
         name = (
             getattr(self._object, _ASKED, None)
@@ -352,15 +350,15 @@ class Secure:
         )
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool, ssl.SSLError | None]:
-        """What was read, in clear; whether the other side has said that no more comes; and what is
-        wrong with the rest.
+        """Decrypt. Returns the clear text, whether the other side has announced its end
+        (``close_notify``), and the error in the rest, if any.
         """
         clear: list[bytes] = []
         with self._lock:
             if data:
                 self._incoming.write(data)
             try:
-                # An exception costs more than these questions, and would end nearly every read.
+                # Asking first is cheaper than an exception, which would end nearly every read.
                 while self._incoming.pending or self._object.pending():
                     some = self._object.read(_RECORDS)
                     if not some:
@@ -368,8 +366,7 @@ class Secure:
                     clear.append(some)
                 self._record.reset()
             except ssl.SSLWantReadError:
-                # The rest of a record is still on its way; or there was nothing for us in the last
-                # one.
+                # The rest of a record is still on its way, or the last record held no data for us.
                 self._record.walk(data)
             except ssl.SSLZeroReturnError:
                 return b"".join(clear), True, None
@@ -378,7 +375,7 @@ class Secure:
         return b"".join(clear) if len(clear) != 1 else clear[0], False, None
 
     def encrypt(self, data: bytes) -> bool:
-        """Encrypt. False if the other side must be read first; then nothing has happened.
+        """Encrypt. False if the other side must be read first; nothing has happened then.
 
         Raises:
             ssl.SSLError: the connection is broken.
@@ -396,21 +393,21 @@ class Secure:
 
     @property
     def has_output(self) -> bool:
-        """Whether there is something to take."""
+        """Whether there is output to take."""
         return self._outgoing.pending > 0
 
     def take(self) -> bytes:
-        """What is to be sent now."""
+        """The bytes to send now."""
         with self._lock:
             return self._outgoing.read()
 
     def say_goodbye(self) -> None:
-        """Encrypt the notice that no more comes."""
+        """Encrypt ``close_notify``, the notice that no more data follows."""
         with self._lock:
             try:
                 self._object.unwrap()
             except (
                 ssl.SSLError,
                 ValueError,
-            ):  # it has not heard the other side's goodbye, or there is nothing to end
+            ):  # the other side has not sent its close_notify, or there is no session to end
                 pass

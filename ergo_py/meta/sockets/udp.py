@@ -1,9 +1,4 @@
-"""UDP: a server that turns datagrams into messages, and a client that does the same for one peer.
-
-The smallest server is one line in the ``init`` of an actor, ``await
-self.spawn_meta(UDPServer("127.0.0.1", 8125))``; the actor then gets ``UDPData``, and answers with
-``UDPSend`` to the alias that is in it.
-"""
+"""`UDPServer` turns datagrams into messages, and `UDPClient` does the same for a single peer."""
 
 import errno
 import socket
@@ -24,20 +19,35 @@ __all__ = ["UDPClient", "UDPServer"]
 
 
 class UDPServer(UDPSocket):
-    """A UDP server.
+    """A UDP server: a meta-process that turns datagrams into messages.
+
+    The smallest server is an actor that spawns it, and answers to the alias in each message::
+
+        class Echo(Actor):
+            async def init(self) -> None:
+                await self.spawn_meta(UDPServer("127.0.0.1", 8125))
+
+            def handle_message(self, message: object, sender: PID | Alias) -> None:
+                match message:
+                    case UDPData(socket, peer, data):
+                        self.send(socket, UDPSend(data, peer))
+                    case UDPFailed(_, peer, fault):
+                        self.log.warning("not delivered", peer=str(peer), fault=fault.value)
 
     Args:
-        host: the address to listen at; loopback unless said otherwise.
-        port: 0 for any that is free; ``local`` of the spawned server says which.
-        receiver: who gets the messages; None for the owner.
-        reader: ``"thread"`` or ``"task"``.
-        max_datagram: what is longer is cut, and marked as truncated.
-        receive_buffer: what the operating system may keep for a slow receiver, in bytes.
-        send_buffer: the same for what is sent.
+        host: the address to listen at; loopback by default.
+        port: the port, or 0 for a free port, which ``local`` of the spawned server tells.
+        receiver: the address that gets the messages; None for the owner.
+        reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the loop.
+        max_datagram: bytes; a longer datagram is cut, and marked as truncated.
+        receive_buffer: bytes that the operating system may keep for a slow receiver; None for the
+            system's default.
+        send_buffer: bytes of outgoing datagrams that the operating system may keep; None for the
+            system's default.
         broadcast: allow sending to broadcast addresses.
-        groups: multicast groups to join at once.
-        interface: where those are, by name or address; also where multicast is sent.
-        ttl: how many hops multicast may go.
+        groups: multicast groups to join from the start.
+        interface: the interface of those groups, by name or address; multicast is also sent there.
+        ttl: how many hops multicast may travel.
         reuse_port: let several sockets share the port.
     """
 
@@ -114,8 +124,20 @@ class UDPServer(UDPSocket):
 
 
 class UDPClient(UDPSocket):
-    """A UDP socket with one peer: it gets datagrams from nobody else, and hears when nobody listens
-    there.
+    """A UDP socket with a single peer: it receives datagrams from no other peer, and hears if no
+    process listens there.
+
+    Args:
+        host: the name or address of the peer.
+        port: the port of the peer.
+        receiver: the address that gets the messages; None for the owner.
+        reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the loop.
+        max_datagram: bytes; a longer datagram is cut, and marked as truncated.
+        receive_buffer: bytes that the operating system may keep for a slow receiver; None for the
+            system's default.
+        send_buffer: bytes of outgoing datagrams that the operating system may keep; None for the
+            system's default.
+        broadcast: allow a broadcast address as the peer.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""A UDP socket: datagrams become messages and messages datagrams. What fails is told to its sender,
-and ends nothing.
+"""`UDPSocket`: datagrams become messages, and messages datagrams. A failed datagram is reported to
+its sender and does not end the socket.
 """
 
 import errno
@@ -27,37 +27,38 @@ __all__ = ["LONGEST", "UDPSocket", "interface_of"]
 
 _DONT_WAIT: Final = socket.MSG_DONTWAIT
 _BATCH: Final = 64
-"""How many datagrams are read for one wake-up."""
+"""Datagrams to read for a wake-up."""
 _KNOWN: Final = 1024
-"""How many peers are remembered, to make their endpoints and find the senders of what failed."""
+"""Peers to remember, for their endpoints and for the senders of failed datagrams."""
 LONGEST: Final = 65535
 _ONLY_PEER: Final = Endpoint("", 0)
 """Stands for the peer of a client."""
 _ERROR_QUEUE: Final = getattr(socket, "MSG_ERRQUEUE", 0x2000)
-# Linux's numbers, which the socket module does not have: tell about every datagram that the network
-# reports as undelivered.
+# Linux's numbers, which the socket module lacks: report every datagram that the network could not
+# deliver.
 _RECEIVE_ERRORS: Final = {socket.AF_INET: (0, 11), socket.AF_INET6: (41, 25)}
 _MEMORY_INFO: Final = 55
 _TRIES: Final = 8
 _BROKEN: Final = frozenset(
     {errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOTCONN, errno.ENOTSOCK}
 )
-"""A read fails like this because of the socket itself. All other errors tell what the network or
-the system had to say about datagrams: an ICMP packet chooses the number, and anybody can send one,
-so no number of theirs ends the socket.
+"""Errors of a read that are the fault of the socket itself. All other errors report the fate of
+datagrams: the number comes from an ICMP packet, and any host can send such a packet, so those
+numbers never end the socket.
 """
 
 _FINAL: Final = _BROKEN | {errno.EMSGSIZE}
-"""To send again would not help. The system reports a datagram that is too long once for each try.
+"""Errors after which sending again is useless. The system reports a datagram that is too long once
+for each attempt.
 """
 
 
 class UDPSocket(EitherReader):
-    """What servers and clients have in common."""
+    """The common part of UDP servers and clients."""
 
     kind = "udp"
     local: Endpoint = Endpoint("", 0)
-    """Where it is bound; with port 0 this is how to learn the port."""
+    """The endpoint that the socket is bound to; with port 0, read the port here."""
 
     _socket: socket.socket
 
@@ -79,11 +80,13 @@ class UDPSocket(EitherReader):
         self._receive_buffer = receive_buffer
         self._send_buffer = send_buffer
         self._is_client = False
-        self._is_sixth = False
-        """The socket is one of IPv6, which may talk to peers of IPv4, too."""
+        self._is_ipv6 = False
+        """The socket is an IPv6 socket, which may talk to IPv4 peers, too."""
         self._endpoints: dict[Any, Endpoint] = {}
         self._senders: dict[Endpoint, PID | Alias] = {}
-        """Who last sent to a peer: the network says only later that nobody is there."""
+        """The last sender to each peer: the network reports only later that a datagram was not
+        delivered.
+        """
         self._numeric: set[str] = set()
         # Changed by the reader only.
         self.bytes_in = 0
@@ -97,7 +100,7 @@ class UDPSocket(EitherReader):
     # -- birth -------------------------------------------------------------------------------------
 
     async def init(self) -> None:
-        """Open the socket: a port that is taken is an error of ``spawn_meta``."""
+        """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._since = self._now()
         self._socket = sock = await self._open()
         self.opened(sock)
@@ -111,9 +114,9 @@ class UDPSocket(EitherReader):
         except (
             OSError,
             KeyError,
-        ):  # another system: then only clients hear of what was not delivered
+        ):  # another system: only clients hear of undelivered datagrams there
             pass
-        self._is_sixth = sock.family == socket.AF_INET6
+        self._is_ipv6 = sock.family == socket.AF_INET6
         self._prepare(sock)
         self.local = endpoint(sock.getsockname())
 
@@ -121,7 +124,7 @@ class UDPSocket(EitherReader):
         raise NotImplementedError
 
     def _prepare(self, sock: socket.socket) -> None:
-        """Set what only some have."""
+        """Set options that only servers have."""
 
     def _receiver(self) -> Target:
         return self.parent if self._to is None else self._to
@@ -135,16 +138,19 @@ class UDPSocket(EitherReader):
             failed: OSError | None = None
             try:
                 read.append(receive(most))
-                # What is there already is taken along.
+                # Also take the datagrams that are here already.
                 for _ in range(_BATCH - 1):
-                    read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - what comes before a failure is kept
-            except BlockingIOError:  # that was all
+                    read.append(receive(most, _DONT_WAIT))  # noqa: PERF401 - kept before a failure
+            except BlockingIOError:  # no more are waiting
                 pass
             except OSError as error:
                 failed = error
             if self.stopping:
-                # What came before the stop; the read that the stop has woken has no address.
-                self._post_many(to, self._messages([one for one in read if one[1] is not None]))
+                # Keep the datagrams from before the stop. The read that the stop has woken has no
+                # address.
+                self._post_many(
+                    to, self._messages([(data, peer) for data, peer in read if peer is not None])
+                )
                 return
             self._post_many(to, self._messages(read))
             if failed is not None:
@@ -164,14 +170,14 @@ class UDPSocket(EitherReader):
             there_is_more, failed = False, None
             try:
                 if room < 1:
-                    # Still as many as there are: a reader that may drop must not leave the dropping
-                    # to the operating system.
+                    # Read all of them even so: a reader that may drop messages must not leave the
+                    # dropping to the operating system.
                     for _ in range(_BATCH):
                         await self._hand_over(to, self._messages([receive(most)])[0])
                 for _ in range(min(_BATCH, room)):
                     read.append(receive(most))  # noqa: PERF401 - as above
                 there_is_more = True
-            except BlockingIOError:  # that was all
+            except BlockingIOError:  # no more are waiting
                 pass
             except OSError as error:
                 failed = error
@@ -181,8 +187,8 @@ class UDPSocket(EitherReader):
                 self._failed_to_read(failed)
 
     def _messages(self, read: list[tuple[bytes, Any]]) -> list[UDPData]:
-        """What was read, as messages; all at once, because a call for each would cost as much as
-        making it.
+        """Turn the datagrams of a read into messages, in a single call: a call for each would cost
+        as much as making the message.
         """
         alias, endpoints, most = self._meta.id, self._endpoints, self._most
         messages: list[UDPData] = []
@@ -208,8 +214,8 @@ class UDPSocket(EitherReader):
         return peer
 
     def _failed_to_read(self, error: OSError) -> None:
-        """A read can fail because of what was sent before. Raises what is wrong with the socket
-        itself, and ends it.
+        """Report a failed read, which may be about a datagram that was sent before. Raises an error
+        of the socket itself, which ends it.
         """
         if error.errno in _BROKEN:
             raise error
@@ -219,8 +225,8 @@ class UDPSocket(EitherReader):
     # -- datagrams that fail -----------------------------------------------------------------------
 
     def _report_undelivered(self) -> bool:
-        """Tell the senders of what the network says was not delivered. From either side; False if
-        it says nothing.
+        """Tell the senders about datagrams that the network could not deliver. From either side;
+        False if the network reports none.
         """
         found = False
         while True:
@@ -245,7 +251,7 @@ class UDPSocket(EitherReader):
         data: bytes,
         to: PID | Alias | None,
     ) -> None:
-        """On the loop: count, and tell whoever sent it."""
+        """On the loop: count the fault, and tell the sender of the datagram."""
         self.faults[fault] += 1
         sender = to or self._senders.get(_ONLY_PEER if self._is_client or peer is None else peer)
         if sender is not None:
@@ -254,7 +260,7 @@ class UDPSocket(EitherReader):
     # -- the handler -------------------------------------------------------------------------------
 
     def _serve_in_passing(self, message: Any, sender: PID | Alias) -> bool:
-        """Send, in the turn of whoever asks for it, what needs no waiting."""
+        """Send on the spot, in the sender's turn, if that needs no waiting."""
         if type(message) is not UDPSend:
             return False
         peer = message.peer
@@ -269,7 +275,7 @@ class UDPSocket(EitherReader):
         return True
 
     async def handle_message(self, message: Any, sender: PID | Alias) -> None:
-        """Send, join and leave."""
+        """Send datagrams; join and leave multicast groups."""
         try:
             if not await self._do(message, sender):
                 self._meta.unhandled += 1
@@ -285,7 +291,7 @@ class UDPSocket(EitherReader):
                 )
 
     async def handle_call(self, request: Any, caller: Caller) -> object:
-        """The same, for those who want to know how it went."""
+        """The same for callers, which wait for the result."""
         try:
             if not await self._do(request, caller.pid):
                 raise Reject(UnhandledCallError(self.id, request, type(self).__qualname__))
@@ -333,19 +339,19 @@ class UDPSocket(EitherReader):
                     self._socket.send(data, _DONT_WAIT)
                 else:
                     self._socket.sendto(
-                        data, _DONT_WAIT, self._as_sixth(peer) if self._is_sixth else peer
+                        data, _DONT_WAIT, self._as_ipv6(peer) if self._is_ipv6 else peer
                     )
                 break
             except BlockingIOError:
                 raise
             except OSError as error:
-                # The system uses the next send to say that an earlier datagram was lost; this one
-                # is still to be sent then. An error that is about this very datagram comes again
-                # when it is sent again.
+                # The system uses the next send to report that an earlier datagram was lost. This
+                # datagram is still to be sent then. An error about this very datagram comes again
+                # with the next attempt.
                 if attempt == _TRIES - 1 or error.errno in _FINAL:
                     raise
-                # The reader's thread may have been faster, so that there is nothing to report: this
-                # one is sent all the same.
+                # There may be nothing to report, if the reader's thread was faster. Send again all
+                # the same.
                 self._report_undelivered()
         self.messages_out += 1
         self.bytes_out += len(data)
@@ -355,7 +361,7 @@ class UDPSocket(EitherReader):
         self._tell(peer, fault_of(error), describe(error), message.data, sender)
 
     def _is_numeric(self, host: str) -> bool:
-        """Whether a host needs no looking up, which would block the loop."""
+        """Whether the host is an address. Looking up a name would block the loop."""
         if host in self._numeric:
             return True
         try:
@@ -367,13 +373,13 @@ class UDPSocket(EitherReader):
         self._numeric.add(host)
         return True
 
-    def _as_sixth(self, peer: tuple[str, int]) -> tuple[str, int]:
+    def _as_ipv6(self, peer: tuple[str, int]) -> tuple[str, int]:
         return peer if ":" in peer[0] else (f"::ffff:{peer[0]}", peer[1])
 
     async def _look_up(self, peer: tuple[str, int]) -> tuple[str, int]:
         found = await resolve(*peer, socket.SOCK_DGRAM)
         for wanted in (
-            (self._socket.family, socket.AF_INET) if self._is_sixth else (self._socket.family,)
+            (self._socket.family, socket.AF_INET) if self._is_ipv6 else (self._socket.family,)
         ):
             for family, address in found:
                 if family == wanted:
@@ -386,7 +392,7 @@ class UDPSocket(EitherReader):
         """Join or leave a multicast group.
 
         Raises:
-            OSError: that cannot be done.
+            OSError: the system refuses.
         """
         try:
             self._set_member(group, interface, join)
@@ -415,14 +421,14 @@ class UDPSocket(EitherReader):
     # -- the end, and looking inside ---------------------------------------------------------------
 
     async def terminate(self, reason: Reason) -> None:
-        """Give the address back."""
+        """Close the socket, so that its port is free again."""
         if not self._meta.abandoned:
             if self._socket.fileno() >= 0:
                 notify_closing(self._socket)
             self._socket.close()
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """Say how it is doing."""
+        """The counters and the state of the socket, by name."""
         lost, waiting = self._kernel_side()
         facts = {
             "local": str(self.local),
@@ -449,18 +455,18 @@ class UDPSocket(EitherReader):
         return ""
 
     def _kernel_side(self) -> tuple[int, int]:
-        """How many datagrams the operating system has dropped for want of room, and how many bytes
-        wait to be read.
+        """Datagrams that the operating system has dropped because its buffer was full, and bytes
+        that wait to be read.
         """
         try:
             numbers = unpack("@9I", self._socket.getsockopt(socket.SOL_SOCKET, _MEMORY_INFO, 36))
-        except (OSError, ValueError):  # another system, or an old one
+        except (OSError, ValueError):  # another system, or an old version
             return 0, 0
         return numbers[8], numbers[0]
 
 
 def interface_of(interface: str | None) -> tuple[bytes, int]:
-    """Address and number of an IPv4 interface that was given as either name or address."""
+    """Address and number of an IPv4 interface, given as either name or address."""
     if interface is None:
         return bytes(4), 0
     try:

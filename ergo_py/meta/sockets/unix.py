@@ -1,4 +1,6 @@
-"""Unix sockets: connections between programs of one machine, with the messages and options of TCP."""
+"""`UnixServer` and `UnixConnection`: connections between programs of a machine, with the messages
+and options of TCP.
+"""
 
 import errno
 import os
@@ -24,12 +26,12 @@ from .socket_setup import check_stream, describe
 __all__ = ["UnixConnection", "UnixServer"]
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-"""Where Linux shows the open descriptors as links to their very files."""
-_REPLACED: Final = "something else has been put in the place of the socket"
+"""The directory in which Linux shows each open descriptor as a link to its file."""
+_REPLACED: Final = "another file has taken the place of the socket"
 
 
 class UnixConnection(Stream):
-    """A connection over a Unix socket. A server makes them of what it accepts; :meth:`connect`
+    """A connection over a Unix socket. A server makes them of accepted sockets; :meth:`connect`
     makes a client.
     """
 
@@ -43,10 +45,12 @@ class UnixConnection(Stream):
         reader: ReaderKind = "thread",
         **options: Unpack[StreamKeywords],
     ) -> None:
-        """Take over a socket that is connected, such as one of a ``socket.socketpair``.
+        """Take over a connected socket, such as either end of a ``socket.socketpair``.
+
+        The options are those of :meth:`connect`.
 
         Raises:
-            BadInputError: an option cannot be right.
+            BadInputError: an option has a wrong type or value.
         """
         check_stream("UnixConnection(sock)", sock)
         self._begin(
@@ -78,11 +82,22 @@ class UnixConnection(Stream):
         connect_timeout: float = 4.0,
         **options: Unpack[StreamKeywords],
     ) -> Self:
-        """Make a client. It connects before ``spawn_meta`` returns, which raises ``InitError`` if
-        it cannot.
+        """Make a client. It connects before ``spawn_meta`` returns; if it cannot, ``spawn_meta``
+        raises ``InitError``.
+
+        Args:
+            path: the path of the server's socket; with a zero byte in front, a name of Linux's
+                abstract namespace.
+            receiver: the address that gets the messages; None for the owner.
+            reader: ``"thread"`` blocks a thread in the socket, ``"task"`` reads in a task of the
+                loop.
+            connect_timeout: seconds within which the connection must be made.
+            **options: ``framing``, ``batch``, ``last_word``, ``idle_timeout``, ``frame_timeout``,
+                ``linger``, ``write_limit``, ``when_slow``, ``receive_buffer``, ``send_buffer``,
+                ``keepalive_bytes`` and ``keepalive_period``, as for :meth:`TCPConnection.connect`.
 
         Raises:
-            BadInputError: an option cannot be right.
+            BadInputError: an option has a wrong type or value.
         """
         check_number("connect_timeout", connect_timeout, least=0.001)
         self = cls.__new__(cls)
@@ -118,12 +133,22 @@ class UnixConnection(Stream):
 
 
 class UnixServer(Listener):
-    """A server at a Unix socket. It makes the socket's file, and removes it in the end.
+    """A server at a Unix socket. It creates the socket's file, and removes the file when it ends.
 
     Args:
-        path: where; one that begins with a zero byte is no file but a name of Linux's own.
-        mode: who may connect, as permissions of the file; by default the user's alone.
-        receiver: as for :class:`TCPServer`, and so are the other options.
+        path: the path of the socket, at most 107 bytes. With a zero byte in front, it is not a file
+            but a name of Linux's abstract namespace.
+        mode: the permissions of the file, which decide about the users that may connect; by
+            default, only the user of this program.
+        receiver: the address or addresses that get the messages, None for the owner, or a behaviour
+            to spawn for each connection.
+        reader: ``"thread"`` or ``"task"``, for the server and its connections.
+        max_connections: how many connections may be open at once; None for no limit.
+        when_full: ``WhenFull.PAUSE`` or ``WhenFull.REFUSE`` for further connections.
+        queue: how many connections may wait in the operating system to be accepted.
+        **options: ``framing``, ``batch``, ``last_word``, ``idle_timeout``, ``frame_timeout``,
+            ``linger``, ``write_limit``, ``when_slow``, ``receive_buffer``, ``send_buffer``,
+            ``keepalive_bytes`` and ``keepalive_period``, as for :class:`TCPServer`.
     """
 
     kind = "unix-accept"
@@ -152,7 +177,7 @@ class UnixServer(Listener):
         self._path = _check_path(path)
         self._mode = mode
         self._made: tuple[int, int] | None = None
-        """Device and number of the file, so that no other's is removed in the end."""
+        """Device and inode of the file, so that the server removes only its own file."""
 
     async def _listen(self) -> socket.socket:
         _remove_stale(self._path)
@@ -171,7 +196,7 @@ class UnixServer(Listener):
 
     @property
     def local(self) -> str:
-        """Where it listens."""
+        """The path at which the server listens; ``@`` stands for a leading zero byte."""
         return _shown(self._path)
 
     def _address(self, sock: socket.socket) -> str:
@@ -223,29 +248,29 @@ def _shown(address: Any) -> str:
 
 
 def _naming(error: OSError, path: str) -> OSError:
-    """The same error, saying where: the operating system does not."""
+    """The same error with the path in its text, which the operating system leaves out."""
     return OSError(error.errno, f"{describe(error)}: {_shown(path)}")
 
 
 def _peer(sock: socket.socket) -> str:
     try:
         return _shown(sock.getpeername())
-    except OSError:  # gone already
+    except OSError:  # the peer is gone already
         return ""
 
 
 def _bind(sock: socket.socket, path: str, mode: int) -> tuple[int, int]:
-    """Bind, and give the file its permissions. Connections are refused until ``listen`` is called,
-    so nobody is too early.
+    """Bind, and give the file its permissions. The system refuses connections until ``listen`` is
+    called, so no client can be too early.
 
-    Others may write to the directory, and put a link to any file in the place of the socket:
-    nothing here follows one.
+    Other users may be able to write to the directory, and to replace the socket by a link to any
+    file: nothing here follows a link.
 
     Raises:
-        OSError: it could not be bound, or something else is at the path now.
+        OSError: the socket could not be bound, or another file is at the path now.
     """
     try:
-        # Linux makes the file like this, less what the umask takes away.
+        # Linux creates the file with this mode, less the bits of the umask.
         os.fchmod(sock.fileno(), mode)
     except OSError:  # another system
         pass
@@ -306,22 +331,22 @@ def _chmod_held(held: int, path: str, mode: int) -> None:
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         status = os.lstat(path)
-    except OSError:  # nothing is there, so nothing of ours is either
+    except OSError:  # there is no file, so there is none of ours
         return None
     return status.st_dev, status.st_ino
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that a server left behind when it was killed: one that nobody listens at."""
+    """Remove a socket that a killed server left behind: no process listens at it."""
     try:
         if path.startswith("\0") or not stat.S_ISSOCK(os.stat(path).st_mode):
             return
-        # One of the wrong type: if somebody listens it is refused for that, and the server does not
-        # even notice.
+        # Probe with the wrong socket type: a listening server refuses it with another error, and
+        # does not notice the attempt.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(path)
             except ConnectionRefusedError:
                 os.unlink(path)
-    except OSError:  # not there, or not ours to look at: bind() will say what is wrong
+    except OSError:  # not there, or not accessible: bind() will report the error
         return

@@ -1,5 +1,5 @@
-"""Writing to a stream socket from the loop: at once if the operating system takes it, else bit by
-bit as it does.
+"""`Writer`: output queue of a stream socket. It writes on the loop: at once if the operating system
+takes the bytes, otherwise as it does.
 """
 
 import socket
@@ -18,15 +18,15 @@ __all__ = ["Writer"]
 
 _DONT_WAIT: Final = socket.MSG_DONTWAIT
 _PIECES: Final = 64
-"""How many pieces are handed to the operating system at once."""
+"""Pieces to pass to the operating system in a call."""
 
 
 class Writer:
-    """What is to go out through one socket. Everything here happens on the loop.
+    """The output of a socket. Everything here happens on the loop.
 
-    The socket may be one that a thread is blocked in reading: a write with ``MSG_DONTWAIT`` never
-    blocks. What does not fit waits in a queue, which a task drains; there is such a task only while
-    something waits.
+    A thread may be blocked reading the same socket: a write with ``MSG_DONTWAIT`` never blocks.
+    Bytes that do not fit wait in a queue, which a task drains; the task exists only while bytes
+    wait.
     """
 
     __slots__ = (
@@ -51,8 +51,7 @@ class Writer:
     _now: Callable[[], float]
     _socket: socket.socket
     last: float
-    """When the operating system last took some bytes, or when there was first a socket to write to.
-    """
+    """When the operating system last took some bytes; at first, when the writer got its socket."""
 
     def __init__(
         self,
@@ -63,8 +62,8 @@ class Writer:
         failed: Callable[[OSError | TimeoutError], None],
         answer: Callable[[Caller, int], object],
     ) -> None:
-        """``stall`` is how long the peer may take nothing; ``changed`` is called when something
-        that waited is out.
+        """``stall`` is how long the peer may take nothing; ``changed`` is called when waiting bytes
+        are out.
         """
         self.stall = stall
         self._start = start
@@ -88,7 +87,7 @@ class Writer:
         self.last = self._now()
 
     def write(self, data: bytes) -> bool:
-        """Write as much as possible, and keep the rest. True if nothing waits.
+        """Write as much as possible, and keep the rest. True if no bytes wait.
 
         Raises:
             OSError: the connection is broken.
@@ -99,16 +98,17 @@ class Writer:
         if not self._queue:
             try:
                 sent = self._send(data, _DONT_WAIT)
-            except BlockingIOError:  # no room: all of it waits
+            except BlockingIOError:  # no room: all of the data waits
                 pass
             self.written += sent
             if sent == len(data):
                 self.last = self._now()
                 return True
         if not data:
-            # It has nothing to wait with: a piece without bytes would never be done with.
+            # Never queue an empty piece: sending it makes no progress, so it would stay in the
+            # queue.
             return False
-        # A copy if the sender could still change it.
+        # Copy a mutable buffer: the sender could still change it.
         self._queue.append(memoryview(data if type(data) is bytes else bytes(data))[sent:])
         self.pending += len(data) - sent
         if self._scope is None:
@@ -117,11 +117,13 @@ class Writer:
         return False
 
     def answer_when_written(self, caller: Caller, size: int) -> None:
-        """Answer a caller once everything that was written up to now is out."""
+        """Answer a caller once all bytes that were written up to now are out."""
         self._callers.append((self.written + self.pending, caller, size))
 
     def close(self) -> None:
-        """Forget what waits, and let the socket be closed."""
+        """Drop the waiting bytes, and wake the task that waits for the socket, so that it can be
+        closed.
+        """
         self._closed = True
         self._queue.clear()
         self.pending = 0
@@ -151,7 +153,7 @@ class Writer:
         queue = self._queue
         try:
             sent = self._socket.sendmsg(list(islice(queue, _PIECES)), (), _DONT_WAIT)
-        except BlockingIOError:  # no room after all; it is waited for once more
+        except BlockingIOError:  # no room after all: the task waits again
             return
         self.last = self._now()
         self.written += sent
