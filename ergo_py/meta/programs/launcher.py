@@ -1,9 +1,9 @@
-"""What runs in the child, between the fork and the program, when the program has limits or a
-terminal.
+"""A script that runs in the child process, between the fork and the program, if the program has
+limits or a terminal.
 
 ``subprocess`` can call a function there (``preexec_fn``), but not safely in a program with threads.
-So a small interpreter of its own is started, does what only the child itself can do, and becomes
-the program. It is a script: it knows nothing of the package.
+So a small interpreter starts, does the steps that only the child itself can do, and becomes the
+program. It is a script: it imports nothing of the package.
 """
 
 import json
@@ -17,20 +17,24 @@ __all__ = ["become"]
 
 
 def become(path: str, argv: list[str], orders: dict[str, Any]) -> None:
-    """Carry the orders out and become the program; returns never, or raises what went wrong."""
-    # An interpreter changes these for itself, and what is ignored stays ignored in the program.
+    """Carry out the orders and become the program. It never returns; it raises the error of a
+    failed step.
+    """
+    # The interpreter has set these to ignored for itself, and ignored signals would stay ignored in
+    # the program.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    # By name: an interpreter may add to its environment, and that is not for the program.
+    # By name: the interpreter may add variables to its environment that are not for the program.
     environment = {name: os.environ[name] for name in orders["env"]}
     if orders["terminal"]:
-        # Opening it is what makes it the controlling terminal of a session that has none.
+        # Opening it makes it the controlling terminal of a session that has none.
         os.close(os.open(os.ttyname(0), os.O_RDWR))
     if orders["groups"] is not None:
         os.setgroups(orders["groups"])
     if orders["gid"] is not None:
         os.setgid(orders["gid"])
-    # While it may still raise them, and as late as possible: they hold for this interpreter, too.
+    # Before setuid(), while this process may still raise limits, and as late as possible: they hold
+    # for this interpreter, too.
     for number, soft, hard in orders["limits"]:
         resource.setrlimit(number, (soft, hard))
     if orders["uid"] is not None:
@@ -39,7 +43,7 @@ def become(path: str, argv: list[str], orders: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read the orders from the command line; write what went wrong to the descriptor that is named
+    """Read the orders from the command line, and write an error to the descriptor that is named
     first.
     """
     report = int(sys.argv[1])

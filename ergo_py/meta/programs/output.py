@@ -1,4 +1,4 @@
-"""One of the outputs of a program, seen from the other side."""
+"""`Outlet`: reads an output of a program, stdout or stderr."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _CHUNK: Final = 65_536
 
 
 class Outlet:
-    """Reads what a program writes, while it lives and after."""
+    """Reads the output of a program, while the program runs and after."""
 
     def __init__(self, stream: Any, cutter: MessageCutter) -> None:
         self._stream = stream
@@ -24,7 +24,7 @@ class Outlet:
         self.count = 0
 
     async def receive(self) -> bytes:
-        """What comes next; nothing at the end."""
+        """The next bytes; empty at the end."""
         if self._stream is None:
             return b""
         data = b""
@@ -38,23 +38,23 @@ class Outlet:
                 self._left -= len(data)
         except (
             BlockingIOError
-        ):  # empty: somebody else holds the other end, but the program has written its last
+        ):  # empty: another process holds the other end, but the program has ended
             return b""
         except (
             OSError,
             trio.BrokenResourceError,
             trio.ClosedResourceError,
-        ):  # so a terminal says that nobody is there
+        ):  # a terminal reports like this that its program is gone
             return b""
         self.count += len(data)
         return data
 
     def drain(self) -> None:
-        """The program is gone, so all it has written is in the pipe: read that, and do not wait for
+        """The program has ended, so its whole output is in the pipe: read that, and do not wait for
         more.
 
-        No more than a pipe holds: one that it left behind, in a group of its own, may go on
-        writing.
+        Read no more than a pipe holds: a process that the program left behind, in a process group
+        of its own, may keep writing.
         """
         self._left = 1 << 20
         if self._stream is not None and hasattr(fcntl, "F_GETPIPE_SZ"):

@@ -1,7 +1,7 @@
-"""Port: a program of the operating system, as a meta-process.
+"""`Port`: a program of the operating system, as a meta-process.
 
-What it prints becomes messages, what it is sent is written to its input, and its end is told with
-all that is known about it. No thread is used.
+Output of the program becomes messages, messages are written to its input, and a last message tells
+how it ended. No thread is used.
 """
 
 import os
@@ -52,8 +52,8 @@ _TEXT: Final = Text()
 _RAW: Final = Raw()
 _TIMES: Final = StopTimes()
 _PATIENCE: Final = 0.5
-"""Seconds that a slow receiver has, when the port is being stopped, to make room for what the
-program said last.
+"""Seconds that a slow receiver has, when the port is being stopped, to make room for the last
+output of the program.
 """
 
 
@@ -70,8 +70,8 @@ class PortStarted:
 
 @dataclass(frozen=True, slots=True)
 class PortLine:
-    """A line of its output, without its end. ``is_whole`` is False for a part of a very long line;
-    the rest follows.
+    """A line of the program's output, without the line end. ``is_whole`` is False for a part of a
+    very long line; the rest follows.
     """
 
     port: Alias
@@ -81,7 +81,7 @@ class PortLine:
 
 @dataclass(frozen=True, slots=True)
 class PortData:
-    """A frame of its output, or, without a framing, what was read at once."""
+    """A frame of the program's output; without a framing, the bytes of a read."""
 
     port: Alias
     data: bytes
@@ -89,7 +89,7 @@ class PortData:
 
 @dataclass(frozen=True, slots=True)
 class PortErrorLine:
-    """A line of its error output."""
+    """A line of the program's error output."""
 
     port: Alias
     line: str
@@ -98,7 +98,7 @@ class PortErrorLine:
 
 @dataclass(frozen=True, slots=True)
 class PortErrorData:
-    """A frame of its error output."""
+    """A frame of the program's error output."""
 
     port: Alias
     data: bytes
@@ -106,8 +106,8 @@ class PortErrorData:
 
 @dataclass(frozen=True, slots=True)
 class PortInputLost:
-    """The program reads its input no more, though nobody closed it: what is sent from now on is
-    dropped. Told once.
+    """The program has closed its input although the port has not: further data is dropped. Sent
+    once.
     """
 
     port: Alias
@@ -116,15 +116,17 @@ class PortInputLost:
 
 @dataclass(frozen=True, slots=True)
 class PortExited(MayBeLate):
-    """The program has ended; nothing of it follows. Either ``status`` or ``signal`` is given."""
+    """The program has ended, and no more of its output follows. Either ``status`` or ``signal`` is
+    set.
+    """
 
     port: Alias
     status: int | None
     signal: int | None
     seconds: float
-    """How long it ran."""
+    """How long the program ran."""
     bytes_in: int
-    """Written to its input."""
+    """Bytes that the port wrote to the program's input."""
     bytes_out: int
     bytes_err: int
 
@@ -134,8 +136,8 @@ class PortExited(MayBeLate):
 
 @dataclass(frozen=True, slots=True)
 class PortWrite(Request[int]):
-    """Write this to the program's input. Called instead of sent, the answer comes when it is
-    written: how many bytes.
+    """Write data to the program's input. With ``call``, the port answers with the number of bytes
+    when they are written.
     """
 
     data: bytes | str
@@ -146,12 +148,14 @@ class PortWrite(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class PortCloseInput(Request[None]):
-    """Let the program see the end of its input."""
+    """Close the program's input, so that it sees the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortSignal(Request[bool]):
-    """Send a signal to the program and all it has started. The answer is False if nobody is left."""
+    """Send a signal to the program and to all processes it has started. The answer is False if none
+    of them is left.
+    """
 
     signal: int
 
@@ -171,25 +175,26 @@ class PortResize(Request[None]):
 
 
 class Port(MetaProcess):
-    """Runs a program, and ends with it. When the port is stopped first, so is the program, and all
-    that it has started.
+    """Runs a program, and ends with it. A port that is stopped first stops the program and all
+    processes that it has started.
 
-    A program that cannot be started is an error of ``spawn_meta``, with the reason. Its outputs are
-    read as fast as the receiver handles what came, and no faster. Both are read to their end before
-    :class:`PortExited` is sent; what the program started and left behind is ended, too, and does
-    not hold that up.
+    If the program cannot be started, ``spawn_meta`` raises the error. The port reads both outputs
+    only as fast as the receiver handles them (backpressure). It reads both to their end before it
+    sends :class:`PortExited`. Processes that the program started and left behind are ended, too,
+    and do not delay that message.
 
     Args:
-        argv: the program and its arguments. No shell: for one, write ``["sh", "-c", command]``.
+        argv: the program and its arguments. There is no shell; to use a shell, write
+            ``["sh", "-c", command]``.
         stdout: how its output is read: :class:`Text` for lines, or a :class:`Framing`.
         stderr: the same for its error output.
-        stdin: how bytes that are sent to it are framed. A ``str`` is encoded as ``stdout`` is, or
-            as UTF-8.
-        env: its environment: this and nothing else.
-        inherit_env: names of variables it gets from this program, or True for all.
-        cwd: where it runs.
-        user: as whom it runs, with that user's groups.
-        group: with which group.
+        stdin: how bytes for its input are framed. A ``str`` is encoded as ``stdout`` is, or as
+            UTF-8.
+        env: its environment variables: these and no others.
+        inherit_env: names of variables that it inherits from this program, or True for all.
+        cwd: its working directory.
+        user: the user it runs as, with that user's groups.
+        group: the group it runs with.
         limits: resource limits: ``{"nofile": 64, "cpu": (10, 12)}``, as the ``RLIMIT_`` names of
             :mod:`resource`.
         new_session: False keeps it in this program's session, with its terminal. It has a process
@@ -198,10 +203,10 @@ class Port(MetaProcess):
             then.
         stop: how long each step of stopping it may take.
         check: end with :class:`ProgramFailedError` unless the program ends with status 0.
-        receiver: who gets the messages; the owner if not given.
+        receiver: the address that gets the messages; None for the owner.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "port"
@@ -266,7 +271,8 @@ class Port(MetaProcess):
                 f"at most {stop_timeout - _PATIENCE:g} seconds in all, or a longer stop_timeout: "
                 "spawn_meta(..., stop_timeout=...)",
             )
-        # Closed with the meta-process, whatever happens to it before its start or after its end.
+        # Cleanup is certain: the node closes the program with the meta-process, even if that ends
+        # before its start.
         self._program = program = self.opened(await Program.start(self._options))
         port = self.id
         out = MessageCutter(self._stdout, partial(PortLine, port), partial(PortData, port))
@@ -276,23 +282,25 @@ class Port(MetaProcess):
         self._outlets = (Outlet(program.stdout, out), Outlet(program.stderr, err))
 
     async def start(self) -> None:
-        """Read both outputs until the program has ended, or must."""
+        """Read both outputs until the program has ended, or must end."""
         program = self._program
         assert program is not None
-        # Cancelling is not how a program is ended: unblock() asks for it, and the steps below take
-        # their time.
+        # Shield the steps from cancellation: a program is not ended by cancelling. unblock()
+        # requests the end, and the steps below take their time.
         with trio.CancelScope(shield=True):
             await self._pass_on(PortStarted(self.id, program.pid))
             async with trio.open_nursery() as nursery:
                 for outlet in self._outlets:
                     nursery.start_soon(self._read, outlet)
                 await self._wait_for_end(program)
-                # Also after an end of its own: it may have left others behind.
+                # Also if the program has ended by itself: it may have left processes behind.
                 if not await program.end(
                     self._times, at_once=isinstance(self._meta.reason, Killed)
                 ):
                     self.log.error(
-                        "a program would not end", program=self._options.argv[0], os_pid=program.pid
+                        "a program did not end, even after SIGKILL",
+                        program=self._options.argv[0],
+                        os_pid=program.pid,
                     )
                 for outlet in self._outlets:
                     outlet.drain()
@@ -322,18 +330,18 @@ class Port(MetaProcess):
             for message in outlet.cutter.end():
                 await self._pass_on(message)
         except (FramingError, UnicodeDecodeError) as error:
-            # The port ends with this error, and the program with it: it would fill a pipe that
-            # nobody reads.
+            # The port ends with this error, and ends the program: it would fill a pipe that has no
+            # reader.
             self._failure = error
             self._asked.set()
 
     async def _pass_on(self, message: object) -> None:
-        """Send, as fast as the receiver makes room for it; when the port is being stopped, with
-        limited patience.
+        """Send as fast as the receiver makes room (backpressure). While the port is being stopped,
+        wait only for a limited time.
         """
         meta, to = self._meta, self._to
         receiver = meta.router.resolve(to)
-        # Mostly there is room, and a scope for each line would cost more than all the rest.
+        # Mostly there is room, and a cancel scope for each line would cost more than all the rest.
         if (
             receiver is not None
             and meta.outbox.is_behind(receiver, Lane.MAIN)
@@ -345,12 +353,12 @@ class Port(MetaProcess):
             self._waiting.discard(scope)
         try:
             self.send(to, message)
-        except MailboxFullError:  # it is a dead letter now
+        except MailboxFullError:  # the message is a dead letter now
             self._dropped += 1
         await meta.router.pause()
 
     def unblock(self) -> None:
-        """Have the program ended."""
+        """Request the end of the program."""
         self._asked.set()
         if self._give_up_at < inf:
             return
@@ -362,7 +370,7 @@ class Port(MetaProcess):
             scope.deadline = self._give_up_at
 
     async def terminate(self, reason: Reason) -> None:
-        """Leave nothing behind, even if the steps of the end were cut short."""
+        """Leave no process behind, even if the steps of the shutdown were cut short."""
         if self._program is not None:
             self._program.close()
 
@@ -377,19 +385,19 @@ class Port(MetaProcess):
     # -- the handler -------------------------------------------------------------------------------
 
     async def handle_message(self, message: object, sender: object) -> None:
-        """Do what a message says; what goes wrong is logged."""
+        """Carry out a message; an error is logged."""
         try:
             if await self._serve(message) is NotImplemented:
                 super().handle_message(message, sender)
         except (OSError, FramingError, UnicodeError) as error:
             self.log.warning(
-                "not done for a message",
+                "a message could not be carried out",
                 message_type=type(message).__qualname__,
                 error=shown(error),
             )
 
     async def handle_call(self, request: object, caller: Caller) -> object:
-        """Do what a request says, and answer when it is done; what goes wrong is the answer."""
+        """Carry out a request, and answer when it is done; an error is the answer."""
         try:
             answer = await self._serve(request)
         except (OSError, FramingError, UnicodeError) as error:
@@ -424,13 +432,13 @@ class Port(MetaProcess):
             if not self._input_closed and not self._input_lost and not self._asked.is_set():
                 self._input_lost = True
                 await self._pass_on(PortInputLost(self.id, why))
-            raise BrokenPipeError(EPIPE, f"the program reads its input no more: {why}") from None
+            raise BrokenPipeError(EPIPE, f"the program does not read its input: {why}") from None
         self._bytes_in += len(framed)
         return len(framed)
 
     async def _push(self, program: Program, data: bytes) -> None:
-        """Write all of it. The program may take its time for that, or never do it: who asks how it
-        is must not wait, too.
+        """Write all of the data. The program may be slow to read it, or never read it: meanwhile
+        the port still answers inspection.
         """
         sent = program.write_some(data)
         if sent == len(data) and sent:
@@ -453,7 +461,7 @@ class Port(MetaProcess):
             raise error
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """Everything but the values of the environment, which may be secret."""
+        """All facts but the values of the environment, which may be secret."""
         program, options = self._program, self._options
         if program is None:
             return {}

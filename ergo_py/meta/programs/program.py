@@ -1,5 +1,5 @@
-"""A program of the operating system: how it is started, and how it and everything it started are
-ended.
+"""`Program`: a program of the operating system. It starts the program, and ends it with all
+processes that it started.
 """
 
 import errno
@@ -57,11 +57,12 @@ class ProgramFailedError(ErgoError):
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """How long a program may take, in seconds, at each step of being stopped; all of it at most the
-    port's ``stop_timeout``.
+    """How long, in seconds, each step of stopping a program may take; together at most the port's
+    ``stop_timeout``.
 
-    Its input is closed; after ``close`` seconds it and all it has started get SIGTERM; after
-    ``terminate`` more SIGKILL, and for that the kernel has ``kill`` seconds.
+    First the program's input is closed. After ``close`` seconds the program and all processes it
+    has started get SIGTERM. After ``terminate`` more seconds they get SIGKILL, and the kernel has
+    ``kill`` seconds to end them.
     """
 
     close: float = 0.5
@@ -74,7 +75,7 @@ class StopTimes:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of all steps."""
         return self.close + self.terminate + self.kill
 
 
@@ -92,8 +93,8 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """What is to be run, as whom, where and within which limits. Checked when made; nothing is
-    looked up before the start.
+    """The program to run, its user, its directory and its limits. Checked when it is made; users
+    and paths are looked up only at the start.
     """
 
     argv: Sequence[str]
@@ -137,7 +138,7 @@ class ProgramOptions:
             raise BadInputError("env", type(self.env), "a mapping from names to values")
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
-                # The value may be a secret.
+                # Do not show the value: it may be a secret.
                 raise BadInputError(
                     "env", name, "names and values that are str, and no = in a name"
                 )
@@ -167,8 +168,8 @@ class ProgramOptions:
                 check_number(f"limits[{name!r}]", number, least=-1, whole=True)
 
     def environment(self) -> dict[str, str]:
-        """What the program will see: what was given, and of this program's own only what was asked
-        for.
+        """The environment of the program: the given variables, and the inherited ones of this
+        program.
         """
         inherited: Mapping[str, str] = {}
         if self.inherit_env is True:
@@ -178,11 +179,11 @@ class ProgramOptions:
         return {**inherited, **self.env}
 
     def path(self, environment: Mapping[str, str]) -> str:
-        """Where the program is. A name without a slash is looked for along its own PATH, or this
-        program's if it has none.
+        """The path of the program. A name without a slash is searched for along its own PATH, or
+        along this program's if it has none.
 
         Raises:
-            FileNotFoundError: nowhere.
+            FileNotFoundError: there is no such program.
         """
         name = self.argv[0]
         if "/" in name:
@@ -196,7 +197,7 @@ class ProgramOptions:
         """User, group and further groups to change to; None for those that stay.
 
         Raises:
-            BadInputError: nobody has that name.
+            BadInputError: there is no such user or group.
         """
         uid = gid = groups = None
         if self.user is not None:
@@ -210,7 +211,7 @@ class ProgramOptions:
                 raise BadInputError(
                     "user", self.user, "the name or number of a user of this system"
                 ) from None
-            # All of it, or the program would keep the groups of whoever started it.
+            # Change all of them, or the program would keep the groups of this process.
             uid, gid = entry.pw_uid, entry.pw_gid
             groups = os.getgrouplist(entry.pw_name, gid)
         if self.group is not None:
@@ -224,9 +225,7 @@ class ProgramOptions:
 
 
 class Program:
-    """A running program with its pipes. Whoever holds it must ``end`` it, or at the very least
-    ``close`` it.
-    """
+    """A running program with its pipes. Its owner must ``end`` it, or at least ``close`` it."""
 
     def __init__(self, process: trio.Process, master: FdStream | None) -> None:
         self._process = process
@@ -241,29 +240,31 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """The number the operating system knows it by; also that of its process group."""
+        """The program's number in the operating system; also that of its process group."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, or the negated number of the signal that ended it; None while it runs."""
+        """Its exit status, or the negated number of the signal that ended it; None while it
+        runs.
+        """
         return self._process.returncode
 
     # -- birth -------------------------------------------------------------------------------------
 
     @classmethod
     async def start(cls, options: ProgramOptions) -> "Program":
-        """Start it.
+        """Start the program.
 
         Raises:
-            OSError: it cannot be started, and why.
+            OSError: the program cannot be started, and why.
             BadInputError: there is no such user or group.
-            NotAllowedError: this program ignores SIGCHLD, so that nobody could find out how the
-                other one ended.
+            NotAllowedError: this process ignores SIGCHLD, so the end of the program could not be
+                observed.
         """
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            # The system then forgets a program as it ends: every status reads 0, and its number may
-            # be another's at once.
+            # With SIGCHLD ignored, the system forgets a program as soon as it ends: every status
+            # reads 0, and another process may get its number at once.
             raise NotAllowedError(
                 "SIGCHLD is ignored in this program (perhaps inherited: `trap '' CHLD` in a "
                 "shell), so how a program ends cannot "
@@ -279,7 +280,7 @@ class Program:
                 "stdin": subprocess.PIPE if terminal.slave is None else terminal.slave,
                 "stdout": subprocess.PIPE if terminal.slave is None else terminal.slave,
                 "stderr": subprocess.PIPE if terminal.slave is None else terminal.slave,
-                # A group of its own in either case: that is what signals are sent to.
+                # A process group of its own in either case: signals are sent to the group.
                 **({"start_new_session": True} if options.new_session else {"process_group": 0}),
             }
             if options.limits or options.terminal is not None:
@@ -296,31 +297,33 @@ class Program:
     # -- life --------------------------------------------------------------------------------------
 
     async def wait(self) -> None:
-        """Wait until the program itself has ended, whatever it has started."""
+        """Wait until the program itself has ended, regardless of the processes it has started."""
         await self._process.wait()
         if self._ended is None:
             self._ended = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """How long the program has run."""
         return (time.monotonic() if self._ended is None else self._ended) - self._began
 
     def signal(self, number: int) -> bool:
-        """Send a signal to it and all it has started. False if nobody of them is left."""
+        """Send a signal to the program and all processes it has started. False if none of them is
+        left.
+        """
         if self._is_gone:
             return False
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return False
-        except PermissionError:  # somebody is there, but has become another user
+        except PermissionError:  # a process is there, but has become another user's
             return True
         return True
 
     def write_some(self, data: bytes) -> int:
-        """Write what its input takes at once; how many bytes that were. What is wrong with it,
-        ``stdin.send_all`` says.
+        """Write as much as its input takes at once, and return the number of bytes. Errors are left
+        to ``stdin.send_all``, which reports them.
         """
         try:
             return os.write(self.stdin.fileno(), data)
@@ -328,22 +331,22 @@ class Program:
             return 0
 
     def close_stdin(self) -> None:
-        """Let it see the end of its input. A terminal cannot be closed from this side: it is told
-        as a person would.
+        """Close the program's input. A terminal cannot be closed from this side: send the
+        end-of-file character, as a person would type it.
         """
         if not self._is_terminal:
             self.stdin.close()
             return
         try:
             os.write(self.stdin.fileno(), b"\x04")
-        except OSError:  # full, or gone: the signals follow
+        except OSError:  # the terminal is full or gone: the signals follow
             return
 
     def resize(self, terminal: Terminal) -> None:
-        """Change the size of its terminal; the program is told by SIGWINCH.
+        """Change the size of the program's terminal; the program gets SIGWINCH.
 
         Raises:
-            OSError: it has none.
+            OSError: the program has no terminal.
         """
         if not self._is_terminal:
             raise OSError(errno.ENOTTY, "this program has no terminal")
@@ -353,9 +356,9 @@ class Program:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended, and all that it started and that has not left its process group."""
-        # As long as one of the group is there its number is not given to anybody else; afterwards
-        # it is not used again.
+        """Whether it and all processes of its process group have ended."""
+        # The system reuses the number only after the last process of the group is gone, and this
+        # object does not use it after that.
         if not self._is_gone and self.returncode is not None and not self.signal(0):
             self._gone()
         return self._is_gone
@@ -365,8 +368,8 @@ class Program:
         forget_group(self.pid)
 
     async def end(self, times: StopTimes, *, at_once: bool) -> bool:
-        """End it and what it has started: close its input, SIGTERM, SIGKILL. False if even that did
-        not help.
+        """End the program and the processes it has started: close its input, SIGTERM, SIGKILL.
+        False if a process is left even then.
         """
         self.close_stdin()
         if not at_once:
@@ -385,8 +388,8 @@ class Program:
                 if self.returncode is None:
                     await self.wait()
                     continue
-                # Nobody tells when the last one of a group goes, so it is asked for, ever more
-                # slowly.
+                # The system does not report the end of the last process in a group, so poll, with
+                # growing pauses.
                 await trio.sleep(pause)
                 pause = min(2 * pause, 0.05)
                 if await trio.to_thread.run_sync(_only_dead, self.pid):
@@ -394,8 +397,8 @@ class Program:
         return self.is_gone
 
     def close(self) -> None:
-        """Give everything back at once, and leave nothing running. For when there is no time to
-        ``end`` it.
+        """Release everything at once, and leave no process running. For a shutdown without the time
+        to ``end`` the program.
         """
         if not self.is_gone:
             self.signal(signal.SIGKILL)
@@ -409,19 +412,20 @@ class Program:
 
 
 def _only_dead(group: int) -> bool:
-    """Whether those left of a process group have all ended and merely wait for their parents, who
-    may not care, to notice.
+    """Whether all processes left in a group are zombies: they have ended, and their parents have
+    not collected them yet.
     """
     try:
         numbers = [entry for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:  # no such file system here: then they count as alive
+    except OSError:  # there is no /proc: count them as alive
         return False
     for number in numbers:
         try:
             with open(f"/proc/{number}/stat", "rb") as file:
-                # After the name, which may contain anything, in parentheses: state, parent, group.
+                # After the name in parentheses, which may contain any character: state, parent,
+                # group.
                 state, _, its_group, *_ = file.read().rpartition(b")")[2].split()
-        except (OSError, ValueError):  # gone meanwhile
+        except (OSError, ValueError):  # it has ended meanwhile
             continue
         if int(its_group) == group and state not in b"ZX":
             return False
@@ -429,7 +433,9 @@ def _only_dead(group: int) -> bool:
 
 
 class _Slave:
-    """The two ends of a pseudo-terminal while the program is being started; none if it gets pipes."""
+    """The two ends of a pseudo-terminal while the program starts; empty if the program gets
+    pipes.
+    """
 
     def __init__(self, terminal: Terminal | None) -> None:
         self._terminal = terminal
@@ -443,7 +449,7 @@ class _Slave:
         return self
 
     def keep_master(self) -> FdStream | None:
-        """Our end, when the program has started."""
+        """This side's end, once the program has started."""
         master, self._master = self._master, None
         return None if master is None else FdStream(master)
 
@@ -460,8 +466,8 @@ def _set_size(fd: int, terminal: Terminal) -> None:
 async def _launch(
     options: ProgramOptions, path: str, environment: Mapping[str, str], popen: dict[str, Any]
 ) -> trio.Process:
-    """Start the program by way of ``launcher.py``, and wait until it has become the program, or
-    says why not.
+    """Start the program through ``launcher.py``, and wait until the script has become the program,
+    or reports an error.
     """
     if not sys.executable:
         raise OSError(
@@ -501,7 +507,7 @@ async def _launch(
             os.close(theirs)
         try:
             said = b""
-            # It ends when the program begins: the descriptor is closed by becoming it.
+            # The loop ends when the program begins: exec closes the descriptor.
             while data := await report.receive_some():
                 said += data
             if said:
