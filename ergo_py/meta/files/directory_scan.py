@@ -1,4 +1,4 @@
-"""What is in a directory tree, and what has changed since the last look."""
+"""`Tree`: the state of a directory tree at the last scan, and its changes since."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ _Mark = tuple[int, ...]
 
 
 class Change(Enum):
-    """What happened to a path."""
+    """The kind of a change of a path."""
 
     ADDED = "added"
     MODIFIED = "modified"
@@ -19,11 +19,11 @@ class Change(Enum):
 
 
 class Tree:
-    """A picture of a directory tree. Each look compares it with what is there, tells the
-    difference, and is the picture afterwards.
+    """A snapshot of a directory tree. Each scan compares it with the file system, returns the
+    changes, and updates it.
 
-    Links are not followed. What cannot be read, or disappears in the middle of a look, counts as
-    not there.
+    Links are not followed. A path that cannot be read, or disappears during a scan, counts as
+    missing.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Tree:
         return len(self._marks)
 
     def paths(self) -> list[str]:
-        """What is there."""
+        """All paths of the snapshot."""
         return list(self._marks)
 
     def is_directory(self, path: str) -> bool:
-        """Whether this was a directory at the last look."""
+        """Whether the path was a directory at the last scan."""
         return len(self._marks.get(path, ())) == 1
 
     def look(self, *paths: str) -> list[tuple[Change, str]]:
-        """Compare these paths and all below them, or, without any, everything."""
+        """Compare these paths and all paths below them; without arguments, the whole tree."""
         if not paths or self.root in paths:
             paths = (self.root,)
         found: dict[str, _Mark] = {}
@@ -61,18 +61,18 @@ class Tree:
             if known != mark:
                 changes.append((Change.ADDED if known is None else Change.MODIFIED, path))
         self._marks.update(found)
-        # A directory before what is in it when it comes, and after it when it goes.
+        # A new directory comes before its content, a deleted directory after its content.
         gone.sort(reverse=True)
         changes.sort(key=lambda change: change[1])
         return [*((Change.DELETED, path) for path in gone), *changes]
 
     def _known(self, paths: tuple[str, ...]) -> set[str]:
-        """These paths and all below them, as far as they are in the picture."""
+        """The paths of the snapshot that are among these, or below them."""
         if paths == (self.root,):
             return set(self._marks)
         known = {path for path in paths if path in self._marks}
-        # Only what was a directory can have had something below it, and to look for that means to
-        # look at everything.
+        # Only a directory can have had paths below it, and finding those means to search the whole
+        # snapshot.
         below = tuple(path + os.sep for path in known if len(self._marks[path]) == 1)
         if below:
             known.update(path for path in self._marks if path.startswith(below))
@@ -95,17 +95,17 @@ class Tree:
             try:
                 with os.scandir(path) as entries:
                     waiting.extend(entry.path for entry in entries)
-            except OSError:  # gone meanwhile, or not ours to look into: then nothing more is in it
+            except OSError:  # gone meanwhile, or not readable: it counts as empty
                 continue
 
 
 def _mark(path: str) -> _Mark | None:
-    """By what a change of a file is seen; of a directory only that it is another one, since it
-    changes with each thing in it.
+    """The facts that reveal a change. For a directory only its inode: its other facts change with
+    each entry in it.
     """
     try:
         status = os.lstat(path)
-    except OSError:  # gone; what was there is told as deleted
+    except OSError:  # gone: the scan reports it as deleted
         return None
     if stat.S_ISDIR(status.st_mode):
         return (status.st_ino,)

@@ -1,4 +1,4 @@
-"""Changes in a directory tree as messages."""
+"""`DirectoryWatch`: changes in a directory tree, as messages."""
 
 import os
 import stat
@@ -21,8 +21,8 @@ from .inotify import lacks_watches
 __all__ = ["Change", "DirectoryWatch", "PathChanged"]
 
 _RESCAN: Final = 60.0
-"""Seconds after which everything is compared even if the operating system told nothing: its queue
-may have overflowed.
+"""Seconds after which the whole tree is compared even without a report of the operating system,
+since its queue may have overflowed.
 """
 _PATIENCE: Final = 5
 """How often in a row the package may fail."""
@@ -32,8 +32,8 @@ _TIMEOUT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class PathChanged:
-    """A file or directory came, changed or went; several changes in a short time may be told as
-    one.
+    """A file or directory was added, modified or deleted. Several changes in a short time may come
+    as a single message.
     """
 
     source: Alias
@@ -44,28 +44,29 @@ class PathChanged:
 class DirectoryWatch(MetaProcess):
     """Watches a directory tree, in a thread of its own.
 
-    With the extra ``watch`` (the package watchfiles) the operating system tells when something has
-    changed; without it, or with ``polling=True``, the tree is compared with what it was every
-    ``interval`` seconds. What is told is the same either way. What a directory contains is not its
-    own change. A directory that is removed while it is watched ends the meta-process, after what
-    was in it was told as deleted; one that takes its place at once is watched instead.
+    With the extra ``watch`` (the package watchfiles) the operating system reports changes. Without
+    it, or with ``polling=True``, the thread scans the tree every ``interval`` seconds. The messages
+    are the same either way. A change of a directory's content is not a change of the directory. If
+    the watched directory is removed, the meta-process ends, after it has reported the content as
+    deleted; a directory that takes its place at once is watched instead.
 
-    Where the system lets a user listen to no more directories (``fs.inotify.max_user_watches``),
-    the tree is polled, and the log says so. A name that is not UTF-8 is told with surrogates, as
+    If the system allows the user no more watches (``fs.inotify.max_user_watches``), the tree is
+    polled, and the log says so. A name that is not UTF-8 is reported with surrogates, as
     :func:`os.fsdecode` makes them.
 
     Args:
         path: the directory.
-        recursive: watch what is below its subdirectories, too.
-        initial: tell what is there at the beginning, as added.
-        polling: True never relies on the operating system, and None does if it can; False makes it
-            an error if it cannot at the beginning.
-        interval: seconds between two looks, when polling.
-        ignore: says of a path that nothing is to be told of it or of what is below it.
-        receiver: who is told; the owner if not given.
+        recursive: watch the content of its subdirectories, too.
+        initial: report the paths that are there at the beginning, as added.
+        polling: True never relies on the operating system; None relies on it if possible; False
+            raises an error if that is not possible at the beginning.
+        interval: seconds between two scans, when polling.
+        ignore: a function; if it returns True for a path, no change of the path or below it is
+            reported.
+        receiver: the address that gets the messages; None for the owner.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "watch"
@@ -93,11 +94,11 @@ class DirectoryWatch(MetaProcess):
         self._tree = Tree(os.path.abspath(self._path), recursive=recursive, ignore=ignore)
         self._package: Any = None
         self._failures = 0
-        """How often in a row the package has failed before it told anything."""
+        """How often in a row the package has failed before it reported anything."""
         self._told = 0
 
     def init(self) -> None:
-        """See that there is a directory, and what is in it."""
+        """Check that the directory exists, and scan it."""
         self._check_root()
         if not self._polling:
             try:
@@ -111,7 +112,7 @@ class DirectoryWatch(MetaProcess):
             self._tree.look()
 
     def start(self) -> None:
-        """Tell of changes until the stop comes."""
+        """Report changes until the stop."""
         if self._initial:
             self._tell()
         while self._package is not None and not self.stopping:
@@ -121,7 +122,7 @@ class DirectoryWatch(MetaProcess):
             self._look_at_root()
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """What is watched, and how."""
+        """The watched path, the backend and the counters."""
         return {
             "path": self._path,
             "backend": "polling" if self._package is None else "watchfiles",
@@ -130,8 +131,8 @@ class DirectoryWatch(MetaProcess):
         }
 
     def _listen(self) -> None:
-        """Tell what the package hears, until the stop comes, or until it has to begin anew, or has
-        to be done without.
+        """Report the changes that the package hears of, until the stop, or until the package has to
+        be restarted or given up.
         """
         batches = self._package.watch(
             self._tree.root,
@@ -155,44 +156,43 @@ class DirectoryWatch(MetaProcess):
                     if isinstance(error, OSError) and compare_at is None:
                         self._poll(error, may_raise=True)
                     else:
-                        self._begin_anew(error)
+                        self._restart_package(error)
                     return
                 if batch is None:
                     return
                 self._failures = 0
                 paths = {path for _, path in batch}
-                # Everything when the first batch comes: something may have changed before the
-                # listening began.
+                # With the first batch, compare the whole tree: a path may have changed before the
+                # package began to listen.
                 if compare_at is None or time.monotonic() >= compare_at or self._tree.root in paths:
-                    # What the system does not listen to, for want of watches, is not told of
-                    # either.
+                    # Look for new directories: out of watches, the system does not listen to them,
+                    # and does not report that either.
                     grew = self._tell() or compare_at is None
                     had_begun, compare_at = compare_at is not None, time.monotonic() + _RESCAN
                 else:
                     grew, had_begun = bool(paths) and self._tell(*paths), True
                 if self._look_at_root() != root or self._tree.root in paths:
-                    # Another directory may have taken the place of the one that is listened to.
+                    # Another directory may have taken the place of the watched directory.
                     return
                 if grew and lacks_watches():
                     self._poll(_no_watches(), may_raise=not had_begun)
                     return
 
-    def _begin_anew(self, error: Exception) -> None:
-        """The package has failed, as over a name that is not UTF-8. If it goes on to, it is done
-        without.
+    def _restart_package(self, error: Exception) -> None:
+        """The package has failed, for example over a name that is not UTF-8. After repeated
+        failures, poll instead.
         """
         self._failures += 1
         if self._failures > _PATIENCE:
             self._poll(error, may_raise=False)
             return
-        self.log.info("watchfiles failed, and begins anew", path=self._path, error=repr(error))
-        # What it has heard is lost with it, so everything is compared; not more often than by
-        # polling.
+        self.log.info("watchfiles failed, and is restarted", path=self._path, error=repr(error))
+        # Its reports are lost, so compare the whole tree; but not more often than polling does.
         self._tell()
         self.pause(self._interval)
 
     def _poll(self, error: Exception, *, may_raise: bool) -> None:
-        """Do without the package from now on."""
+        """Poll from now on, without the package."""
         if may_raise and self._polling is False:
             raise error
         self.log.warning(
@@ -204,7 +204,7 @@ class DirectoryWatch(MetaProcess):
         self._package = None
 
     def _tell(self, *paths: str) -> bool:
-        """Tell what has changed at these paths, or anywhere; True if there are more directories to
+        """Report the changes at these paths, or anywhere. True if there are more directories to
         listen to than before.
         """
         to = self.parent if self._receiver is None else self._receiver
@@ -216,8 +216,8 @@ class DirectoryWatch(MetaProcess):
         return grew
 
     def _look_at_root(self) -> tuple[int, int]:
-        """The same as :meth:`_check_root`; what was in a directory that is gone is told before that
-        ends the watch.
+        """The same as :meth:`_check_root`. If the directory is gone, report its content as deleted
+        before the error ends the watch.
         """
         try:
             return self._check_root()
@@ -226,7 +226,7 @@ class DirectoryWatch(MetaProcess):
             raise
 
     def _check_root(self) -> tuple[int, int]:
-        """By what the directory is known; another one at its path has something else."""
+        """Device and inode of the directory; another directory at its path has others."""
         root = self._tree.root
         try:
             status = os.stat(root)
@@ -238,7 +238,7 @@ class DirectoryWatch(MetaProcess):
 
 
 class _Stop:
-    """Looks like a ``threading.Event`` to the package, which asks for it now and then."""
+    """Looks like a ``threading.Event`` to the package, which checks it from time to time."""
 
     def __init__(self, watch: DirectoryWatch) -> None:
         self._watch = watch
@@ -250,6 +250,6 @@ class _Stop:
 def _no_watches() -> OSError:
     return OSError(
         ENOSPC,
-        "the system lets this user listen to no more directories; raise "
+        "the system allows this user no more watches of directories; raise "
         "fs.inotify.max_user_watches, or poll: polling=True",
     )

@@ -1,4 +1,4 @@
-"""Files and fifos: reading them, following them while they grow, writing them."""
+"""`FileReader` and `FileWriter`: read files and fifos, follow them while they grow, write them."""
 
 import os
 import stat
@@ -43,7 +43,7 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest
+    """A line, without the line end. ``is_whole`` is False for a part of a very long line; the rest
     follows.
     """
 
@@ -54,7 +54,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class FileData:
-    """A frame, or, without a framing, what was read at once."""
+    """A frame; without a framing, the bytes of a read."""
 
     source: Alias
     data: bytes
@@ -62,16 +62,16 @@ class FileData:
 
 @dataclass(frozen=True, slots=True)
 class FileEnded(MayBeLate):
-    """The end was reached, and nothing follows."""
+    """The end of the file was reached, and nothing follows."""
 
     source: Alias
     size: int
-    """How many bytes were read."""
+    """Bytes that were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRotated:
-    """Another file has taken the place of the one that was followed; what comes next is from its
+    """Another file has taken the place of the followed file; the next messages are from its
     beginning.
     """
 
@@ -80,7 +80,7 @@ class FileRotated:
 
 @dataclass(frozen=True, slots=True)
 class FileTruncated:
-    """The file that is followed was cut short; what comes next is from its beginning."""
+    """The followed file was truncated; the next messages are from its beginning."""
 
     source: Alias
 
@@ -90,8 +90,8 @@ class FileTruncated:
 
 @dataclass(frozen=True, slots=True)
 class FileWrite(Request[int]):
-    """Write this. Called instead of sent, the answer comes when the operating system has it: how
-    many bytes.
+    """Write data. With ``call``, the writer answers with the number of bytes when the operating
+    system has them.
     """
 
     data: bytes | str
@@ -102,44 +102,45 @@ class FileWrite(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class FileSync(Request[None]):
-    """Have the disk take what was written before; the answer comes when it has."""
+    """Flush all earlier data to the disk; with ``call``, the answer comes when the disk has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileReopen(Request[None]):
-    """Open the path again: after a rotation, what follows goes to the new file."""
+    """Open the path again: after a rotation, further data goes to the new file."""
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
 class FileReader(MetaProcess):
-    """Reads a file or a fifo in a thread of its own, as fast as the receiver handles what came, and
-    no faster.
+    """Reads a file or a fifo in a thread of its own, only as fast as the receiver handles the
+    messages (backpressure).
 
-    A fifo is read until its last writer leaves. With ``follow`` there is no end: what is appended
-    is read as it comes. When the file is renamed or removed and another one takes its place, as log
-    files are rotated, the old one is read to its end and then the new one from its beginning, with
-    no line lost or read twice; the old one is looked at for ``linger`` seconds more, for writers
-    that have not noticed. A passing error (no descriptor is free, a disk or a server that does not
-    answer) is logged, and it is tried again at the next look, from the same place.
+    A fifo is read until its last writer leaves. With ``follow`` there is no end: appended data is
+    read as it comes. When the file is renamed or removed and another file takes its place, as log
+    files are rotated, the reader reads the old file to its end and then the new file from its
+    beginning, with no line lost or read twice. It keeps checking the old file for ``linger``
+    seconds, for writers that have not noticed. A temporary error (no free descriptor, a disk or a
+    server that does not answer) is logged, and the reader tries again at the next check, from the
+    same position.
 
-    What cannot be seen: a file that comes and goes within ``interval``; what was written between
-    the last look and a truncation; and a truncation after which the file grows within ``interval``
-    past the place that was reached, and has there the same bytes as before.
+    The reader cannot see: a file that comes and goes within ``interval``; data that was written
+    between the last check and a truncation; and a truncation after which the file grows, within
+    ``interval``, beyond the reader's position with the same bytes there as before.
 
     Args:
         path: the file.
         mode: how it is read: :class:`Text` for lines, or a framing; ``Raw()`` for chunks.
-        follow: go on when the end is reached.
-        from_end: with ``follow``, begin with what is appended from now on.
+        follow: continue when the end is reached.
+        from_end: with ``follow``, begin with the data that is appended from now on.
         missing_ok: with ``follow``, wait for a file that does not exist yet.
-        interval: seconds between two looks, with ``follow``.
-        linger: seconds for which a file that was rotated away is looked at, after it last grew.
-        receiver: who gets the messages; the owner if not given.
+        interval: seconds between two checks, with ``follow``.
+        linger: how many seconds a rotated file is still checked after it last grew.
+        receiver: the address that gets the messages; None for the owner.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "file"
@@ -193,17 +194,17 @@ class FileReader(MetaProcess):
         return Followed(self._path, cutter, self._now, follow=self._follow, from_end=from_end)
 
     def start(self) -> None:
-        """Read to the end; or, when following, for ever."""
+        """Read to the end; with ``follow``, forever."""
         if self._follow:
             self._read_on()
         else:
             self._read_to_end(self._files.newest())
 
     def handle_message(self, message: object, sender: object) -> None:
-        """Look whether another file has taken the place of the newest one.
+        """Check whether another file has taken the place of the newest file.
 
-        The reader does not do this itself: while a slow receiver holds it up, several files may
-        come and go.
+        The handler does this, and not the reader: while a slow receiver holds the reader up,
+        several files may come and go.
         """
         if not isinstance(message, _Look):
             super().handle_message(message, sender)
@@ -213,25 +214,25 @@ class FileReader(MetaProcess):
                 self._files.add(self._open())
             self._look_error = None
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
-            # Between two files, or between the making of one and the permission to read it: it is
-            # looked for again.
+            # Between two files, or between the creation of a file and the permission to read it:
+            # check again later.
             pass
         except OSError as error:
-            # No descriptor is free, or the disk does not answer: that passes, and the place in the
-            # file must not be lost.
-            self._look_error = self._tell_once("looked at", error, self._look_error)
+            # No descriptor is free, or the disk does not answer: such an error is temporary, and
+            # the position in the file must not be lost.
+            self._look_error = self._tell_once("checked", error, self._look_error)
         self.send_after(self._interval, self.id, message)
 
-    def _tell_once(self, what: str, error: OSError, before: OSError | None) -> OSError:
-        """Log an error, but not the same one at each look."""
+    def _tell_once(self, done: str, error: OSError, before: OSError | None) -> OSError:
+        """Log an error, but not the same error at each check."""
         if before is None or before.errno != error.errno:
             self.log.warning(
-                f"a file cannot be {what}; it is tried again", path=self._path, error=str(error)
+                f"a file cannot be {done}; trying again", path=self._path, error=str(error)
             )
         return error
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """Where it is."""
+        """The counters and the state of the reader, by name."""
         return {
             "path": self._path,
             "following": str(self._follow),
@@ -261,7 +262,7 @@ class FileReader(MetaProcess):
                 self.pause(self._interval)
 
     def _send_all(self, messages: Iterator[object]) -> bool:
-        """Send until there is no more, or the stop comes; False if there was nothing."""
+        """Send until there are no more messages, or the stop comes. False if there were none."""
         to, before = self._to, self._sent
         for message in messages:
             self._sent += 1
@@ -273,28 +274,28 @@ class FileReader(MetaProcess):
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """To oneself: look whether the file is still the same."""
+    """A reader's message to itself: check whether the file is still the same."""
 
 
 # -- writing ---------------------------------------------------------------------------------------
 
 
 class FileWriter(MetaProcess):
-    """Writes a file, on worker threads, in the order in which it is told to.
+    """Writes a file, on worker threads, in the order of its messages.
 
-    What is called is answered when it is done, or with what went wrong. What is only sent and
-    cannot be written ends the meta-process with that error: nothing is lost in silence. What the
-    disk has no room for is not left in the file in part: it is taken back, unless another program
-    has written behind it meanwhile. What still waits when it is stopped is not written; call
-    :class:`FileSync` first.
+    A ``call`` is answered when it is done, or raises the error. If a message that was only sent
+    cannot be written, the meta-process ends with that error: no data is lost in silence. If the
+    disk is full, no partial record stays in the file: the writer removes it, unless another program
+    has written behind it meanwhile. Messages that still wait when the writer is stopped are not
+    written; call :class:`FileSync` first.
 
     Args:
-        path: the file, which is made if there is none.
-        append: write behind what is there; otherwise in its place.
-        encoding: of a ``str`` that is written.
+        path: the file, which is created if it does not exist.
+        append: True appends to the file; False replaces its content.
+        encoding: the encoding of a ``str``.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "filewriter"
@@ -313,16 +314,16 @@ class FileWriter(MetaProcess):
         self._file.open(self._path, os.O_APPEND if self._append else os.O_TRUNC)
 
     async def start(self) -> None:
-        """Be there: everything is done for messages."""
+        """Do nothing: the handler does all the work."""
         await trio.sleep_forever()
 
     def handle_message(self, message: object, sender: object) -> None:
-        """Do what a message says."""
+        """Carry out a message."""
         if self._serve(message) is NotImplemented:
             super().handle_message(message, sender)
 
     def handle_call(self, request: object, caller: Caller) -> object:
-        """Do what a request says, and answer when it is done; what goes wrong is the answer."""
+        """Carry out a request, and answer when it is done; an error is the answer."""
         try:
             answer = self._serve(request)
         except (OSError, UnicodeError) as error:
@@ -330,7 +331,7 @@ class FileWriter(MetaProcess):
         return super().handle_call(request, caller) if answer is NotImplemented else answer
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """How much was written."""
+        """The number of bytes and of syncs."""
         return {"path": self._path, "bytes": str(self._written), "syncs": str(self._syncs)}
 
     def _serve(self, order: object) -> object:
@@ -346,20 +347,21 @@ class FileWriter(MetaProcess):
                 self._syncs += 1
                 return None
             case FileReopen():
-                # Whatever the mode: what was written since the rotation must stay.
+                # Append in either mode: data that was written since the rotation must stay.
                 self._file.open(self._path, os.O_APPEND)
                 return None
         return NotImplemented
 
 
 class _Writable:
-    """The descriptor that is written to."""
+    """The descriptor of the file to write."""
 
     def __init__(self) -> None:
         self.fd = -1
 
     def open(self, path: str, how: int) -> None:
-        # A fifo without a reader is an error here, where it would otherwise hold everything up.
+        # Without blocking: a fifo without a reader raises an error here; otherwise it would hold
+        # everything up.
         fd = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | how, 0o666
         )
@@ -368,7 +370,7 @@ class _Writable:
             raise BadInputError(
                 "path",
                 path,
-                "a file; a fifo may hold the writer up for ever: write to it with a Port",
+                "a file; a fifo may block the writer forever: write to it with a Port",
             )
         os.set_blocking(fd, True)
         self.close()
@@ -386,7 +388,7 @@ class _Writable:
         return len(data)
 
     def _take_back(self, count: int) -> None:
-        """Remove what was written last, if nothing follows it: else the next record would stand in
+        """Remove a partial record, if nothing follows it: otherwise the next record would stand in
         the same line.
         """
         try:
@@ -394,7 +396,7 @@ class _Writable:
             if os.fstat(self.fd).st_size == end:
                 os.ftruncate(self.fd, end - count)
                 os.lseek(self.fd, end - count, os.SEEK_SET)
-        except OSError:  # no ordinary file, or one that cannot be made shorter; the error of the write says enough
+        except OSError:  # not a regular file, or append-only: the error of the write says enough
             return
 
     def close(self) -> None:
@@ -414,6 +416,6 @@ def _check_path(path: object) -> str:
 
 
 def _nothing() -> None:
-    """A thread that reads a file is never blocked for long, and looks by itself whether it is to
-    stop.
+    """Nothing to unblock: a thread that reads a file never blocks for long, and checks for the stop
+    itself.
     """

@@ -1,5 +1,5 @@
-"""A path whose file is replaced now and then, as log files are: the files that have been there,
-oldest first.
+"""`Files`: a path whose file is replaced from time to time, as log files are; it holds the files of
+the path, oldest first.
 """
 
 import os
@@ -15,13 +15,13 @@ __all__ = ["Files", "Followed"]
 _CHUNK: Final = 65_536
 _NO_LIMIT: Final = 1 << 63
 _TAIL: Final = 64
-"""So many of the bytes that were read last are looked at again: if they have changed, the file was
-written anew.
+"""How many of the last bytes are compared at a check: if they have changed, the file was
+rewritten.
 """
 
 
 class Followed:
-    """One open file, the place in it, and what cuts it. Used by one thread, once it was added to
+    """An open file, the position in it, and its cutter. Used by a single thread once it is in
     :class:`Files`.
     """
 
@@ -34,8 +34,8 @@ class Followed:
         follow: bool,
         from_end: bool,
     ) -> None:
-        # A fifo is opened without waiting for a writer; and, to be followed, as one of its writers,
-        # so that it has no end when the others leave.
+        # Open a fifo without waiting for a writer. To follow a fifo, open it for writing, too: then
+        # it has no end when the other writers leave.
         is_fifo = stat.S_ISFIFO(os.stat(path).st_mode)
         access = os.O_RDWR if follow and is_fifo else os.O_RDONLY
         self.fd = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -48,7 +48,7 @@ class Followed:
         self.cutter = cutter
         self.identity = status.st_dev, status.st_ino
         self.number = 0
-        """Which of the files at its path it is, from 1."""
+        """Its place in the sequence of files at the path, from 1."""
         self._follows = follow
         self._has_size = stat.S_ISREG(status.st_mode)
         self._position = os.lseek(self.fd, 0, os.SEEK_END) if from_end and self._has_size else 0
@@ -57,21 +57,19 @@ class Followed:
         if self._position:
             self._tail = os.pread(self.fd, _TAIL, max(0, self._position - _TAIL))
         self.error: OSError | None = None
-        """Why it could not be looked at, if it could not: a passing error of a file that is
-        followed.
-        """
+        """The error of the last check, if any: a temporary error of a followed file."""
         self.count = 0
         """Bytes that were read."""
         self._now = now
         self.opened = self.grew = now()
-        """When it was opened, and when there was last something to read."""
+        """When the file was opened, and when it last had data to read."""
 
     def rests(self, successor: "Followed") -> float:
-        """For how many seconds it has neither grown nor had this successor."""
+        """Seconds since it last grew, or since this successor came, whichever is later."""
         return self._now() - max(self.grew, successor.opened)
 
     def size(self) -> int:
-        """How many bytes there are; for a fifo nobody knows."""
+        """The size in bytes; a fifo has none."""
         if not self._has_size:
             return _NO_LIMIT
         try:
@@ -81,8 +79,8 @@ class Followed:
             return self._position
 
     def was_truncated(self) -> bool:
-        """Whether it is shorter than what was read of it, or was that and has grown again since the
-        last look.
+        """Whether it is shorter than the position, or was shorter and has grown again since the
+        last check.
         """
         self.error = None
         if not self._has_size:
@@ -101,27 +99,25 @@ class Followed:
             return False
 
     def _lies_about_size(self, size: int) -> bool:
-        """Files such as those in /proc have no bytes, as far as their size says, and can be read
-        all the same.
-        """
+        """Files such as those in /proc have size 0, and can be read all the same."""
         if size == 0 and os.pread(self.fd, 1, 0) and os.fstat(self.fd).st_size == 0:
             self._has_size = False
         return not self._has_size
 
     def rewind(self) -> None:
-        """Begin anew."""
+        """Start again from the beginning."""
         os.lseek(self.fd, 0, os.SEEK_SET)
         self._position = 0
         self._tail = b""
         self.cutter.restart()
 
     def read(self, limit: int = _NO_LIMIT) -> bytes:
-        """Some more of it, of its first ``limit`` bytes; nothing if there is no more at this
+        """Read more, up to the first ``limit`` bytes of the file. Empty if there is no more at this
         moment.
 
         Raises:
-            OSError: it cannot be read. Not if it is followed: then it is tried again at the next
-                look.
+            OSError: the file cannot be read. Not with ``follow``: then the reader tries again at
+                the next check.
         """
         try:
             data = os.read(self.fd, max(0, min(_CHUNK, limit - self._position)))
@@ -140,13 +136,13 @@ class Followed:
         return data
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)
 
 
 class Files:
-    """The file that is followed, and those before it that may still grow. One thread adds, another
-    reads.
+    """The followed file, and earlier files that may still grow. One thread adds files, another
+    reads them.
     """
 
     def __init__(self) -> None:
@@ -163,14 +159,14 @@ class Files:
     def has_newest(self, status: os.stat_result) -> bool:
         """Whether this is the file that was added last.
 
-        One that is held open keeps its number, and none is let go of before the next is there: so a
-        new file never looks like an old one.
+        The system does not reuse the inode of an open file, and a file is closed only after its
+        successor is open: so a new file never looks like an old file.
         """
         files = self._files
         return bool(files) and files[-1].identity == (status.st_dev, status.st_ino)
 
     def add(self, file: Followed) -> None:
-        """A file that took the place of the one before."""
+        """Add a file that took the place of the file before."""
         self._count += 1
         file.number = self._count
         self._files.append(file)
@@ -178,16 +174,15 @@ class Files:
             self.close()
 
     def read(self, linger: float, rotated: object, truncated: object) -> Iterator[object]:
-        """What there is to tell of all of them at this moment, oldest first; ``rotated`` and
+        """The messages of all files at this moment, oldest first, with ``rotated`` and
         ``truncated`` in their places.
 
-        The oldest one is let go of when it has a successor, and has neither grown nor got that
-        successor for ``linger`` seconds.
+        The oldest file is closed when it has a successor, and for ``linger`` seconds has neither
+        grown nor got that successor.
         """
         files = list(self._files)
-        # Who writes to a new file has written its last to the old one. So they are measured newest
-        # first, and each before those that came before it are read: then no line overtakes an
-        # earlier one.
+        # A program that writes to a new file has finished with the old file. So take the sizes
+        # newest first, before reading any: then no line overtakes an earlier line.
         limits = [file.size() for file in reversed(files)][::-1]
         limits[:1] = [_NO_LIMIT] * len(files[:1])
         for index, (file, limit) in enumerate(zip(files, limits, strict=True)):
@@ -203,8 +198,7 @@ class Files:
                 yield truncated
             while data := file.read(limit):
                 yield from file.cutter.feed(data)
-            # At once after the last read, which found nothing: who knows how long what follows
-            # takes.
+            # Check directly after the last read, which found nothing: the next steps may take long.
             if index == 0 and len(self._files) > 1:
                 successor = self._files[1]
                 if file.rests(successor) > linger:
@@ -213,15 +207,15 @@ class Files:
                     file.close()
 
     def error(self) -> OSError | None:
-        """Why one of them could not be looked at, if one could not."""
+        """The error of a file at its last check, if any."""
         return next((file.error for file in list(self._files) if file.error is not None), None)
 
     def newest(self) -> Followed:
-        """The one that was added last."""
+        """The file that was added last."""
         return self._files[-1]
 
     def close(self) -> None:
-        """Close all of them, and what is added later."""
+        """Close all files, also those that are added later."""
         self._closed = True
         while self._files:
             try:

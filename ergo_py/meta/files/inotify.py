@@ -1,4 +1,4 @@
-"""Whether the operating system would listen to one more directory for this user."""
+"""`lacks_watches`: whether this user may watch no further directory with inotify."""
 
 import ctypes
 import os
@@ -10,8 +10,8 @@ _IN_DELETE_SELF = 0x400
 
 
 def lacks_watches() -> bool:
-    """True if no watch is left. Whoever adds many is not told in every case, so one is asked for,
-    and given back.
+    """True if no watch is left. A program that adds many watches does not always hear of it, so
+    request a watch and release it.
 
     False where there is no inotify.
     """

@@ -1,4 +1,4 @@
-"""Lines that a person types, or that a shell pipes in."""
+"""`StandardInput`: lines that a person types, or that a shell pipes in."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _TEXT: Final = Text()
 
 @dataclass(frozen=True, slots=True)
 class StdinLine:
-    """A line, without its end. ``is_whole`` is False for a part of a very long one; the rest
+    """A line, without the line end. ``is_whole`` is False for a part of a very long line; the rest
     follows.
     """
 
@@ -32,7 +32,7 @@ class StdinLine:
 
 @dataclass(frozen=True, slots=True)
 class StdinEnded(MayBeLate):
-    """Nothing follows: Ctrl-D was typed, or the other end of the pipe was closed."""
+    """No more lines follow: Ctrl-D was typed, or the other end of the pipe was closed."""
 
     source: Alias
 
@@ -40,13 +40,12 @@ class StdinEnded(MayBeLate):
 class StandardInput(MetaProcess):
     """Reads the program's standard input in a thread of its own, line by line, and ends with it.
 
-    The descriptor is not changed in any way, since a shell and other programs may share it; nor is
-    it closed.
+    The descriptor is neither changed nor closed, since a shell and other programs may share it.
 
     Args:
-        text: how its bytes are read as lines.
+        text: how the bytes become lines.
         fd: another descriptor than 0.
-        receiver: who gets the lines; the owner if not given.
+        receiver: the address that gets the lines; None for the owner.
     """
 
     kind = "stdin"
@@ -62,23 +61,22 @@ class StandardInput(MetaProcess):
         self._lines = 0
 
     async def init(self) -> None:
-        """See that there is something to read from."""
+        """Check that the descriptor is open."""
         if self._fd == 0 and sys.__stdin__ is None:
-            # The number was free, and has been given to something else: a file, or what the event
-            # loop waits at.
+            # Descriptor 0 was free, and the system has given it to another file, perhaps to the
+            # event loop.
             raise OSError(
                 EBADF,
-                "standard input was closed when this program started, so there is nothing to read "
-                "from",
+                "standard input was closed when this program started, so it cannot be read",
             )
         os.fstat(self._fd)
 
     def start(self) -> None:
-        """Read until the end, or the stop."""
+        """Read until the end of the input, or the stop."""
         to = self.parent if self._receiver is None else self._receiver
         cutter = self._text.cutter()
-        # Only what does not block is read, so the stop never finds this thread in a read that
-        # nobody ends.
+        # Read only after the descriptor is readable: a stop never finds this thread in a blocked
+        # read, which it could not end.
         while self.wait_readable(self._fd):
             data = self._read()
             for line, is_whole in cutter.feed(data) if data else cutter.end():
@@ -92,12 +90,12 @@ class StandardInput(MetaProcess):
         try:
             return os.read(self._fd, _CHUNK)
         except OSError as error:
-            if error.errno == EIO:  # how a terminal says that nobody is at the other end
+            if error.errno == EIO:  # a terminal reports like this that its other end is closed
                 return b""
             raise
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """How much came."""
+        """The number of lines, and their source."""
         return {
             "fd": str(self._fd),
             "terminal": str(os.isatty(self._fd)),

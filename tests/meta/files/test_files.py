@@ -243,7 +243,7 @@ async def test_a_passing_error_at_a_rotation_is_logged_once_and_outlived(
         await owned.until(FileRotated)
         await heard_lines(owned, "b")
 
-    assert logged == [("a file cannot be looked at; it is tried again", str(path))]
+    assert logged == [("a file cannot be checked; trying again", str(path))]
 
 
 async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
@@ -274,7 +274,7 @@ async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
             file.write("b\n")
         await heard_lines(owned, "b")
 
-    assert logged == ["a file cannot be read; it is tried again"]
+    assert logged == ["a file cannot be read; trying again"]
 
 
 async def test_a_renamed_file_is_read_to_its_end_before_its_successor(
@@ -571,7 +571,7 @@ async def test_what_cannot_be_written_is_an_error_of_the_spawn(tmp_path: Path) -
         with pytest.raises(InitError, match="No such device"):
             await owned.spawn(FileWriter(tmp_path / "fifo"))
         reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
-        with pytest.raises(InitError, match="hold the writer up"):
+        with pytest.raises(InitError, match="block the writer forever"):
             await owned.spawn(FileWriter(tmp_path / "fifo"))
         os.close(reader)
 
