@@ -1,4 +1,6 @@
-"""Bytes of a stream as messages: one for each line, or one for each frame."""
+"""`MessageCutter`: turns the bytes of a stream into messages, a message for each line or each
+frame.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -12,11 +14,11 @@ __all__ = ["MessageCutter", "check_mode"]
 Mode = Text | Framing
 
 _TURN: Final = 512
-"""How many frames are cut at once; the bytes of the others wait."""
+"""Frames to cut in a step; the bytes of the others wait."""
 
 
 class MessageCutter:
-    """Cuts one stream, and makes what its owner sends of each piece."""
+    """Cuts a stream, and makes a message of each piece for its owner to send."""
 
     __slots__ = ("_decoder", "_frame", "_line", "_lines", "_mode")
 
@@ -29,7 +31,7 @@ class MessageCutter:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what is left over: another stream begins."""
+        """Forget the bytes left over: another stream begins."""
         self._lines = self._mode.cutter() if isinstance(self._mode, Text) else None
         self._decoder = self._mode.decoder() if isinstance(self._mode, Framing) else None
 
@@ -37,8 +39,9 @@ class MessageCutter:
         """The messages that these bytes complete.
 
         Raises:
-            FramingError: the bytes cannot be cut as they should, after what came before that.
-            UnicodeDecodeError: they are no text.
+            FramingError: the bytes do not follow the framing; raised after the messages before the
+                error.
+            UnicodeDecodeError: the bytes are not text in this encoding.
         """
         if self._lines is not None:
             for text, is_whole in self._lines.feed(data):
@@ -58,17 +61,19 @@ class MessageCutter:
                 data = b""
 
     def end(self) -> Iterator[Any]:
-        """What is left when nothing follows: a line without an end. Half a frame is nothing."""
+        """The last message of the stream: a line without a line end. An incomplete frame is
+        dropped.
+        """
         if self._lines is not None:
             for text, is_whole in self._lines.end():
                 yield self._line(text, is_whole)
 
 
 def check_mode(what: str, mode: object) -> None:
-    """Refuse what does not say how a stream is cut.
+    """Refuse a mode that is neither a text nor a framing.
 
     Raises:
-        BadInputError: with what is allowed.
+        BadInputError: the mode is neither; the text says which values are allowed.
     """
     if not isinstance(mode, Text | Framing):
         raise BadInputError(what, mode, "Text(...) for lines, or a framing such as Raw()")

@@ -1,10 +1,11 @@
-"""Cutting a stream of bytes into frames: decisions only, no socket and no waiting.
+"""`Framing` and `Decoder`: cut a stream of bytes into frames. Pure functions of the bytes: no
+socket and no waiting.
 
-A framing says how a stream is cut and is given to any number of connections; each asks it for a
-``decoder`` of its own. Nothing is ever allocated because a header says so: bytes are kept as they
-come, and a frame that would be too long is an error at its header.
+A framing says how a stream is cut, and serves any number of connections; each connection asks it
+for a ``decoder`` of its own. A header never makes the decoder allocate memory: it keeps the bytes
+as they come, and a frame that would be too long is an error at its header.
 
-The framings here are written with the same two classes that a protocol of one's own needs:
+The framings here are written with the same two classes that a protocol of your own needs:
 :class:`Framing` and :class:`Decoder`.
 """
 
@@ -34,8 +35,8 @@ _KEEP: Final = 64 * 1024
 
 
 class FramingError(ErgoError, ValueError):
-    """A stream that cannot be cut any further. ``frames`` are those that were complete before the
-    mistake.
+    """A stream that cannot be cut any further. ``frames`` holds the frames that were complete
+    before the error.
     """
 
     def __init__(self, text: str) -> None:
@@ -44,12 +45,11 @@ class FramingError(ErgoError, ValueError):
 
 
 class Decoder(ABC):
-    """Cuts one stream. Subclass it for a protocol of your own: :meth:`cut` is all there is to
-    write.
+    """Cuts a stream. Subclass it for a protocol of your own, and write :meth:`cut`.
 
-    The decoder keeps what is left over of a frame that is not complete, and shows it to ``cut``
-    again together with what comes next. Each connection has a decoder of its own, so ``cut`` may
-    remember things about the stream in ``self``.
+    The decoder keeps the bytes of an incomplete frame, and passes them to ``cut`` again together
+    with the next bytes. Each connection has a decoder of its own, so ``cut`` may keep state of the
+    stream in ``self``.
     """
 
     __slots__ = ("_broken", "_buffer", "has_more", "wanted")
@@ -58,36 +58,35 @@ class Decoder(ABC):
         self._buffer = bytearray()
         self._broken: FramingError | None = None
         self.wanted = 0
-        """For :meth:`cut` to set: how many bytes the unfinished frame will have. Until they are
-        there, ``cut`` is not called.
+        """For :meth:`cut` to set: the number of bytes of the unfinished frame. ``cut`` is not
+        called until they are there.
         """
         self.has_more = False
-        """There may be more complete frames than the last :meth:`feed` was asked for; ``feed(b"",
-        most)`` goes on.
+        """There may be more complete frames than the last :meth:`feed` was asked for; call
+        ``feed(b"", most)`` for the next.
         """
 
     @property
     def unfinished(self) -> int:
-        """How many bytes are kept: those of a frame that is not complete, and those of frames that
-        were not asked for yet.
+        """How many bytes are kept: those of an incomplete frame, and those of frames that were not
+        asked for yet.
         """
         return len(self._buffer)
 
     def feed(self, data: bytes, most: int = sys.maxsize) -> Sequence[Any]:
-        """Take what was read, and return the frames that are complete now, at most ``most`` of
-        them.
+        """Take the bytes of a read, and return the frames that are complete now, at most ``most``
+        of them.
 
         Raises:
-            FramingError: the stream is not what the framing says; its ``frames`` were complete
+            FramingError: the stream does not follow the framing; its ``frames`` were complete
                 before that.
-            BadInputError: ``cut`` has returned a number of bytes that cannot be.
+            BadInputError: ``cut`` has returned an impossible number of bytes.
         """
         if self._broken is not None:
             raise FramingError(str(self._broken))
         buffer = self._buffer
         frames: list[Any] = []
-        # What is left over from before goes in front; most often there is nothing, and nothing is
-        # copied.
+        # Put the kept bytes in front. Mostly there are none, and nothing is copied.
         stream: bytes | bytearray = data
         if buffer:
             buffer += data
@@ -104,7 +103,7 @@ class Decoder(ABC):
             error.frames = frames
             raise
         if not isinstance(used, int) or not bool(frames) <= used <= len(stream):
-            # To go on would lose bytes, or deliver the same frames again and again.
+            # To continue would lose bytes, or deliver the same frames again and again.
             raise BadInputError(
                 f"the result of {type(self).__qualname__}.cut, which has appended {len(frames)} "
                 "frames",
@@ -117,7 +116,7 @@ class Decoder(ABC):
             if used:
                 del buffer[:used]
                 if not buffer and used > _KEEP:
-                    # A bytearray that was large once stays large: let go of it.
+                    # A bytearray that was large once stays large: replace it.
                     self._buffer = bytearray()
         elif used < len(data):
             buffer += memoryview(data)[used:]
@@ -128,25 +127,25 @@ class Decoder(ABC):
         """Append the complete frames at the beginning of ``stream`` to ``frames``; return how many
         bytes they took.
 
-        Stop after ``most`` frames, so that a peer that sends very many small ones does not keep all
+        Stop after ``most`` frames, so that a peer with very many small frames does not keep all
         others waiting: the rest comes with the next call. A frame is usually ``bytes``; it may be
-        anything that receivers understand, such as a list of arguments that was parsed already.
+        any object that receivers understand, such as a parsed list of arguments.
 
         Args:
-            stream: what is to be cut. It always begins where a frame begins.
+            stream: the bytes to cut. They always begin where a frame begins.
             frames: where to append; empty at first.
             most: how many frames to append at most.
 
         Raises:
-            FramingError: the stream is not as it should be. The frames before are delivered, then
-                the connection ends.
+            FramingError: the stream does not follow the protocol. The frames before are delivered,
+                then the connection ends.
         """
 
 
 def _take(stream: bytes | bytearray, begin: int, end: int) -> bytes:
     if type(stream) is bytes:
         return stream[begin:end]
-    # One copy, where bytes(stream[begin:end]) would make two.
+    # A single copy, where bytes(stream[begin:end]) would make two.
     with memoryview(stream) as view:
         return bytes(view[begin:end])
 
@@ -160,14 +159,14 @@ class Framing(ABC):
 
     @abstractmethod
     def decoder(self) -> Decoder:
-        """Make what cuts one stream; called once for each connection."""
+        """Make the decoder of a stream; called once for each connection."""
 
     @abstractmethod
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again into that frame.
+        """Turn a frame into the bytes from which the other side cuts that frame again.
 
         Raises:
-            FramingError: it cannot be sent with this framing.
+            FramingError: the frame cannot be sent with this framing.
         """
 
 
@@ -186,10 +185,10 @@ class _RawDecoder(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class Raw(Framing):
-    """No frames: what is read at once is handed on at once, in whatever pieces it came."""
+    """No frames: the bytes of each read are passed on as they come, in pieces of any size."""
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _RawDecoder()
 
     def encode(self, frame: bytes) -> bytes:
@@ -224,12 +223,12 @@ class FixedLength(Framing):
         check_number("FixedLength(size)", self.size, least=1, whole=True)
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _FixedDecoder(self.size)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
-        a ``FramingError``.
+        """Turn a frame into bytes for the other side to cut; a frame of another size is a
+        ``FramingError``.
         """
         if len(frame) != self.size:
             raise FramingError(f"a frame has {self.size} bytes, this one {len(frame)}")
@@ -274,15 +273,15 @@ class _HeaderDecoder(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class LengthHeader(Framing):
-    """Every frame begins with a header that says how long it is.
+    """Every frame begins with a header that holds its length.
 
     Args:
         size: bytes of the length: 1, 2, 4 or 8.
-        position: where in the header it is.
+        position: where in the header the length is.
         header: bytes of the whole header; by default it ends where the length ends.
         byteorder: ``big`` or ``little``.
         includes_header: whether the length counts the header, too.
-        strip: hand frames on without their header.
+        strip: deliver frames without their header.
         max_frame: bytes of the longest frame, not counting the header.
     """
 
@@ -312,14 +311,14 @@ class LengthHeader(Framing):
         return self.position + self.size if self.header is None else self.header
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _HeaderDecoder(self)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
-        a ``FramingError``.
+        """Turn a frame into bytes for the other side to cut; a frame that is too long is a
+        ``FramingError``.
         """
-        # A frame that keeps its header brings one, and only the length in it is filled in.
+        # With strip=False, the frame brings its header, and only the length in it is filled in.
         header = self.header_size
         begin = bytearray(header) if self.strip else bytearray(frame[:header])
         if len(begin) < header:
@@ -358,7 +357,7 @@ class _DelimiterDecoder(Decoder):
             len(self._delimiter),
         )
         begin = 0
-        # What was searched before is not searched again, but a delimiter may have been cut in two.
+        # Do not search the same bytes again; but a delimiter may have been cut in two.
         look = max(0, self._seen - width + 1)
         while len(frames) < most and (end := stream.find(delimiter, look)) >= 0:
             if end - begin > longest:
@@ -369,8 +368,7 @@ class _DelimiterDecoder(Decoder):
             self._seen = 0
             return begin
         left = len(stream) - begin
-        # Even if what is left ends with all but the last byte of a delimiter, it is too long by
-        # now.
+        # Too long by now, even if the rest ends with all but the last byte of a delimiter.
         if left - width + 1 > longest:
             raise FramingError(f"a line of more than {longest} bytes")
         self._seen = left
@@ -393,16 +391,17 @@ class Delimiter(Framing):
         check_number("Delimiter(max_frame)", self.max_frame, least=1, whole=True)
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _DelimiterDecoder(self)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
-        a ``FramingError``.
+        """Turn a frame into bytes for the other side to cut; a frame that is too long, or contains
+        the delimiter, is a ``FramingError``.
         """
         body = frame.removesuffix(self.delimiter) if self.keep else frame
         whole = bytes(body) + self.delimiter
-        # Not only inside the frame: its end and the delimiter may make up an earlier one.
+        # Search the whole, not only the frame: the frame's end and the delimiter may form an
+        # earlier delimiter.
         if whole.find(self.delimiter) != len(body):
             raise FramingError("a frame cannot contain its delimiter")
         if len(body) > self.max_frame:
@@ -438,7 +437,7 @@ class _NetstringDecoder(Decoder):
         return begin
 
     def _body(self, stream: bytes | bytearray, begin: int) -> tuple[int, int] | None:
-        """Where the content begins and how long it is; None if the length has not come completely."""
+        """Where the content begins, and its length; None if the length is not complete."""
         digits = len(str(self._most))
         colon = stream.find(b":", begin, begin + digits + 1)
         text = bytes(stream[begin : colon if colon >= 0 else begin + digits])
@@ -465,12 +464,12 @@ class Netstring(Framing):
         check_number("Netstring(max_frame)", self.max_frame, least=1, whole=True)
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _NetstringDecoder(self.max_frame)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
-        a ``FramingError``.
+        """Turn a frame into bytes for the other side to cut; a frame that is too long is a
+        ``FramingError``.
         """
         if len(frame) > self.max_frame:
             raise FramingError(
@@ -519,8 +518,8 @@ class _VarintDecoder(Decoder):
 
 @dataclass(frozen=True, slots=True)
 class Varint(Framing):
-    """The length comes first, seven bits a byte, lowest first: what protocol buffers call
-    delimited.
+    """The length comes first, seven bits a byte, lowest first: the delimited format of protocol
+    buffers.
     """
 
     max_frame: int = _MEBI
@@ -529,12 +528,12 @@ class Varint(Framing):
         check_number("Varint(max_frame)", self.max_frame, least=1, whole=True)
 
     def decoder(self) -> Decoder:
-        """Make what cuts one stream."""
+        """Make the decoder of a stream."""
         return _VarintDecoder(self.max_frame)
 
     def encode(self, frame: bytes) -> bytes:
-        """Make of a frame what the other side cuts again; a frame that this framing cannot have is
-        a ``FramingError``.
+        """Turn a frame into bytes for the other side to cut; a frame that is too long is a
+        ``FramingError``.
         """
         if len(frame) > self.max_frame:
             raise FramingError(

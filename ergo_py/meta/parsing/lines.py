@@ -1,5 +1,5 @@
-"""Text that comes in pieces, cut into lines: what programs print, what files grow by, what people
-type.
+"""`LineCutter` and `Text`: cut text that comes in pieces into lines, from programs, files and
+terminals.
 """
 
 import codecs
@@ -13,17 +13,17 @@ from ..._core.vocabulary.options import check_number
 __all__ = ["MAX_LINE", "LineCutter", "Text"]
 
 MAX_LINE: Final = 65_536
-"""Characters after which a line that does not end is handed on in parts, so that no line fills the
+"""Characters after which an unfinished line is passed on in parts, so that no line fills the
 memory.
 """
 
 
 class LineCutter:
-    """Turns chunks of bytes into ``(text, is_whole)`` pairs, without the ends of the lines.
+    """Turns chunks of bytes into ``(text, is_whole)`` pairs, without line ends.
 
     A line ends with a line feed, or a carriage return and a line feed. ``is_whole`` is False for a
-    part that was handed on because the line is longer than ``max_line``; the rest of that line
-    follows. A chunk may end in the middle of a character.
+    part of a line that is longer than ``max_line``; the rest of that line follows. A chunk may end
+    in the middle of a character.
     """
 
     __slots__ = ("_after_part", "_decoder", "_rest", "max_line")
@@ -40,7 +40,7 @@ class LineCutter:
         """The lines that are complete now.
 
         Raises:
-            UnicodeDecodeError: the errors policy is strict, and the bytes are no text in this
+            UnicodeDecodeError: the errors policy is strict, and the bytes are not text in this
                 encoding.
         """
         return self._cut(self._decoder.decode(data))
@@ -59,7 +59,7 @@ class LineCutter:
         return lines
 
     def _cut(self, text: str) -> list[tuple[str, bool]]:
-        # What is kept is never longer than max_line, so joining it again and again stays cheap.
+        # The kept text is never longer than max_line, so joining it again and again stays cheap.
         *whole, self._rest = (self._rest + text).split("\n")
         lines: list[tuple[str, bool]] = []
         for line in whole:
@@ -69,7 +69,7 @@ class LineCutter:
         return lines
 
     def _without_head(self, lines: list[tuple[str, bool]], line: str) -> str:
-        """Hand on the parts of a line that is too long, and return its last one."""
+        """Append the parts of a line that is too long, and return its last part."""
         while len(line) > self.max_line:
             lines.append((line[: self.max_line], False))
             line = line[self.max_line :]
@@ -82,11 +82,10 @@ class Text:
     """How bytes are read as lines of text.
 
     Args:
-        encoding: of the bytes.
-        errors: what is done with bytes that are no text, as in ``bytes.decode``: ``replace``,
-            ``strict``, which ends the meta-process, ``ignore``, ``backslashreplace``,
-            ``surrogateescape``.
-        max_line: characters after which a line that does not end is handed on in parts.
+        encoding: the encoding of the bytes.
+        errors: how invalid bytes are treated, as in ``bytes.decode``: ``replace``, ``strict``,
+            which ends the meta-process, ``ignore``, ``backslashreplace``, ``surrogateescape``.
+        max_line: characters after which an unfinished line is passed on in parts.
     """
 
     encoding: str = "utf-8"
@@ -104,17 +103,17 @@ class Text:
         check_number("Text(max_line)", self.max_line, least=1, whole=True)
 
     def cutter(self) -> LineCutter:
-        """Make what cuts one stream."""
+        """Make the cutter of a stream."""
         return LineCutter(self.encoding, self.errors, self.max_line)
 
 
 _WHOLE_ONLY: Final = frozenset({"idna", "punycode"})
-"""Encodings of names: they know only whole ones, and cannot be read in pieces."""
+"""Encodings of host names: they decode only whole names, and not pieces of a stream."""
 
 
 def _is_encoding_of_text(name: str) -> bool:
     try:
-        # Some codecs make bytes of bytes or text of text: str.encode refuses those.
+        # Some codecs turn bytes into bytes or text into text: str.encode refuses those.
         codecs.getincrementaldecoder(name)("strict").decode("a\n".encode(name))
     except (LookupError, ValueError):
         return False
