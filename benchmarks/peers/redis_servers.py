@@ -17,7 +17,7 @@ from trio.lowlevel import current_task, wait_readable
 
 from ergo_py._core.runtime.parking import park_unless, wake
 from ergo_py.meta import Decoder
-from ergo_py.meta.poller import Poller
+from ergo_py.meta.poller import SocketPoller
 from examples.guide.framing import Resp
 from examples.redis.database import Database
 from examples.redis.resp import array
@@ -97,7 +97,7 @@ async def serve_by_hand() -> None:
                     sock.send(_replies(database, decoder, data))
 
     async with trio.open_nursery() as nursery:
-        poller = Poller(nursery.start_soon)
+        poller = SocketPoller(nursery.start_soon)
         poller.open()
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             listener.setblocking(False)

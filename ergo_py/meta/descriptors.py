@@ -1,8 +1,8 @@
-"""Readiness of descriptors as messages: for libraries that bring a descriptor of their own and want
-to be told when to look.
+"""`Descriptors`: readiness of descriptors, as messages. For libraries that bring a descriptor of
+their own and want to know when to use it.
 
-No thread is used, and an owner is never flooded: a descriptor that stays ready is told again only
-when the owner has handled the last time.
+No thread is used, and the owner is never flooded: if a descriptor stays ready, the next message
+comes only after the owner has handled the last.
 """
 
 import os
@@ -30,21 +30,21 @@ __all__ = ["Descriptors", "FdLost", "FdReadable", "FdWritable", "UnwatchFd", "Wa
 _MOST: Final = 0x7FFF_FFFF
 """The largest number a descriptor can have."""
 _PAUSE: Final = 0.1
-"""Seconds until a descriptor is looked at again whose readiness nobody was there to hear of."""
+"""Seconds until a descriptor is checked again if its last message had no receiver."""
 
 
 class HasFileno(Protocol):
-    """Something with a descriptor."""
+    """An object with a descriptor."""
 
     def fileno(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class WatchFd(Request[None]):
-    """Tell when a descriptor can be read, or written, or both: each time, or only ``once``.
+    """Report when a descriptor can be read, or written, or both: each time, or only ``once``.
 
-    Called instead of sent, it is answered when the descriptor is watched. The descriptor stays its
-    opener's, who must call :class:`UnwatchFd` before closing it.
+    With ``call``, the answer comes when the descriptor is watched. The caller keeps the descriptor,
+    and must call :class:`UnwatchFd` before closing it.
     """
 
     fd: int | HasFileno
@@ -55,8 +55,8 @@ class WatchFd(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnwatchFd(Request[bool]):
-    """Watch a descriptor no more. When the answer is there, it may be closed; False if it was not
-    watched.
+    """Stop watching a descriptor. After the answer, it may be closed; the answer is False if it was
+    not watched.
     """
 
     fd: int | HasFileno
@@ -64,7 +64,7 @@ class UnwatchFd(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class FdReadable:
-    """Reading from the descriptor would not block: there is something, or its end, or an error."""
+    """Reading from the descriptor would not block: there is data, or its end, or an error."""
 
     watcher: Alias
     fd: int
@@ -80,8 +80,8 @@ class FdWritable:
 
 @dataclass(frozen=True, slots=True)
 class FdLost:
-    """The descriptor cannot be watched any more: it was closed, is something else now, or somebody
-    else waits for it, too.
+    """The descriptor cannot be watched any more: it was closed, its number belongs to another file
+    now, or another task waits for it, too.
     """
 
     watcher: Alias
@@ -96,7 +96,7 @@ class Descriptors(MetaProcess):
     Send or call it :class:`WatchFd` and :class:`UnwatchFd`.
 
     Args:
-        receiver: who is told; the owner if not given.
+        receiver: the address that gets the messages; None for the owner.
     """
 
     kind = "fd"
@@ -105,11 +105,11 @@ class Descriptors(MetaProcess):
         self._receiver = check_receiver(receiver)
         self._nursery: trio.Nursery | None = None
         self._open = trio.Event()
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _WatchedDescriptor] = {}
         self._told = 0
 
     async def start(self) -> None:
-        """Be there for the tasks that wait for descriptors."""
+        """Keep a nursery open for the tasks that wait for descriptors."""
         async with trio.open_nursery() as self._nursery:
             self._open.set()
             await trio.sleep_forever()
@@ -117,7 +117,7 @@ class Descriptors(MetaProcess):
     # -- the handler -------------------------------------------------------------------------------
 
     async def handle_message(self, message: object, sender: object) -> None:
-        """Watch or unwatch; what cannot be done is told."""
+        """Watch or unwatch; an error comes as a ``FdLost``."""
         match message:
             case WatchFd(fd):
                 try:
@@ -130,7 +130,7 @@ class Descriptors(MetaProcess):
                 super().handle_message(message, sender)
 
     async def handle_call(self, request: object, caller: Caller) -> object:
-        """Watch or unwatch; what cannot be done is the answer."""
+        """Watch or unwatch; an error is the answer."""
         match request:
             case WatchFd():
                 try:
@@ -143,7 +143,7 @@ class Descriptors(MetaProcess):
         return super().handle_call(request, caller)
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """What is watched."""
+        """The watched descriptors, and the number of messages."""
         return {
             "watched": " ".join(map(str, sorted(self._watches))),
             "told": str(self._told),
@@ -159,10 +159,10 @@ class Descriptors(MetaProcess):
             )
         identity = _identity(fd)
         _check_pollable(fd)
-        # The handler may be faster than the reader.
+        # The handler may run before the reader.
         await self._open.wait()
         assert self._nursery is not None
-        watch = self._watches[fd] = _Watch(identity, order.once)
+        watch = self._watches[fd] = _WatchedDescriptor(identity, order.once)
         for wanted, ready, kind in (
             (order.readable, wait_readable, FdReadable),
             (order.writable, wait_writable, FdWritable),
@@ -171,8 +171,8 @@ class Descriptors(MetaProcess):
                 self._nursery.start_soon(self._wait, fd, watch, watch.begin(), ready, kind)
 
     async def _remove(self, fd: int | HasFileno) -> bool:
-        # What is no descriptor, as a socket that was closed already, is not watched: that is no
-        # reason to end.
+        # An object without a descriptor, such as a closed socket, is not watched: that is no reason
+        # to end.
         watch = self._watches.pop(_number_or(-1, fd), None)
         if watch is None:
             return False
@@ -187,15 +187,17 @@ class Descriptors(MetaProcess):
         return self.parent if self._receiver is None else self._receiver
 
     async def _wait(
-        self, fd: int, watch: "_Watch", scope: trio.CancelScope, ready: Any, kind: Any
+        self, fd: int, watch: "_WatchedDescriptor", scope: trio.CancelScope, ready: Any, kind: Any
     ) -> None:
-        """Wait for one direction of one descriptor."""
+        """Wait for a descriptor in a direction."""
         lost = ""
         with scope:
             try:
                 while True:
                     if _identity(fd) != watch.identity:
-                        raise OSError(EBADF, "it was closed, and its number is something else now")
+                        raise OSError(
+                            EBADF, "it was closed, and its number belongs to another file now"
+                        )
                     await ready(fd)
                     await self._tell(kind(self.id, fd))
                     if watch.once:
@@ -211,7 +213,7 @@ class Descriptors(MetaProcess):
                 await self._tell(FdLost(self.id, fd, lost))
 
     async def _tell(self, message: object) -> None:
-        """Send, and wait until the receiver has handled it."""
+        """Send, and wait until the receiver has handled the message."""
         to = self._to
         await wait_for_room(self._meta, to)
         self._told += 1
@@ -224,13 +226,13 @@ class Descriptors(MetaProcess):
             return
         fence = TaskCaller(sender, next(router.references), to, None, current_task())
         fence.callee = receiver
-        # Behind the message, in the same lane: when it is reached, the message was handled.
+        # Behind the message, in the same lane: when the fence is reached, the message was handled.
         router.signal(receiver, Lane.MAIN, (FENCE, sender, fence, None))
         await self._meta.kernel.calls.wait(None, fence, None)
 
 
-class _Watch:
-    """A descriptor that is watched, in one direction or two."""
+class _WatchedDescriptor:
+    """A watched descriptor, in one direction or two."""
 
     def __init__(self, identity: tuple[int, int, int], once: bool) -> None:
         self.identity = identity
@@ -239,19 +241,19 @@ class _Watch:
         self._scopes: set[trio.CancelScope] = set()
 
     def begin(self) -> trio.CancelScope:
-        """One direction more."""
+        """Add a direction."""
         scope = trio.CancelScope()
         self._scopes.add(scope)
         return scope
 
     def end(self, scope: trio.CancelScope) -> None:
-        """One direction less."""
+        """Remove a direction."""
         self._scopes.discard(scope)
         if not self._scopes:
             self.gone.set()
 
     def cancel(self) -> None:
-        """No direction any more."""
+        """End all directions."""
         for scope in self._scopes:
             scope.cancel()
 
@@ -268,13 +270,13 @@ def _number_or(default: int, fd: object) -> int:
         return fd
     try:
         number = getattr(fd, "fileno", lambda: default)()
-    except (OSError, ValueError):  # so files and buffers that are closed or have none say that
+    except (OSError, ValueError):  # closed files, and buffers without a descriptor, raise like this
         return default
     return number if isinstance(number, int) else default
 
 
 def _identity(fd: int) -> tuple[int, int, int]:
-    """What a descriptor is, apart from its number, which is given away again."""
+    """The identity of the file behind a descriptor, whose number the system reuses."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
 
@@ -285,7 +287,8 @@ def _check_pollable(fd: int) -> None:
         raise BadInputError(
             "WatchFd(fd)",
             fd,
-            "no file on a disk, which is always ready and yet may block: read it with FileReader",
+            "a descriptor other than a file's: a file on a disk is always ready and yet may block; "
+            "read it with FileReader",
         )
     if hasattr(select, "epoll"):
         with select.epoll() as probe:

@@ -1,9 +1,10 @@
-"""Waiting for many sockets in one task: each wake-up of the loop serves all that are ready.
+"""`SocketPoller`: a single task that waits for many sockets. Each wake-up of the loop serves all
+that are ready.
 
 ``trio.lowlevel.wait_readable`` costs a system call and a turn of the scheduler for each read of
-each socket. Readers that are tasks share an epoll instead, which the loop watches as it watches any
-descriptor; what is ready is read by plain functions, in one turn. Where there is no epoll, each
-reader waits for itself.
+each socket. Reader tasks share an epoll instead, which the loop watches like any descriptor; plain
+functions read the ready sockets in a single turn. Where there is no epoll, each reader waits by
+itself.
 """
 
 import select
@@ -17,21 +18,21 @@ from trio.lowlevel import Task, checkpoint, current_task, notify_closing, wait_r
 
 from .._core.runtime.parking import park_as, wake_with
 
-__all__ = ["Poller", "watch_alone"]
+__all__ = ["SocketPoller", "watch_alone"]
 
 _AT_ONCE: Final = 64
-"""How many sockets are asked for at once."""
+"""Sockets to ask epoll for in a call."""
 _SLICE: Final = 0.001
-"""Seconds after which others get their turn, before the next socket is served."""
+"""Seconds after which other tasks get their turn, before the next socket is served."""
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 Readable = Callable[[], bool]
-"""Reads once, without waiting. False if it is not to be called again: the reader itself has
-something to wait for.
+"""Reads once, without waiting. False ends the watch: the reader itself has something to wait
+for.
 """
 
 
-class _Watch:
+class _WatchedSocket:
     __slots__ = ("failure", "readable", "task")
 
     def __init__(self, readable: Readable, task: Task) -> None:
@@ -40,33 +41,31 @@ class _Watch:
         self.failure: Exception | None = None
 
 
-class Poller:
-    """Serves the readers of one server, all of which are tasks. Everything here happens on the
-    loop.
-    """
+class SocketPoller:
+    """Serves the reader tasks of a server. Everything here happens on the loop."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
         self._epoll: select.epoll | None = None
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _WatchedSocket] = {}
         self._scope: trio.CancelScope | None = None
 
     def open(self) -> None:
-        """Take the descriptor, before there are connections that would fail if there were none
-        left.
+        """Open the epoll before there are connections: if no descriptor is left, the server fails
+        to start, and not its connections.
 
         Raises:
-            OSError: there is none.
+            OSError: no descriptor is left.
         """
         self._epoll = select.epoll()
 
     async def watch(self, sock: socket.socket, readable: Readable) -> None:
-        """Have ``readable`` called whenever there is something to read, until it says False."""
+        """Call ``readable`` whenever the socket is readable, until it returns False."""
         if self._epoll is None:
-            # The server has been closed without waiting for its connections.
+            # The server was closed without waiting for its connections.
             await watch_alone(sock, readable)
             return
-        fd, watch = sock.fileno(), _Watch(readable, current_task())
+        fd, watch = sock.fileno(), _WatchedSocket(readable, current_task())
         self._epoll.register(fd, select.EPOLLIN)
         self._watches[fd] = watch
         if self._scope is None:
@@ -80,7 +79,7 @@ class Poller:
             raise watch.failure
 
     def close(self) -> None:
-        """Give the descriptor back. Nobody may be watching."""
+        """Close the epoll. No task may be watching."""
         if self._scope is not None:
             self._scope.cancel()
         if self._epoll is not None:
@@ -88,7 +87,7 @@ class Poller:
             self._epoll.close()
             self._epoll = None
 
-    def _forget(self, fd: int, watch: _Watch) -> None:
+    def _forget(self, fd: int, watch: _WatchedSocket) -> None:
         if self._watches.get(fd) is watch:
             del self._watches[fd]
             if self._epoll is not None:
@@ -111,17 +110,17 @@ class Poller:
                     if watch is None:
                         continue
                     try:
-                        goes_on = watch.readable()
+                        keeps_watching = watch.readable()
                     except Exception as error:
-                        # The reader it belongs to fails, and no other.
-                        watch.failure, goes_on = error, False
-                    if not goes_on:
+                        # Only the reader of this socket fails.
+                        watch.failure, keeps_watching = error, False
+                    if not keeps_watching:
                         self._forget(fd, watch)
                         wake_with(watch.task, watch)
 
 
 async def watch_alone(sock: socket.socket, readable: Readable) -> None:
-    """The same for a reader that is alone."""
+    """The same for a reader without a poller."""
     while True:
         await wait_readable(sock)
         if not readable():

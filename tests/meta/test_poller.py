@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from ergo_py.meta.poller import Poller
+from ergo_py.meta.poller import SocketPoller
 from ergo_py.meta.sockets.tcp import TCPServer
 from tests.meta.wires import Ear, Mail, echo, spawn_meta, wired_node
 from tests.support import replace_private
@@ -48,7 +48,7 @@ async def test_others_get_their_turn_between_two_sockets_once_some_time_has_pass
         def start(work: Callable[[], Awaitable[None]]) -> None:
             others.start_soon(work)
 
-        poller = Poller(start)
+        poller = SocketPoller(start)
         poller.open()
         with trio.fail_after(30):
             async with trio.open_nursery() as readers:
@@ -86,7 +86,7 @@ async def test_a_server_without_descriptors_to_spare_serves_the_connections_it_h
 
 
 async def test_a_reader_waits_for_itself_once_the_poller_is_closed() -> None:
-    poller = Poller(lambda work: None)
+    poller = SocketPoller(lambda work: None)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with ours, theirs, trio.fail_after(30):

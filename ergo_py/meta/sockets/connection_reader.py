@@ -16,7 +16,7 @@ from ..._core.vocabulary.envelopes import Lane
 from ..._core.vocabulary.ids import Target
 from ..._core.vocabulary.reasons import Custom, Normal
 from ..parsing.framing import FramingError, Raw
-from ..poller import Poller, watch_alone
+from ..poller import SocketPoller, watch_alone
 from ..readers import EitherReader, ReaderKind
 from .messages import (
     ORDERLY,
@@ -204,7 +204,7 @@ class StreamReader(EitherReader):
     async def _read_in_task(self) -> None:
         sock, limit = self._socket, self._set_read_limit()
         to = self._target = self._receiver()
-        poller: Poller | None = None if self._server is None else self._server.poller
+        poller: SocketPoller | None = None if self._server is None else self._server.poller
         try:
             if (
                 self._secure is not None

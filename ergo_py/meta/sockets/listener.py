@@ -21,7 +21,7 @@ from ..._core.runtime.detached_task import DetachedTask, is_cut_off
 from ..._core.vocabulary.errors import BadInputError, NodeStoppedError, NotAllowedError, SpawnError
 from ..._core.vocabulary.options import check_number
 from ..._core.vocabulary.reasons import Reason, Shutdown
-from ..poller import Poller
+from ..poller import SocketPoller
 from ..readers import EitherReader, ReaderKind
 from ..receivers import ReceiverOption, Receivers, make_actor
 from .connection import Stream
@@ -106,7 +106,7 @@ class Listener(EitherReader):
         self._births: dict[Stream, DetachedTask] = {}
         """Connections whose sessions have not started yet, each with the task that starts it."""
         self.poller = (
-            Poller(self._start_on_loop)
+            SocketPoller(self._start_on_loop)
             if self.reader == "task" and hasattr(select, "epoll")
             else None
         )
