@@ -1,4 +1,6 @@
-"""I/O bridges: meta-processes that turn sockets, programs and files into messages, one kind a file."""
+"""I/O bridges: meta-processes that turn sockets, programs and files into messages, each kind in a
+module of its own.
+"""
 
 from .._core.vocabulary.public_names import show_under
 from .blocking_calls import Apply, BlockingCalls, Invoke, Poller

@@ -1,5 +1,5 @@
-"""Libraries without an asynchronous version: their calls done by threads of their own, their poll
-loops turned into messages.
+"""`BlockingCalls` and `Poller`: libraries without an asynchronous version. Threads of their own do
+the calls, and poll loops become messages.
 """
 
 import time
@@ -30,7 +30,7 @@ _AT_ONCE: Final = 0.001
 
 @dataclass(frozen=True, slots=True, init=False)
 class Invoke(Request[Any]):
-    """Call a method of the target: ``Invoke("execute", "select 1")``. What it returns, or raises,
+    """Call a method of the target: ``Invoke("execute", "select 1")``. Its result or its exception
     is the answer.
     """
 
@@ -43,14 +43,14 @@ class Invoke(Request[Any]):
             object.__setattr__(self, name, value)
 
     def run(self, target: Any) -> Any:
-        """Do it, in the thread of the target."""
+        """Call the method, in the thread of the target."""
         return getattr(target, self.method)(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Apply(Request[R]):
-    """Call a function with the target and what else is given: several steps in one, in the target's
-    thread, with a typed answer.
+    """Call a function with the target and further arguments: several steps in a single request, in
+    the target's thread, with a typed answer.
     """
 
     function: Callable[..., R]
@@ -62,32 +62,33 @@ class Apply(Request[R]):
             object.__setattr__(self, name, value)
 
     def run(self, target: Any) -> R:
-        """Do it, in the thread of the target."""
+        """Call the function, in the thread of the target."""
         return self.function(target, *self.args, **self.kwargs)
 
 
 class BlockingCalls(MetaProcess):
     """Turns calls to a meta-process into calls of a blocking object, on a thread of its own.
 
-    The answer is what the method returns or raises; whatever it raises, the meta-process lives on.
-    With one thread, calls are done one at a time, in order. What is sent instead of called is done
-    as well; an exception is logged then. A call whose caller has given up before its turn came is
-    not done at all. When the meta-process is stopped, the calls in progress are waited for, as long
-    as its ``stop_timeout`` says. It ends with any of its threads that is ended by somebody else.
+    The answer is the result or the exception of the method; no exception ends the meta-process.
+    With a single thread, calls run one at a time, in order. A message that is sent instead of
+    called runs as well; an exception is logged then. If a caller gives up before its call begins,
+    the call does not run at all. When the meta-process is stopped, it waits for the calls in
+    progress, at most its ``stop_timeout``. If one of its threads is ended from outside, the
+    meta-process ends, too.
 
     Args:
-        target: the object. With more than one thread it must be made for that.
-        factory: makes the object instead, in the thread that uses it, as connections to databases
-            like it; one for each thread. What it raises is an error of ``spawn_meta``.
+        target: the object. With more than one thread, it must be thread-safe.
+        factory: makes the object instead, in the thread that uses it, as database connections need
+            it; called once for each thread. If it raises, ``spawn_meta`` raises the error.
         threads: how many calls may be in progress at once.
-        close: called with each object in its thread in the end. By default its ``close()``, if it
-            was made by ``factory``.
-        interrupt: called with the object, from another thread, to get a call in progress out of its
-            wait when the meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
-        max_waiting: how many calls may wait for a thread before further ones wait in the mailbox.
+        close: called with each object, in its thread, at the end. By default ``close()`` of an
+            object that ``factory`` made.
+        interrupt: called with the object, from another thread, to interrupt a call in progress when
+            the meta-process is stopped; such as ``sqlite3.Connection.interrupt``.
+        max_waiting: how many calls may wait for a thread before further calls wait in the mailbox.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "calls"
@@ -121,7 +122,7 @@ class BlockingCalls(MetaProcess):
         self._done = self._failed = self._skipped = 0
 
     async def init(self) -> None:
-        """Start the threads, and have each make its object."""
+        """Start the threads, and let each make its object."""
         for _ in range(self._threads):
             worker = _Worker(
                 self._made_by, self._closed_by, self._interrupted_by, self._finished, self._lost
@@ -133,25 +134,25 @@ class BlockingCalls(MetaProcess):
             self._idle.append(worker)
 
     async def start(self) -> None:
-        """Be there: everything is done by the threads."""
+        """Do nothing: the threads do all the work."""
         await trio.sleep_forever()
 
     async def handle_message(self, message: object, sender: object) -> None:
-        """Have it done; nobody is told."""
+        """Queue the call; no caller waits for the result."""
         if isinstance(message, Invoke | Apply):
             await self._take(_Job(message, None))
         else:
             super().handle_message(message, sender)
 
     async def handle_call(self, request: object, caller: Caller) -> object:
-        """Have it done; the answer comes from the thread."""
+        """Queue the call; the thread answers."""
         if not isinstance(request, Invoke | Apply):
             return super().handle_call(request, caller)
         await self._take(_Job(request, caller))
         return NO_REPLY
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """How busy it is."""
+        """The number of threads and calls."""
         return {
             "threads": str(self._threads),
             "busy": str(self._threads - len(self._idle)),
@@ -171,8 +172,8 @@ class BlockingCalls(MetaProcess):
             self._waiting.append(job)
 
     def _lost(self, reason: Reason) -> None:
-        """A thread has ended. If that is not because of the end of all this, nobody would do what
-        it was given.
+        """A thread has ended. Unless the whole is ending, the calls given to that thread would
+        never run, so end the meta-process.
         """
         self._meta.finish(reason)
 
@@ -187,7 +188,7 @@ class BlockingCalls(MetaProcess):
             self._meta.kernel.calls.reply(job.caller, value, error)
         elif error is not None:
             self.log.error(
-                "a call that nobody waits for failed",
+                "a call without a caller failed",
                 call=str(job),
                 exception=Crashed(error).traceback,
             )
@@ -203,7 +204,7 @@ class BlockingCalls(MetaProcess):
 
 
 class _Job:
-    """A call that is to be done, and who waits for it."""
+    """A call to run, and the caller that waits for it."""
 
     __slots__ = ("_order", "caller")
 
@@ -224,7 +225,7 @@ class _Job:
 
 
 class _Worker(MetaProcess):
-    """One of the threads, with the object it calls."""
+    """A thread, with the object it calls."""
 
     kind = "calls"
 
@@ -245,7 +246,7 @@ class _Worker(MetaProcess):
         self.failure: BaseException | None = None
 
     def give(self, job: _Job) -> None:
-        """Have it done."""
+        """Let the thread run the call."""
         self._jobs.put(job)
 
     def start(self) -> None:
@@ -278,29 +279,27 @@ class _Worker(MetaProcess):
     def _post(self, function: Callable[..., object], *args: Any) -> None:
         try:
             self._meta.router.bridge.post(function, *args)
-        except NodeStoppedError:  # it was left behind, and nobody waits for it
+        except NodeStoppedError:  # the thread was abandoned, and no caller waits for it
             return
 
 
 class Poller(MetaProcess):
-    """Calls a function that blocks again and again, in a thread of its own, and sends what it
-    returns.
+    """Calls a blocking function again and again, in a thread of its own, and sends its results.
 
-    None is not sent: it means that there was nothing. The function should come back now and then,
-    such as by a timeout of half a second, or ``wake`` must get it to; otherwise the stop waits for
-    it in vain. What it raises ends the meta-process.
+    None is not sent: it means that there was nothing. The function must return from time to time,
+    for example by a timeout of half a second, or ``wake`` must make it return; otherwise the stop
+    waits until its time limit. If the function raises, the meta-process ends with that error.
 
     Args:
         poll: the function.
-        each: it returns several things at once, and each is sent by itself.
-        interval: seconds to pause after there was nothing, if the function itself does not block.
-        wake: called, from another thread, to get ``poll`` to return when the meta-process is
-            stopped.
-        close: called in the thread in the end.
-        receiver: who gets what it returns; the owner if not given.
+        each: the function returns several results at once, and each is sent as a message.
+        interval: seconds to pause after None, if the function itself does not block.
+        wake: called, from another thread, to make ``poll`` return when the meta-process is stopped.
+        close: called in the thread at the end.
+        receiver: the address that gets the results; None for the owner.
 
     Raises:
-        BadInputError: an argument can never be right.
+        BadInputError: an argument has a wrong type or value.
     """
 
     kind = "poller"
@@ -327,7 +326,7 @@ class Poller(MetaProcess):
         self._polls = self._sent = 0
 
     def start(self) -> None:
-        """Poll until the stop comes."""
+        """Poll until the stop."""
         to = self.parent if self._receiver is None else self._receiver
         try:
             while not self.stopping:
@@ -335,27 +334,27 @@ class Poller(MetaProcess):
                 found = self._poll()
                 self._polls += 1
                 if found is None:
-                    # Without a pause, a function that does not block would take all the time there
-                    # is.
+                    # Without a pause, a function that does not block would use all the processor
+                    # time.
                     if self._interval or time.monotonic() - began < _AT_ONCE:
                         self.pause(self._interval or _AT_ONCE)
                     continue
                 for message in cast(Iterable[object], found) if self._each else (found,):
                     self._sent += 1
                     self.send(to, message)
-                    if self.stopping:  # there may be no end of what it returns
+                    if self.stopping:  # the results may have no end
                         break
         finally:
             if self._close is not None:
                 self._close()
 
     def unblock(self) -> None:
-        """Get the function to return."""
+        """Make the function return."""
         if self._wake is not None:
             self._wake()
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """How often it has looked, and what it found."""
+        """The number of polls and of messages."""
         return {"polls": str(self._polls), "sent": str(self._sent)}
 
 
@@ -366,7 +365,9 @@ def _close(target: Any) -> None:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """What a caller may get: an exit that some library asks for is not the caller's own."""
+    """Turn a ``BaseException`` into an exception for the caller: an exit that a library requests
+    must not end the caller.
+    """
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")

@@ -9,21 +9,21 @@ __all__ = ["check_bytes", "check_text", "setters"]
 
 
 def setters(message: type) -> Any:
-    """The functions that fill the fields of a frozen message: two thirds of what it costs to go
-    through ``object.__setattr__``.
+    """The functions that fill the fields of a frozen message; they cost two thirds of
+    ``object.__setattr__``.
     """
-    return tuple(getattr(message, one.name).__set__ for one in fields(message))
+    return tuple(getattr(message, field.name).__set__ for field in fields(message))
 
 
 def check_bytes(what: str, data: object) -> None:
-    """Refuse what cannot be sent."""
+    """Refuse data that is not bytes."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise BadInputError(what, data, "bytes; encode text first, such as 'hello\\n'.encode()")
 
 
 def check_text(what: str, data: object) -> None:
-    """Refuse what can be written neither as bytes nor as text. A number would be that many zeros to
-    ``bytes``.
+    """Refuse data that is neither bytes nor text. ``bytes`` would turn a number into that many
+    zeros.
     """
     if not isinstance(data, bytes | bytearray | memoryview | str):
         raise BadInputError(what, data, "bytes or a str")

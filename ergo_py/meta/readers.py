@@ -1,5 +1,5 @@
-"""Metas whose reader may be a thread or a task, as their user likes, and that behave the same
-either way.
+"""`EitherReader`: base of meta-processes whose reader is a thread or a task, as their user chooses.
+They behave the same either way.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,13 +26,13 @@ __all__ = ["EitherReader", "ReaderKind"]
 ReaderKind = Literal["thread", "task"]
 
 _WEIGHT = 4 * 1024 * 1024
-"""How many bytes, roughly, may be queued for a receiver before its readers wait, if that is fewer
-messages than ``backlog``.
+"""Bytes, roughly, that may be queued for a receiver before its readers wait (backpressure), if that
+is fewer messages than ``backlog``.
 """
 
 
 class EitherReader(MetaProcess):
-    """Base of metas that take ``reader="thread"`` or ``reader="task"``."""
+    """Base of meta-processes that take ``reader="thread"`` or ``reader="task"``."""
 
     def _choose_reader(self, reader: ReaderKind) -> None:
         if reader not in ("thread", "task"):
@@ -44,16 +44,16 @@ class EitherReader(MetaProcess):
 
     @property
     def reader(self) -> ReaderKind:
-        """Where it reads."""
+        """Where it reads: in a thread or in a task."""
         return "task" if isinstance(self, _InTask) else "thread"
 
     def start(self) -> Awaitable[None] | None:
-        """Be the reader."""
+        """Read until the end, in a thread or in a task."""
         self._read_in_thread()
         return None
 
     def unblock(self) -> None:
-        """Wake the reader out of waiting for the loop."""
+        """Wake the reader if it waits for the loop."""
         self._ring()
 
     def _read_in_thread(self) -> None:
@@ -67,7 +67,7 @@ class EitherReader(MetaProcess):
     _waits: "Parker[None] | trio.Event | None" = None
 
     def _ring(self) -> None:
-        """Have a reader that waits for the loop look again. On the loop only."""
+        """Let a reader that waits for the loop check its condition again. On the loop only."""
         waits = self._waits
         if isinstance(waits, trio.Event):
             waits.set()
@@ -75,15 +75,15 @@ class EitherReader(MetaProcess):
             waits.settle(None)
 
     def _wait_in_thread(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Block until ``until()`` holds, as far as a ring tells; False if the time is over or the
-        stop has come.
+        """Block until ``until()`` holds; it is checked after each ring. False if the time is over
+        or the stop has come.
         """
         end = inf if timeout is None else self._now() + timeout
         alarm: _Alarm | None = None
         try:
             while not self.stopping:
-                # Announce first and look then: whoever changes what is waited for changes first and
-                # rings then.
+                # Publish the parker before checking: the loop changes the condition first and rings
+                # after, so no change is missed.
                 self._waits = parker = Parker[None]()
                 if until():
                     return True
@@ -102,7 +102,7 @@ class EitherReader(MetaProcess):
     async def _wait_in_task(self, until: Callable[[], bool], timeout: float | None = None) -> bool:
         """The same for a task; a stop cancels it."""
         try:
-            # The time may have run out since it was computed; trio refuses less than no time.
+            # The time may have run out since it was computed; trio refuses a negative timeout.
             with trio.move_on_after(inf if timeout is None else max(0.0, timeout)):
                 while True:
                     self._waits = event = trio.Event()
@@ -114,8 +114,8 @@ class EitherReader(MetaProcess):
         return False
 
     def _start_on_loop(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Have an async function run beside reader and handler. What it raises ends the
-        meta-process as a crash.
+        """Run an async function beside reader and handler. If it raises, the meta-process ends with
+        a crash.
         """
         meta = self._meta
 
@@ -132,8 +132,8 @@ class EitherReader(MetaProcess):
     _weight = 0
 
     def _weigh(self, size: int) -> None:
-        """Let messages of ``size`` bytes count for what they are: few large ones are as much as
-        many small ones.
+        """Let messages of ``size`` bytes count by their size: the backlog holds few large messages
+        or many small messages.
         """
         size >>= 12
         if size != self._weight:
@@ -142,21 +142,19 @@ class EitherReader(MetaProcess):
             meta.outbox.backlog = max(4, min(meta.options.backlog, (_WEIGHT >> 12) // (size or 1)))
 
     def _post(self, to: Target, message: object) -> bool:
-        """Send from the reader's thread. What ``send`` does, without asking each time who is
-        sending.
+        """Send from the reader's thread: the same as ``send``, without the check of the calling
+        thread.
         """
         meta = self._meta
         return meta.outbox.put(to, message, meta.priority)
 
     def _post_many(self, to: Target, messages: Sequence[object]) -> None:
-        """The same for several at once."""
+        """The same for several messages at once."""
         meta = self._meta
         meta.outbox.put_many(to, messages, meta.priority)
 
     async def _hand_over(self, to: Target, message: object) -> bool:
-        """Send from a task; waiting, or what else ``when_behind`` says, only if the receiver is
-        behind.
-        """
+        """Send from a task. Only if the receiver is behind, wait, or do as ``when_behind`` says."""
         meta = self._meta
         receiver = meta.router.resolve(to)
         if receiver is None or meta.outbox.is_behind(receiver, Lane.MAIN) or len(meta.outbox):
@@ -165,8 +163,8 @@ class EitherReader(MetaProcess):
         return meta.router.send(meta.id, to, message, meta.priority)
 
     def _hand_over_now(self, to: Target, message: object) -> bool:
-        """Send on the loop if that needs no waiting. False if the receiver is behind, or there is
-        none: nothing was done.
+        """Send on the loop if that needs no waiting. False, with nothing sent, if the receiver is
+        behind or missing.
         """
         meta = self._meta
         receiver = meta.router.resolve(to)
@@ -177,8 +175,8 @@ class EitherReader(MetaProcess):
         return True
 
     def _room_for(self, to: Target) -> int:
-        """How many messages ``to`` can be sent on the loop before the next look; 0 if each has to
-        be looked at.
+        """How many messages can be sent to ``to`` on the loop before the next check; 0 if each
+        needs a check.
         """
         receiver = self._meta.router.resolve(to)
         if receiver is None:
@@ -187,13 +185,13 @@ class EitherReader(MetaProcess):
         return 0 if box.limit or len(outbox) else outbox.backlog - box.depth(Lane.MAIN)
 
     def _has_receiver(self, to: Target) -> bool:
-        """Whether anybody takes what is sent to ``to``."""
+        """Whether a process takes the messages for ``to``."""
         receiver = self._meta.router.resolve(to)
         return receiver is not None and receiver.accepting
 
     def _when_served(self, receiver: Receiver | None, then: Callable[[], None]) -> None:
-        """Have ``then`` called when ``receiver`` has dealt with everything it has been sent by now,
-        or is gone. On the loop.
+        """Call ``then`` when ``receiver`` has served all messages that it has been sent by now, or
+        is gone. On the loop.
         """
         if receiver is None or not receiver.accepting or _is_at_rest(receiver):
             then()
@@ -209,7 +207,7 @@ def _is_at_rest(receiver: Receiver) -> bool:
 
 
 class _Fence(Caller):
-    """Stands in a mailbox like a message, and says when its turn has come."""
+    """Waits in a mailbox like a message, and calls its function when its turn has come."""
 
     __slots__ = ("_then",)
 
@@ -222,8 +220,8 @@ class _Fence(Caller):
 
 
 class _Alarm(Caller):
-    """Rings on the loop when its time is over. The node's clock keeps it among the calls in flight,
-    and knows virtual time.
+    """Rings on the loop when its time is over. The node's clock keeps it among the pending calls,
+    so it follows virtual time.
     """
 
     __slots__ = ("_meta", "_ring")
@@ -235,8 +233,7 @@ class _Alarm(Caller):
 
     def set(self, seconds: float) -> None:
         """Let it ring ``seconds`` from now, or up to 1/64 s later. From any thread."""
-        # The clock has a queue for each of a few lengths of time: those of many connections are to
-        # share one.
+        # The clock has a queue for each duration: round it, so that many connections share a queue.
         rounded = ceil(seconds * 64) / 64
         self._meta.router.bridge.post(lambda: self._meta.kernel.clock.arm_call(self, rounded))
 

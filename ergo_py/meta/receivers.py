@@ -1,5 +1,5 @@
-"""Who gets what a server's connections say: the owner, a process, one of several in turn, or an
-actor made for each.
+"""`Receivers`: the receivers of a server's connections: the owner, a process, several processes in
+turn, or an actor for each connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["ReceiverOption", "Receivers", "check_receiver", "make_actor"]
 
 ReceiverOption = Target | Sequence[Target] | Callable[[], Behaviour] | None
-"""What ``receiver=`` of a server takes; None is the process that owns the server."""
+"""The values of a server's ``receiver=``; None is the process that owns the server."""
 
 Plan = tuple[Callable[[], Behaviour], type[Behaviour]]
-"""What makes an actor, and of which class it is."""
+"""A function that makes an actor, and the class of that actor."""
 
 _TARGETS = (PID, Alias, Name, str)
 
 
 def check_receiver(receiver: object) -> Target | None:
-    """Refuse what is no address of a receiver."""
+    """Refuse a receiver that is not an address."""
     if receiver is not None and not isinstance(receiver, _TARGETS):
         raise BadInputError("receiver", receiver, "a PID, an Alias, a name, or None for the owner")
     return receiver
@@ -38,10 +38,10 @@ class Receivers:
     """Chooses a receiver for each connection; it stays the same for the connection's life."""
 
     def __init__(self, receiver: ReceiverOption) -> None:
-        """Check.
+        """Check the option.
 
         Raises:
-            BadInputError: it is nothing that could receive.
+            BadInputError: the value is neither an address nor a way to make an actor.
         """
         self._turns: cycle[Target | None] = cycle(())
         self._factory: Callable[[], Behaviour] | None = None
@@ -54,7 +54,7 @@ class Receivers:
         elif isinstance(receiver, Sequence):
             if not receiver:
                 raise BadInputError("receiver", receiver, "at least one process")
-            self._turns = cycle([check_receiver(one) for one in receiver])
+            self._turns = cycle([check_receiver(target) for target in receiver])
             self._text = ", ".join(map(str, receiver))
         elif callable(receiver):
             self._factory = receiver
@@ -66,8 +66,8 @@ class Receivers:
             raise BadInputError(
                 "receiver",
                 receiver,
-                "None for the owner, a PID or name, several of them, or what makes an actor for "
-                "each",
+                "None for the owner, a PID or name, several of them, or a class or function that "
+                "makes an actor for each connection",
             )
 
     def __str__(self) -> str:
@@ -78,8 +78,8 @@ class Receivers:
         return None if self._factory is not None else next(self._turns)
 
     def plan_actor(self) -> Plan | None:
-        """How to make the process that is to own the next connection, if each has one of its own. A
-        function is called here.
+        """How to make the session of the next connection, if each connection has one. If the option
+        is a function, it is called here.
 
         Raises:
             SpawnError: the function did not return an actor.
@@ -90,16 +90,16 @@ class Receivers:
         try:
             return factory, behaviour_of(factory)
         except BehaviourError:
-            # A function: what it makes says which class it is.
+            # A function: the actor that it makes tells the class.
             made = _make(factory)
             return (lambda: made), type(made)
 
 
 async def make_actor(server: "Meta", plan: Plan) -> Process:
-    """The process that is to own a connection: a child of the server's owner.
+    """Spawn the session that is to own a connection: a child of the server's owner.
 
     Raises:
-        SpawnError: it could not be started.
+        SpawnError: the session could not be started.
     """
     owner = server.process
     factory, behaviour = plan

@@ -1,4 +1,4 @@
-"""Signals of the operating system as messages."""
+"""`Signals`: signals of the operating system, as messages."""
 
 import signal
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from .receivers import check_receiver
 __all__ = ["SignalReceived", "Signals"]
 
 _REFUSED: Final = frozenset(
-    # The first two cannot be caught; the others say that the program itself is broken, and come
-    # back at once if it goes on.
+    # The first two cannot be caught. The others mean that the program itself is broken, and come
+    # again at once if it continues.
     getattr(signal, name)
     for name in ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGFPE", "SIGILL", "SIGBUS")
     if hasattr(signal, name)
@@ -27,34 +27,34 @@ _REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SignalReceived:
-    """A signal came; ``count`` times since it was told last.
+    """A signal came, ``count`` times since the last message about it.
 
-    Several that come at almost the same time may be counted as one: the operating system merges
-    those that are pending, and Python merges those that come before its handler has run, real-time
+    Signals that come at almost the same time may count as a single signal: the operating system
+    merges pending signals, and Python merges those that come before its handler has run, real-time
     signals included.
     """
 
     source: Alias
     signal: signal.Signals | int
-    """A number for a real-time signal that has no name of its own."""
+    """A number for a real-time signal that has no name."""
     count: int = 1
 
 
 class Signals(MetaProcess):
-    """Takes signals away from what they would do otherwise, and tells of each. When it ends they
-    are given back.
+    """Replaces the default action of signals by messages. When it ends, it restores the former
+    handlers.
 
-    Python handles signals in the main thread only, so the node must live there; elsewhere
-    ``spawn_meta`` says so. A signal belongs to one such meta-process at a time. ``ergo_py.run``
-    stops the node on SIGINT, SIGTERM and SIGHUP: one that is taken here does not, until it is given
-    back.
+    Python handles signals in the main thread only, so the node must run there; elsewhere
+    ``spawn_meta`` raises an error. A signal belongs to a single such meta-process at a time.
+    ``ergo_py.run`` stops the node on SIGINT, SIGTERM and SIGHUP; a signal that is taken here does
+    not stop the node until it is given back.
 
     Args:
         wanted: the signals, such as ``signal.SIGHUP``.
-        receiver: who is told; the owner if not given.
+        receiver: the address that gets the messages; None for the owner.
 
     Raises:
-        BadInputError: there is none, or one that cannot be caught.
+        BadInputError: no signal is given, or a signal cannot be caught.
     """
 
     kind = "signals"
@@ -78,33 +78,34 @@ class Signals(MetaProcess):
 
     async def init(self) -> None:
         """Take the signals; all of them or none."""
-        # Given back with the meta-process, whatever becomes of it.
+        # Cleanup is certain: the signals are given back with the meta-process, however it ends.
         taken = self.opened(_Taken(self.id, self._signalled), unblock=_nothing)
         for number in self._wanted:
             taken.take(number)
 
     async def start(self) -> None:
-        """Tell of what came."""
+        """Send a message for each signal that came."""
         to = self.parent if self._receiver is None else self._receiver
         while True:
             await self._came.wait()
             self._came = trio.Event()
             while self._pending:
                 number = next(iter(self._pending))
-                # Taken out after the wait: what comes meanwhile is counted in, and not told apart.
+                # Read the count after the wait: signals that come meanwhile are counted in the same
+                # message.
                 await wait_for_room(self._meta, to)
                 self._told += 1
                 self.send(to, SignalReceived(self.id, _known(number), self._pending.pop(number)))
 
     def handle_inspect(self, *items: str) -> dict[str, str]:
-        """What is taken, and how much was told."""
+        """The taken signals, and the number of messages."""
         return {"signals": " ".join(map(_name, self._wanted)), "told": str(self._told)}
 
     def _signalled(self, number: int) -> None:
-        """Runs anywhere, in the middle of the scheduler too: so only what a thread might do."""
+        """Runs anywhere, even inside the scheduler: so it does only what any thread may do."""
         try:
             self._meta.router.bridge.post(self._note, number)
-        except NodeStoppedError:  # the handlers are about to be given back
+        except NodeStoppedError:  # the handlers are about to be restored
             return
 
     def _note(self, number: int) -> None:
@@ -113,7 +114,7 @@ class Signals(MetaProcess):
 
 
 class _Taken:
-    """Signals that are ours for a while, and whose they were."""
+    """Signals that are taken for a while, and their former handlers."""
 
     def __init__(self, owner: Alias, tell: Callable[[int], None]) -> None:
         self.owner = owner
@@ -121,15 +122,16 @@ class _Taken:
         self._before: dict[int, Any] = {}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Be the handler. Known by its class, so that two do not fight for one signal."""
+        """Handle a signal. The handler is an object of this class, so that a second taker
+        recognises it.
+        """
         self._tell(number)
 
     def take(self, number: int) -> None:
         before = signal.getsignal(number)
         if isinstance(before, _Taken):
             raise NotAllowedError(
-                f"{_name(number)} belongs to {before.owner}; let that one tell whoever wants to "
-                "know"
+                f"{_name(number)} belongs to {before.owner}; let its receiver pass the message on"
             )
         try:
             signal.signal(number, self)
@@ -141,11 +143,11 @@ class _Taken:
         self._before[number] = before
 
     def close(self) -> None:
-        """Give them back, but for those that somebody else has taken since then and would lose."""
+        """Restore the former handlers, except where another handler was installed since."""
         for number, before in self._before.items():
             if signal.getsignal(number) is self:
-                # None stands for a handler that was not installed from Python, and cannot be put
-                # back from here either.
+                # None stands for a handler that was not installed from Python, and that Python
+                # cannot restore.
                 signal.signal(number, signal.SIG_DFL if before is None else before)
         self._before = {}
 
@@ -163,4 +165,4 @@ def _name(number: int) -> str:
 
 
 def _nothing() -> None:
-    """The reader of signals is a task, and needs no waking."""
+    """Nothing to unblock: the reader of signals is a task, and is cancelled."""
