@@ -24,7 +24,7 @@ class Database(Actor):
 
 
 class Pages(Actor):
-    db = Needs("db")  # handed to it: the service of that name, which survives restarts
+    db = Needs("db")  # passed as an argument: the service of that name, which survives restarts
 
     async def handle_call(self, request: str, caller: object) -> str:
         return f"<h1>{await self.db.call(request)}, {self.env['audience']}</h1>"

@@ -1,5 +1,5 @@
-"""PostgreSQL's LISTEN and NOTIFY: a connection that waits in a thread, and one that asks, both
-behind an actor.
+"""PostgreSQL's LISTEN and NOTIFY behind an actor: a connection that listens in a thread, and a
+second connection for queries.
 
 Usage: postgres.py CONNECTION-STRING
 """
@@ -26,7 +26,9 @@ class Notified:
 def listening(
     conninfo: str, channel: str
 ) -> tuple[Callable[[], list[Notified]], Callable[[], None]]:
-    """What waits for notifications, for half a second at a time, and what closes its connection."""
+    """A function that waits up to half a second for notifications, and a function that closes its
+    connection.
+    """
     connection = psycopg.connect(conninfo, autocommit=True)
     connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
@@ -40,7 +42,7 @@ def listening(
 
 
 class Board(Actor):
-    """Prints what it is notified of; the first two only."""
+    """Prints the first two notifications."""
 
     def __init__(self, conninfo: str, done: trio.Event) -> None:
         self.conninfo, self.done, self.count = conninfo, done, 0

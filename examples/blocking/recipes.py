@@ -1,5 +1,5 @@
-"""Poll loops for libraries that are not imported here: what they need of a serial port and of a
-Kafka consumer is written down.
+"""Poll loops for a serial port and for a Kafka consumer. The libraries are not imported here;
+protocols describe the methods that the loops need.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ergo_py.meta import Poller
 
 
 class SerialPort(Protocol):
-    """As pyserial has it: ``serial.Serial("/dev/ttyUSB0", 115200, timeout=None)``."""
+    """The interface of pyserial: ``serial.Serial("/dev/ttyUSB0", 115200, timeout=None)``."""
 
     def readline(self) -> bytes: ...
     def cancel_read(self) -> None: ...
@@ -22,7 +22,7 @@ class SerialLine:
 
 
 def serial_lines(port: SerialPort) -> Poller:
-    """Each line of a serial port becomes a message. It blocks for as long as it likes:
+    """Each line of a serial port becomes a message. A read may block without a limit:
     ``cancel_read`` ends it.
     """
 
@@ -34,7 +34,9 @@ def serial_lines(port: SerialPort) -> Poller:
 
 
 class KafkaConsumer(Protocol):
-    """As confluent-kafka has it: ``confluent_kafka.Consumer({...})``, after ``subscribe([...])``."""
+    """The interface of confluent-kafka: ``confluent_kafka.Consumer({...})``, after
+    ``subscribe([...])``.
+    """
 
     def poll(self, timeout: float) -> Any: ...
     def close(self) -> None: ...
@@ -50,22 +52,22 @@ class KafkaRecord:
 
 
 def kafka_records(consumer: KafkaConsumer) -> Poller:
-    """Each record becomes a message. A receiver that is behind holds the polling up, and with it
-    the consumer.
+    """Each record becomes a message. A receiver that is behind slows down the polling, and with it
+    the consumer (backpressure).
     """
 
     def poll() -> KafkaRecord | None:
-        # It comes back twice a second, so that the stop does not wait for long: nothing else would
-        # wake it.
+        # Return twice a second, so that the stop does not wait for long: nothing else would wake
+        # this call.
         found = consumer.poll(0.5)
         if found is None:
             return None
         if found.error() is not None:
-            # The poller ends with this, and whoever supervises its owner decides.
+            # The poller ends with this error, and the supervisor of its owner decides.
             raise ConnectionError(str(found.error()))
         return KafkaRecord(
             found.topic(), found.partition(), found.offset(), found.key(), found.value()
         )
 
-    # Leaving the group in the end, in the thread that polled, lets the others take over at once.
+    # Leave the group at the end, in the thread that polled: the other consumers take over at once.
     return Poller(poll, close=consumer.close)

@@ -1,4 +1,6 @@
-"""SQLite behind calls: its connection lives in one thread, and actors ask it without blocking."""
+"""SQLite behind calls: the connection lives in a thread of its own, and actors use it without
+blocking.
+"""
 
 import sqlite3
 from collections.abc import Sequence
@@ -17,13 +19,13 @@ def connect() -> sqlite3.Connection:
 
 
 def add(database: sqlite3.Connection, rows: Sequence[tuple[str, int]]) -> None:
-    """All of them or none: a transaction is one call, so nobody comes in between."""
+    """Add all rows or none: the transaction is a single call, so no other call comes in between."""
     with database:
         database.executemany("insert into fruit values (?, ?)", rows)
 
 
 def cheapest(database: sqlite3.Connection) -> tuple[str, int]:
-    # A cursor must not leave its thread, so what is returned is what it found.
+    # A cursor must not leave its thread, so return the row it found.
     row: tuple[str, int] = database.execute(
         "select name, price from fruit order by price"
     ).fetchone()

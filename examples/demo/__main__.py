@@ -1,4 +1,4 @@
-"""The demonstration: a chat over TCP and a collector of metrics over UDP on one node, supervised.
+"""The demonstration: a chat over TCP and a collector of metrics over UDP on a node, supervised.
 
 It first plays a short session by itself, and then serves until Ctrl-C. Without a terminal, or with
 ``DEMO_SECONDS`` set, it ends by itself.
@@ -20,7 +20,7 @@ ON_TERMINAL = sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def seconds() -> float | None:
-    """How long to serve, if that was said."""
+    """How long to serve, if ``DEMO_SECONDS`` is set."""
     text = os.environ.get("DEMO_SECONDS")
     try:
         if not text or float(text) >= 0:
@@ -37,7 +37,7 @@ ERGO = os.path.relpath(os.path.join(os.path.dirname(sys.executable), "ergo"))
 
 # -- telling the story -----------------------------------------------------------------------------
 
-# A tree is drawn with letters that not every locale has.
+# The drawing of a tree uses characters that not every locale has.
 if isinstance(sys.stdout, io.TextIOWrapper):
     sys.stdout.reconfigure(errors="replace")
 
@@ -64,7 +64,7 @@ def show(code: str, text: str) -> None:
 
 
 async def pause(seconds: float = 1.5) -> None:
-    """Give whoever watches the time to read."""
+    """Give the viewer time to read."""
     await trio.sleep(seconds if ON_TERMINAL else 0.0)
 
 
@@ -72,7 +72,7 @@ async def pause(seconds: float = 1.5) -> None:
 
 
 class Guest:
-    """A client like any other, such as ``nc``: it knows nothing of actors."""
+    """An ordinary client, such as ``nc``: it knows nothing of actors."""
 
     def __init__(self, name: str, address: Endpoint) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Guest:
         await self.stream.send_all(text.encode() + b"\n")
 
     async def hear(self, text: str) -> None:
-        """Wait until a line with ``text`` in it has come, and show what came until then."""
+        """Wait for a line with ``text`` in it, and show all lines up to that."""
         with trio.fail_after(10):
             while text not in await self.line():
                 pass
@@ -113,7 +113,7 @@ class Guest:
             await trio.aclose_forcefully(self.stream)
 
     async def stay(self) -> None:
-        """Listen, and be polite to whoever comes in."""
+        """Listen, and greet each new guest."""
         while True:
             words = (await self.line()).split()
             if words[0] == "*" and words[2:] == ["came", "in"] and words[1] not in ("ann", "bob"):
@@ -195,7 +195,7 @@ async def play(node: Node, ann: Guest, bob: Guest, metrics: Endpoint) -> None:
 
 
 async def arrival(node: Node, what: str, value: str) -> None:
-    """Wait for a datagram to have been counted: nobody is told when one arrives."""
+    """Wait until a datagram was counted, by polling: UDP sends no confirmation."""
     with trio.fail_after(10):
         while (await node.inspect("metrics"))[what] != value:  # noqa: ASYNC110 - there is no event
             await trio.sleep(0.01)

@@ -8,7 +8,7 @@ from ergo_py import PID, PINNED, POOL, Actor, open_node
 
 
 class Database(Actor):
-    """SQLite connections may be used from the thread that made them only, and every query blocks."""
+    """Only the thread that made an SQLite connection may use it, and every query blocks."""
 
     def init(self) -> None:
         self.connection = sqlite3.connect(":memory:")
@@ -33,7 +33,7 @@ class Clerk(Actor):
 
 
 class Slow(Actor):
-    """Uses a library that takes its time."""
+    """Uses a slow library."""
 
     def handle_call(self, request: float, caller: object) -> str:
         time.sleep(request)
@@ -41,7 +41,7 @@ class Slow(Actor):
 
 
 class Ticker(Actor):
-    """On the loop, beside all of that."""
+    """Runs on the loop, beside all the others."""
 
     def __init__(self) -> None:
         self.ticks = 0

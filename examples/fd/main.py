@@ -1,5 +1,5 @@
-"""A library that brings a descriptor of its own: it is asked for events when there are some, and no
-thread waits for it.
+"""A library that brings a descriptor of its own: the actor asks it for events when there are some,
+and no thread waits for it.
 """
 
 import socket
@@ -12,8 +12,8 @@ from ergo_py.meta import Descriptors, FdReadable, UnwatchFd, WatchFd
 
 
 class Library:
-    """Stands for a driver written in C: a descriptor to wait for, and a function that says what
-    came.
+    """Stands for a driver written in C: a descriptor to wait for, and a function that returns the
+    next event.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Driver(Actor):
     async def handle_message(self, message: object, sender: Any) -> None:
         match message:
             case FdReadable():
-                # One event at a time: as long as there is more, it is told again.
+                # A single event for each message: as long as there are more, another message comes.
                 event = self.library.next_event()
                 print("event", event)
                 if event == "c":
-                    # Answered when nobody waits for the descriptor any more: only then may it be
-                    # closed.
+                    # After the answer, no task waits for the descriptor any more: only then may it
+                    # be closed.
                     await self.call(self.watcher, UnwatchFd(self.library))
                     self.done.set()
 

@@ -1,4 +1,4 @@
-"""A log file that is followed while it is written to and rotated."""
+"""Follows a log file while another process writes and rotates it."""
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ from ergo_py.meta import (
 
 
 class Reader(Actor):
-    """Prints what it reads, and says when it has seen enough."""
+    """Prints each line, and reports when it has seen enough."""
 
     def __init__(self, path: Path, lines: int, enough: trio.Event) -> None:
         self.path, self.left, self.enough = path, lines, enough
@@ -52,7 +52,7 @@ class Writer(Actor):
                 self.send(self.log_file, FileReopen())
             case str(text):
                 self.send(self.log_file, FileWrite(f"{text}\n"))
-                # Answered when the disk has it.
+                # The answer comes when the disk has the data.
                 await self.call(self.log_file, FileSync())
 
 

@@ -1,8 +1,10 @@
 """The gateway as a program.
 
-python -m examples.gateway                            play a story: devices send while parts of the
-gateway die python -m examples.gateway serve FILE [TCP UDP]       serve at these ports, 7780 and
-7781, until Ctrl-C
+Play a story, in which devices send while parts of the gateway die:
+    python -m examples.gateway
+
+Serve at these ports, by default 7780 and 7781, until Ctrl-C:
+    python -m examples.gateway serve FILE [TCP UDP]
 """
 
 import os
@@ -29,7 +31,9 @@ COUNT = 1000
 async def start(
     node: Node, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0
 ) -> SupervisorHandle:
-    """Start a gateway that is started again as a whole if its own supervisor gives up."""
+    """Start a gateway under a supervisor that restarts it as a whole if its own supervisor gives
+    up.
+    """
     await node.supervise(
         [ChildSpec("gateway", Gateway, path, tcp, udp, patience)], name="root", intensity=20
     )
@@ -37,7 +41,7 @@ async def start(
 
 
 async def where(node: Node, intake: str) -> Endpoint:
-    """Where ``"tcp"`` or ``"udp"`` listens, once it does."""
+    """The endpoint at which ``"tcp"`` or ``"udp"`` listens; waits until it does."""
     return await node.service(intake).call(Where(), timeout=None, retry=True)
 
 
@@ -81,14 +85,14 @@ async def mishaps(node: Node, device: Device) -> None:
 
 
 async def settled(node: Node) -> None:
-    """Wait until the datagrams are dealt with: nobody is told when that is."""
+    """Wait until all datagrams are processed, by polling: UDP sends no confirmation."""
     with trio.move_on_after(60):
         while int((await node.inspect("udp", timeout=60))["stored"]) < COUNT:  # noqa: ASYNC110 - see above
             await trio.sleep(0.01)
 
 
 def check(path: Path) -> tuple[int, int]:
-    """How many readings were stored, and how many of them were never sent like that."""
+    """How many readings were stored, and how many of them no device has sent like that."""
     database = sqlite3.connect(path)
     rows = list(database.execute("select source, number, value from reading"))
     database.close()

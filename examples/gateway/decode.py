@@ -1,8 +1,8 @@
-"""The decoder: a program of its own. It reads frames from its input and prints what is in them, a
-line of JSON for each.
+"""The decoder: a program of its own. It reads frames from its input and prints a line of JSON for
+each.
 
-A frame is a source, a number, a quantity and a value, and a checksum of all that. A line is a list
-of the four, or ``null`` for a frame that is none. On the wire to this program each frame has its
+A frame holds a source, a number, a quantity and a value, and a checksum of all these. A line is a
+list of the four, or ``null`` for an invalid frame. On the wire to this program each frame has its
 length in front, in two bytes.
 
 It knows nothing of actors, and could be written in any language.
@@ -20,13 +20,13 @@ _CHECKSUM = Struct("!I")
 
 
 def encode(source: int, number: int, quantity: str, value: float) -> bytes:
-    """What a device sends: the ``number``-th reading of ``source``."""
+    """The frame of a device: the ``number``-th reading of ``source``."""
     body = _BODY.pack(source, number, QUANTITIES.index(quantity), value)
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
 def decode(frame: bytes) -> tuple[int, int, str, float] | None:
-    """The opposite; None for a frame that is damaged or none at all."""
+    """The inverse; None for an invalid frame."""
     body, checksum = frame[: _BODY.size], frame[_BODY.size :]
     if len(frame) != _BODY.size + _CHECKSUM.size or checksum != _CHECKSUM.pack(zlib.crc32(body)):
         return None

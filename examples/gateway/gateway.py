@@ -1,14 +1,13 @@
 """A telemetry gateway: readings come in over UDP and TCP, a program decodes them, and SQLite keeps
 them.
 
-    udp ─┐                                     frames come in, are collected while the last ones are
-    under way, ...
-         ├─> decoder ─> (a program)            ... decoded, ...
-    tcp ─┘─> store ───> (a thread, SQLite)     ... stored, and only then acknowledged
+    udp ─┐                                     collect frames while earlier frames are processed,
+         ├─> decoder ─> (a program)            decode them,
+    tcp ─┘─> store ───> (a thread, SQLite)     store them, and only then acknowledge them
 
-Every part may fail alone. The supervisor starts it again; whoever waited for its answer asks its
-successor. That may store a reading twice, so the database knows each by its source and number, and
-keeps one.
+Every part may fail alone. The supervisor restarts it, and the caller that waited for its answer
+asks the new process. That may store a reading twice, so the database identifies each reading by
+source and number, and keeps a single copy.
 """
 
 import json
@@ -68,26 +67,26 @@ Reading = tuple[int, int, str, float]
 """Source, number, quantity, value."""
 
 FRAMES = LengthHeader(2, max_frame=1024)
-"""How a stream is cut into frames: that of a TCP client, and that to the decoder."""
+"""The framing of the TCP clients' streams, and of the stream to the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decode(Request[list[Reading | None]]):
-    """Ask the decoder what is in these frames; None stands for one that is damaged."""
+    """Decode these frames; None stands for a damaged frame."""
 
     frames: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Save(Request[None]):
-    """Ask the store to keep these. The answer comes when they are on the disk."""
+    """Store these readings. The answer comes when they are on the disk."""
 
     readings: Sequence[Reading]
 
 
 @dataclass(frozen=True, slots=True)
 class Where(Request[Endpoint]):
-    """Ask an intake where it listens."""
+    """The endpoint at which an intake listens."""
 
 
 # -- what is behind --------------------------------------------------------------------------------
@@ -105,8 +104,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def insert(database: sqlite3.Connection, readings: Sequence[Reading]) -> int:
-    """All of them or none. One that is there already was stored before somebody died, and is not
-    stored again.
+    """Insert all readings or none. A reading that is there already was stored before a crash, and
+    is not stored again.
     """
     with database:
         return database.executemany(
@@ -115,8 +114,8 @@ def insert(database: sqlite3.Connection, readings: Sequence[Reading]) -> int:
 
 
 class Part(Actor):
-    """A process that is nothing without the meta-process it owns: it ends with it, and both are
-    started anew.
+    """A process that cannot work without its meta-process: it ends with it, and the supervisor
+    restarts both.
     """
 
     needed: Alias
@@ -127,7 +126,7 @@ class Part(Actor):
 
 
 class Store(Part):
-    """Keeps readings in SQLite, which blocks, and so has a thread of its own."""
+    """Keeps readings in SQLite, which blocks and so runs in a thread of its own."""
 
     def __init__(self, path: Path, patience: float) -> None:
         self.path = path
@@ -143,8 +142,8 @@ class Store(Part):
     async def handle_call(self, request: object, caller: Caller) -> None:
         match request:
             case Save(readings):
-                # A disk that is full, or that does not answer, is an exception here. It ends this
-                # process, and whoever asked asks the next one, after a pause.
+                # A full or unresponsive disk is an exception here. It ends this process, and the
+                # caller asks the next process, after a pause.
                 self.stored += await self.call(
                     self.needed, Apply(insert, readings), timeout=self.patience
                 )
@@ -157,13 +156,13 @@ class Store(Part):
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A reminder of the decoder to itself: by now this one should have been answered."""
+    """The decoder's message to itself: the answer to this request is late."""
 
     caller: Caller
 
 
 class Decoder(Part):
-    """Has frames decoded by a program. It answers in the order in which it was asked."""
+    """Lets a program decode frames. The program answers in the order of the requests."""
 
     def __init__(self, command: Sequence[str], patience: float) -> None:
         self.command = command
@@ -208,8 +207,8 @@ class Decoder(Part):
 
 
 class Flush:
-    """What an intake tells itself with the first of some frames: by the time it is read, all that
-    wait have been collected.
+    """A message to itself, sent with the first frame of a batch: when it is served, all waiting
+    frames are collected.
     """
 
 
@@ -229,10 +228,10 @@ class Batch(Actor):
         self.frames.append(frame)
 
     async def flush(self) -> "Done":
-        """Wait for long, whatever dies meanwhile. Both questions may be asked twice, so they are.
+        """Decode and store, with retries while parts restart. Both requests are idempotent, so they
+        may be repeated.
 
-        With a time limit, since the end of its connection cancels a call of a session that has
-        none.
+        With a time limit: the end of the connection cancels a session's call that has none.
         """
         frames, self.frames = self.frames, []
         if not frames:
@@ -245,14 +244,14 @@ class Batch(Actor):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """So many frames were dealt with."""
+    """The number of frames that were processed."""
 
     stored: int
     damaged: int
 
 
 class Intake(Part):
-    """Owns a server, and counts what came of its frames."""
+    """Owns a server, and counts the results of its frames."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -278,15 +277,15 @@ class Intake(Part):
 
 
 class UDPIntake(Intake, Batch):
-    """Takes datagrams, a frame in each. Nobody is told what became of them."""
+    """Takes datagrams, a frame in each. The senders get no answer."""
 
     def __init__(self, port: int) -> None:
         Intake.__init__(self, port)
         Batch.__init__(self)
 
     async def init(self) -> None:
-        # What comes while the store is away waits here; what is more than that, in the operating
-        # system, as long as there is room.
+        # While the store is away, datagrams wait in this mailbox, and further datagrams in the
+        # operating system, as long as it has room.
         server = UDPServer("127.0.0.1", self.port, reader="task", receive_buffer=1 << 20)
         self.needed = await self.spawn_meta(server, backlog=20_000)
         self.local = server.local
@@ -316,8 +315,8 @@ class TCPIntake(Intake):
 
 
 class Session(Batch):
-    """Speaks for one client: it acknowledges frames by saying how many of this connection have been
-    dealt with.
+    """Serves a client: it acknowledges frames by the number of frames of this connection that are
+    processed.
     """
 
     connection: Alias
@@ -330,8 +329,7 @@ class Session(Batch):
             case TCPData(_, frame):
                 self.collect(frame)
             case Flush() | TCPDisconnected():
-                # After a disconnect nothing more is read, so that what came before it is dealt with
-                # at once.
+                # After a disconnect nothing more is read, so process the frames before it at once.
                 done = await self.flush()
                 self.send(self.parent, done)
                 self.acknowledged += done.stored + done.damaged
@@ -348,8 +346,8 @@ DECODER = (sys.executable, "-I", str(Path(__file__).with_name("decode.py")))
 
 
 class Gateway(Supervisor):
-    """Starts what is behind before what is in front; each comes back alone, sooner at first and
-    then every second.
+    """Starts the back end before the front end. Each part restarts alone, soon at first and then
+    every second.
     """
 
     def __init__(self, path: Path, tcp: int = 0, udp: int = 0, patience: float = 5.0) -> None:
@@ -362,8 +360,8 @@ class Gateway(Supervisor):
                     ChildSpec("udp", UDPIntake, udp, backoff=again),
                     ChildSpec("tcp", TCPIntake, tcp, backoff=again),
                 ],
-                # All four failing once a second is trouble from outside, which passes. More than
-                # that does not.
+                # All four failing once a second is a problem from outside, which passes. More than
+                # that is a fault of the gateway.
                 intensity=60,
                 period=10.0,
             )

@@ -1,5 +1,5 @@
-"""Devices that send to the gateway: some fire and forget, others keep what was not acknowledged and
-send it again.
+"""Devices that send to the gateway: some fire and forget, others keep unacknowledged readings and
+send them again.
 
 python -m examples.gateway.load --tcp 7780 --udp 7781 --devices 4 --readings 5000
 """
@@ -18,11 +18,11 @@ from .gateway import FRAMES
 __all__ = ["Device", "fire", "reading", "value_of"]
 
 Find = Callable[[], Awaitable[tuple[str, int]]]
-"""Where to send to. A gateway that was started again may listen elsewhere."""
+"""The address to send to. A restarted gateway may listen elsewhere."""
 
 
 def value_of(source: int, number: int) -> float:
-    """What a reading says, so that whoever checks knows it without having been told."""
+    """The value of a reading, computed, so that a checker can compute it, too."""
     return source * 1000 + number / 8
 
 
@@ -40,13 +40,13 @@ async def fire(find: Find, source: int, count: int, *, first: int = 0, pause: fl
                 await trio.sleep(pause)
             try:
                 await sock.sendto(reading(source, number), where)
-            except ConnectionError:  # nobody listened when the one before came
+            except ConnectionError:  # no process listened when the datagram before came
                 pass
 
 
 class Device:
-    """Delivers its readings over TCP: whatever happens to the gateway, it comes back until the last
-    is acknowledged.
+    """Delivers its readings over TCP: if the gateway fails, it reconnects until the last reading is
+    acknowledged.
     """
 
     def __init__(self, find: Find, source: int, count: int, *, pause: float = 0.0) -> None:
@@ -106,7 +106,7 @@ class Device:
             return
 
     def break_off(self) -> None:
-        """Be cut off in the middle of the next frame, and come back."""
+        """Disconnect in the middle of the next frame, and come back."""
         self._breaks_off = True
 
 

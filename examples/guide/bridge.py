@@ -10,8 +10,8 @@ from ergo_py import Actor, Alias, Caller, Counter, Down, MetaProcess, Reason, Re
 
 
 class Scanner:
-    """A barcode scanner. ``read`` blocks until something is scanned; ``cancel`` ends a ``read``
-    from another thread.
+    """A barcode scanner. ``read`` blocks until a code is scanned; ``cancel`` ends a ``read`` from
+    another thread.
     """
 
     def __init__(self) -> None:
@@ -46,28 +46,24 @@ class Light:
 
 
 class ScannerBridge(MetaProcess):
-    """Every code that is scanned becomes a message to the owner, and messages control the light."""
+    """Every scanned code becomes a message to the owner, and messages control the light."""
 
     def __init__(self, connect: Callable[[], Scanner]) -> None:
-        self.connect = connect  # no I/O here: whoever makes the object may never spawn it
+        self.connect = connect  # no I/O here: the object may never be spawned
         self.scanned = Counter()  # written by the reader, read by handle_inspect
 
     def init(self) -> None:
-        scanner = (
-            self.connect()
-        )  # what raises here is an InitError of spawn_meta, and nothing is left
-        self.scanner = self.opened(
-            scanner, unblock=scanner.cancel
-        )  # woken when it is to stop, closed in the end
+        scanner = self.connect()  # an exception here is an InitError of spawn_meta, after cleanup
+        # A stop calls `unblock`; the scanner is closed at the end.
+        self.scanner = self.opened(scanner, unblock=scanner.cancel)
 
     def start(self) -> None:  # plain: in a thread of its own, which may block
         while (code := self.scanner.read()) is not None:
             self.scanned.add()
             self.send(self.parent, Scanned(self.id, code))
 
-    def handle_call(
-        self, request: object, caller: Caller
-    ) -> object:  # plain: in a worker thread, beside the reader
+    # Plain: in a worker thread, beside the reader.
+    def handle_call(self, request: object, caller: Caller) -> object:
         match request:
             case Light(on):
                 self.scanner.set_light(on)

@@ -19,7 +19,7 @@ from ergo_py import (
 
 @dataclass(frozen=True)
 class Take(Request[str]):
-    """One thing from the shelf."""
+    """Take an item from the shelf."""
 
     thing: str
 
@@ -30,7 +30,7 @@ class Put:
 
 
 class Shelf(Actor):
-    """Whoever takes what is not there waits until somebody puts it there."""
+    """A caller that takes a missing item waits until another process puts it there."""
 
     def __init__(self, known: set[str]) -> None:
         self.known = known
@@ -52,12 +52,12 @@ class Shelf(Actor):
             if thing == message.thing:
                 self.waiting.remove(waiting)
                 if self.reply(caller, thing):
-                    return  # else nobody waits any more, and the thing is still there
+                    return  # otherwise no caller waits any more, and the item stays there
         self.things.append(message.thing)
 
 
 class Counter(Actor):
-    """Knows nothing of shelves: it hands the question on, and the shelf answers whoever asked."""
+    """Knows nothing of shelves: it forwards the request, and the shelf answers the caller."""
 
     def __init__(self, shelf: PID) -> None:
         self.shelf = shelf

@@ -19,9 +19,7 @@ class Prices(Actor):
             case Tick():
                 self.publish("prices", message)
             case EventStarted() | EventStopped():
-                print(
-                    type(message).__name__
-                )  # the first subscriber has come, the last one has gone
+                print(type(message).__name__)  # the first subscriber has come, the last has gone
 
     def handle_call(self, request: object, caller: object) -> str:
         return "done"

@@ -29,9 +29,8 @@ class RespDecoder(Decoder):
                     if at > used + MAX_COMMAND:
                         raise FramingError("too long a command")
                     if at > len(stream):
-                        self.wanted = (
-                            at - used
-                        )  # cut() is not called again before as many bytes are there
+                        # cut() is not called again before so many bytes are there.
+                        self.wanted = at - used
                         return used
                     if stream[at - 2 : at] != b"\r\n":
                         raise FramingError("a word is longer than its length")

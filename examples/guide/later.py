@@ -26,8 +26,8 @@ class Taken:
 
 
 class Queue(Actor):
-    """Gives each item to one session. An item that a session has not taken when it ends goes to the
-    next one.
+    """Gives each item to a single session. If a session ends without taking its item, the next
+    session gets it.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,9 @@ class Queue(Actor):
 
 
 class Session(Actor):
-    """Asks with a message, so it sleeps while it waits, and ends as soon as its connection does."""
+    """Requests with a message, so it sleeps while it waits, and ends as soon as its connection
+    does.
+    """
 
     def __init__(self) -> None:
         self.connection: Alias
@@ -73,7 +75,7 @@ class Session(Actor):
                 self.send("queue", Pop())
             case Popped(item):
                 # False if the connection has just ended: then this session ends, too, and the queue
-                # has the item back.
+                # gets the item back.
                 if self.send(self.connection, TCPSend(item + b"\n")):
                     self.send("queue", Taken())
 

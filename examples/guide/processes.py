@@ -11,7 +11,7 @@ class Parse:
 
 
 class Worker(Actor):
-    """Parses numbers, and fails at what is none."""
+    """Parses numbers, and fails at any other text."""
 
     def __init__(self, boss: PID) -> None:
         self.boss = boss
@@ -27,7 +27,7 @@ class Worker(Actor):
 
 
 class Boss(Actor):
-    """Has a worker, watches it, and does without it."""
+    """Has a worker, monitors it, and continues without it."""
 
     def __init__(self, *texts: str) -> None:
         self.texts = list(texts)
@@ -49,7 +49,7 @@ class Boss(Actor):
 
 
 class Linked(Actor):
-    """Ends with the boss, unless it traps exits; this one does."""
+    """A linked process ends with the boss, unless it traps exits, as this process does."""
 
     def init(self) -> None:
         self.trap_exit = True

@@ -13,7 +13,7 @@ class Digest(Request[str]):
 
 
 class Hasher(Actor):
-    """Its plain callbacks run in one of two threads; `hashlib` lets go of the interpreter
+    """Its plain callbacks run in a pool of two threads; `hashlib` releases the interpreter's lock
     meanwhile.
     """
 
@@ -22,7 +22,7 @@ class Hasher(Actor):
 
 
 class Fetcher(Actor):
-    """One blocking call now and then: a worker thread of trio is enough."""
+    """An occasional blocking call: a worker thread of trio is enough."""
 
     async def handle_call(self, request: object, caller: object) -> str:
         await trio.to_thread.run_sync(time.sleep, 0.01)
@@ -30,7 +30,7 @@ class Fetcher(Actor):
 
 
 def elsewhere(node: Node) -> None:
-    """A thread of your own: it may send, and it may ask."""
+    """A thread of your own: it may send and call."""
     node.send("log", "from " + threading.current_thread().name)
     print("asked:", node.call_from_thread("hasher", Digest(b"tea")))
 

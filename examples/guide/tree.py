@@ -33,5 +33,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # By virtual time, so that it prints the same each time, and at once.
+    # With virtual time, so that it prints the same each time, and at once.
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,4 +1,4 @@
-"""A shop whose stock takes a nap on the loop: everything stops, and the control socket says why."""
+"""A shop whose stock blocks the loop: everything stops, and the control socket says why."""
 
 import time
 

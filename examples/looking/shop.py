@@ -1,5 +1,5 @@
-"""A shop to look into: a stock that breaks if it is asked for what it never had, and a door for
-customers who come over TCP.
+"""A shop to inspect: a stock that crashes if it is asked for an unknown item, and a door for
+customers over TCP.
 
 ergo shell examples/looking/shop.py
 ergo run --control look,act,attach examples/looking/shop.py
@@ -37,7 +37,7 @@ class Stock(Actor):
 
 
 class Door(Actor):
-    """Every line that a customer says is something to be sold."""
+    """Every line of a customer is an item to sell."""
 
     async def init(self) -> None:
         self.server = TCPServer("127.0.0.1", 0, framing=Delimiter(b"\n"))
@@ -56,7 +56,7 @@ class Door(Actor):
 async def main(node: Node) -> None:
     await node.supervise([ChildSpec("stock", Stock), ChildSpec("door", Door)], name="shop")
     host, _, port = (await node.call("door", "where?")).rpartition(":")
-    # One customer buys something, and stays.
+    # A customer buys an item, and stays.
     async with await trio.open_tcp_stream(host, int(port)) as customer:
         await customer.send_all(b"tea\ncups\n")
         await customer.receive_some()

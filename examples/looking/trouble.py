@@ -1,5 +1,5 @@
-"""Four things that go wrong, to practise on: one waits, one is slow, one has died, and messages
-vanish.
+"""Four faults to practise on: a process that waits, a slow process, a dead process, and messages
+that vanish.
 
 ergo run --control look,act examples/looking/trouble.py
 """
@@ -10,21 +10,21 @@ from ergo_py import NO_REPLY, Actor, Caller, ChildSpec, Node, NoReply
 
 
 class Printer(Actor):
-    """Takes jobs, and never says that one is done."""
+    """Takes jobs, and never reports the end of a job."""
 
     def handle_call(self, request: object, caller: Caller) -> NoReply:
         return NO_REPLY
 
 
 class Waiter(Actor):
-    """Waits for the printer, and for as long as it takes."""
+    """Waits for the printer, without a time limit."""
 
     async def handle_message(self, message: object, sender: object) -> None:
         await self.call("printer", message, timeout=None)
 
 
 class Slow(Actor):
-    """Is sent more than it can do."""
+    """Gets more messages than it can handle."""
 
     async def handle_message(self, message: object, sender: object) -> None:
         await trio.sleep(3600)
@@ -41,6 +41,6 @@ async def main(node: Node) -> None:
     for text in ("a letter", "another one"):
         node.send("waiter", text)
         node.send("slow", text)
-        node.send("slwo", text)  # a slip of the pen
+        node.send("slwo", text)  # a typing error
     node.send("fragile", "seven")
     await trio.sleep_forever()

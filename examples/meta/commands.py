@@ -1,4 +1,4 @@
-"""Actor-controlled I/O: actors send commands, and a handler runs them with a library that blocks."""
+"""Actor-controlled I/O: actors send commands, and a handler runs them with a blocking library."""
 
 import subprocess
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ergo_py import Actor, Caller, MetaProcess, Reject, Request, open_node
 
 @dataclass(frozen=True)
 class Run(Request[str]):
-    """Run a command, and answer with what it printed."""
+    """Run a command, and answer with its output."""
 
     argv: tuple[str, ...]
 
@@ -23,9 +23,8 @@ class Commands(MetaProcess):
         while self.pause(3600):  # there is nothing to read: it only waits for its end
             pass
 
-    def handle_call(
-        self, request: object, caller: Caller
-    ) -> str:  # a plain def: a worker thread, which may block
+    # A plain def: it runs in a worker thread, and may block.
+    def handle_call(self, request: object, caller: Caller) -> str:
         match request:
             case Run(argv):
                 try:
@@ -33,7 +32,8 @@ class Commands(MetaProcess):
                         argv, capture_output=True, text=True, check=True, timeout=10
                     ).stdout
                 except (OSError, subprocess.SubprocessError) as error:
-                    raise Reject(error) from None  # the caller's problem; this one lives on
+                    # The caller gets the error; this process keeps running.
+                    raise Reject(error) from None
         raise Reject(LookupError(f"no answer to {request!r}"))
 
 

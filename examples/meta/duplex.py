@@ -24,7 +24,7 @@ class Write:
 class Connection(MetaProcess):
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.bytes_in = Counter()  # touched by both halves
+        self.bytes_in = Counter()  # used by both halves
         self.bytes_out = Counter()
 
     def start(self) -> None:  # the reader's thread
@@ -52,8 +52,8 @@ class Owner(Actor):
 
     async def init(self) -> None:
         self.connection = await self.spawn_meta(Connection(self.sock))
-        # More than the peer takes before it has sent as much: with one thread for both ways, this
-        # would stand still.
+        # More than the peer takes before it has sent as much: with a single thread for both
+        # directions, this would deadlock.
         self.send(self.connection, Write(b"x" * 4_000_000))
         self.received = 0
 

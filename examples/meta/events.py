@@ -22,9 +22,8 @@ class Lines(MetaProcess):
         self.file = file
         self.count = Counter()
 
-    def start(
-        self,
-    ) -> None:  # a plain def: a thread of its own, which may block for as long as it likes
+    # A plain def: it runs in a thread of its own, and may block without a limit.
+    def start(self) -> None:
         with self.opened(self.file) as file:  # registered, so that stopping can wake the thread
             for line in file:
                 self.count.add()
@@ -54,7 +53,7 @@ async def main() -> None:
     read, write = os.pipe()
     enough = trio.Event()
     with os.fdopen(write, "w", buffering=1) as out:
-        # Somebody else, who knows nothing of actors.
+        # A writer that knows nothing of actors.
         threading.Thread(target=lambda: out.write("one\ntwo\nenough\n")).start()
         async with open_node("events@localhost") as node:
             await node.spawn(Owner, os.fdopen(read), enough)

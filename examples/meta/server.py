@@ -1,8 +1,8 @@
-"""A server that accepts and spawns: one reader accepts, and each connection is a meta-process of
+"""A server that accepts and spawns: its reader accepts, and each connection is a meta-process of
 its own.
 
-For real servers there is `ergo_py.meta.TCPServer`, which also bounds, times and encrypts; this
-shows the pattern.
+For real servers there is `ergo_py.meta.TCPServer`, with limits, timeouts and encryption; this shows
+the pattern.
 """
 
 import socket
@@ -49,9 +49,8 @@ class Server(MetaProcess):
         while True:
             sock, _ = self.listener.accept()
             try:
-                self.spawn(
-                    Connection(sock)
-                )  # blocks this thread until the connection is there, or refused
+                # Blocks this thread until the connection is spawned, or refused.
+                self.spawn(Connection(sock))
             except SpawnError as error:
                 sock.close()
                 self.log.error("no connection", error=str(error))

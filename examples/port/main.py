@@ -23,8 +23,7 @@ class Sorter(Actor):
     async def handle_call(self, request: object, caller: Caller) -> object:
         match request:
             case Sort(words):
-                # Nothing of our environment is inherited; what the program needs to know of it is
-                # said.
+                # The program inherits nothing of our environment; pass the variables that it needs.
                 port = await self.spawn_meta(Port(["sort"], env={"LC_ALL": "C"}))
                 self.questions[port] = caller, []
                 self.send(port, PortWrite("".join(f"{word}\n" for word in words)))

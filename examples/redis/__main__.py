@@ -1,5 +1,5 @@
-"""A server that speaks the protocol of Redis: strings, counters, expiry, lists with BLPOP, publish
-and subscribe.
+"""A server that speaks the protocol of Redis: strings, counters, expiry, lists with BLPOP,
+publish/subscribe.
 
     python -m examples.redis [PORT] [thread|task]
 
@@ -29,8 +29,8 @@ def event_of(channel: bytes) -> str:
 
 
 class Session(Actor):
-    """Serves one connection: the store executes commands, the session does those that wait or
-    listen.
+    """Serves a connection: the store executes most commands, the session those that wait or
+    subscribe.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Session(Actor):
         self.send(self.connection, TCPSend(reply))
 
     async def serve(self, commands: Sequence[Command]) -> None:
-        """Execute the commands of one read in order; as many as the store knows go to it in one
+        """Execute the commands of a read in order; as many as the store knows go to it in a single
         call.
         """
         while commands:
@@ -140,7 +140,7 @@ class Session(Actor):
 
 
 class Door(Actor):
-    """Owns the server, which makes a session for each connection."""
+    """Owns the server, which spawns a session for each connection."""
 
     def __init__(self, port: int, reader: Literal["thread", "task"]) -> None:
         self.server = TCPServer(

@@ -1,5 +1,5 @@
-"""The processes behind the sessions: the store, which owns the data, and the channels of publish
-and subscribe.
+"""The processes behind the sessions: the store, which owns the data, and the channels of
+publish/subscribe.
 """
 
 from collections import deque
@@ -25,8 +25,8 @@ class Execute(Request[list[bytes]]):
 
 @dataclass
 class Pop(Request[tuple[bytes, bytes] | None]):
-    """Take the first element of the first list that has one, or wait. The answer: key and element,
-    or None after the time.
+    """Take the first element of the first list that is not empty, or wait. The answer: key and
+    element, or None after the time.
     """
 
     keys: list[bytes]
@@ -39,7 +39,7 @@ class TimeIsUp:
 
 
 class Sweep:
-    """Tells the store to remove keys whose time is over."""
+    """Tells the store to remove keys whose deadline has passed."""
 
 
 class Store(Actor):
@@ -82,7 +82,7 @@ class Store(Actor):
         return {"keys": str(len(self.database.values)), "blocked_clients": str(len(self.waiting))}
 
     def pop(self, keys: list[bytes], seconds: float, caller: Caller, session: PID) -> object:
-        """Answer at once, or later: a session waits in at most one call at a time."""
+        """Answer at once, or later: a session waits in at most a single call at a time."""
         try:
             for key in keys:
                 if (value := self.database.take(key, left=True)) is not None:
@@ -99,7 +99,7 @@ class Store(Actor):
         return NO_REPLY
 
     def serve_waiting(self) -> None:
-        """Hand new elements to the sessions that wait for them, first come, first served."""
+        """Give new elements to the sessions that wait for them, first come, first served."""
         database = self.database
         for key in database.pushed:
             # A later command of the same batch may have removed the list, or set a string in its
@@ -111,7 +111,7 @@ class Store(Actor):
         database.pushed.clear()
 
     def dismiss(self, session: PID) -> Caller:
-        """Have a session wait no longer."""
+        """Remove a session from the waiting list."""
         caller, keys, timer = self.waiting.pop(session)
         if timer is not None:
             timer.cancel()
@@ -123,7 +123,7 @@ class Store(Actor):
 
 
 class Channels(Actor):
-    """Owns an event for each channel. When it fails, its events end, and every session that listens
+    """Owns an event for each channel. When it fails, its events end, and every subscribed session
     is told.
     """
 

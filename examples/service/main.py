@@ -50,7 +50,7 @@ class Store(Actor):
 
 
 class Ledger(Actor):
-    """Books deposits, slowly enough to be killed in the middle of one."""
+    """Books deposits, slowly enough to be killed in the middle of a booking."""
 
     async def handle_call(self, request: object, caller: Caller) -> object:
         entries = await self.service("store").call(request)
@@ -59,8 +59,8 @@ class Ledger(Actor):
 
 
 async def client(ledger: Service, number: int) -> None:
-    """Calls on, whatever happens to the ledger. Nothing in here knows about restarts but the word
-    ``retry``.
+    """Keeps calling while the ledger dies and restarts. Only the option ``retry`` knows about
+    restarts.
     """
     for count in range(DEPOSITS):
         await ledger.call(Deposit(f"{number}/{count}", amount=1), timeout=30, retry=True)
@@ -77,7 +77,7 @@ async def main() -> None:
     tree = SupervisorSpec(
         [
             ChildSpec("store", Store),
-            # KEEP: calls that wait in the mailbox of a ledger that ends go on with its successor.
+            # KEEP: if the ledger ends, calls waiting in its mailbox continue with its successor.
             ChildSpec("ledger", Ledger, mailbox=KEEP),
         ],
         strategy=REST_FOR_ONE,

@@ -16,7 +16,7 @@ class Push:
 
 
 class Door(StateMachine):
-    """A door with a code: the right one opens it for a moment, and whoever pushed before goes
+    """A door with a code: the right code opens it for a moment, and callers that pushed before go
     through then.
     """
 

@@ -1,4 +1,4 @@
-"""What is typed, in capitals, until the input ends."""
+"""Prints each typed line in capitals, until the input ends."""
 
 from typing import Any
 

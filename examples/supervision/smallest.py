@@ -23,7 +23,7 @@ async def main() -> None:
 
         counter.send(5)
         print(await counter.call("total"))
-        counter.send("five")  # the counter crashes, and is started again
+        counter.send("five")  # the counter crashes, and the supervisor restarts it
         print(await counter.call("total", retry=True))
 
 

@@ -1,5 +1,5 @@
-"""A chat: an actor for each connection, and one room, which is supervised and may crash without
-anybody losing the line.
+"""A chat: an actor for each connection, and a supervised room. If the room crashes, all connections
+stay open.
 
     python examples/tcp/chat.py [PORT]
 
@@ -36,7 +36,7 @@ __all__ = ["Chat", "Door", "Room", "Session"]
 
 @dataclass(frozen=True)
 class Join(Request[list[str]]):
-    """Take part under a name; the answer is who else does."""
+    """Take part under a name; the answer is the names of the others."""
 
     name: str
 
@@ -48,13 +48,13 @@ class Say:
 
 @dataclass(frozen=True)
 class Heard:
-    """What everybody in the room gets to see."""
+    """A line that all members of the room see."""
 
     text: str
 
 
 class Room(Actor):
-    """Knows who is there, and tells everybody what one says. It never touches a socket."""
+    """Knows its members, and sends each line to all of them. It never touches a socket."""
 
     def __init__(self) -> None:
         self.members: dict[PID, str] = {}
@@ -89,7 +89,7 @@ class Room(Actor):
 
 
 class Session(Actor):
-    """Speaks for one peer. It comes with the connection and goes with it."""
+    """Serves a single peer. It starts with the connection and ends with it."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -105,7 +105,7 @@ class Session(Actor):
             case Heard(text):
                 self.show(text)
             case Down(_, reason):
-                # The line is up all the same. The service waits until the room is back.
+                # The connection stays open. The service waits until the room is back.
                 self.show(f"* the room is gone ({reason})")
                 await self.join()
 
@@ -131,7 +131,7 @@ class Session(Actor):
             self.service("room").send(Say(text))
 
     async def look_into(self, name: str) -> None:
-        """Show how this connection is doing, or the process of a name."""
+        """Show the state of this connection, or of the process with a name."""
         try:
             facts = await (self.node.inspect(name) if name else self.inspect_meta(self.connection))
         except ProcessUnknownError:
@@ -155,8 +155,8 @@ class Session(Actor):
 
 
 class Door(Actor):
-    """Owns the server, which makes a session for each connection. A peer that does not read is
-    shown the door.
+    """Owns the server, which spawns a session for each connection. A peer that does not read is
+    disconnected.
     """
 
     def __init__(self, port: int, fallback: bool = False) -> None:
@@ -192,7 +192,9 @@ class Door(Actor):
 
 
 class Chat(Supervisor):
-    """The room and the door: when one crashes it is started again, and the other stays as it is."""
+    """The room and the door: if either crashes, the supervisor restarts it, and the other keeps
+    running.
+    """
 
     def __init__(self, port: int, fallback: bool = False) -> None:
         super().__init__([ChildSpec("room", Room), ChildSpec("door", Door, port, fallback)])

@@ -1,4 +1,4 @@
-"""A client for the echo server: sends lines, and prints what comes back.
+"""A client for the echo server: sends lines, and prints the answers.
 
 python examples/tcp/echo_client.py [PORT [LINE ...]]
 """
@@ -15,7 +15,7 @@ class Client(Actor):
         self.lines = lines
 
     async def init(self) -> None:
-        # If nobody listens this raises, and so does whoever spawned the client.
+        # If no server listens, this raises InitError, and so does the spawn of this client.
         connection = TCPConnection.connect("127.0.0.1", self.port, framing=Delimiter(b"\n"))
         self.connection = await self.spawn_meta(connection)
         self.send_next()

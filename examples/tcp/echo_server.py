@@ -1,4 +1,4 @@
-"""An echo server: what a peer sends goes back to it.
+"""An echo server: it sends the bytes of each peer back.
 
 python examples/tcp/echo_server.py [PORT]
 """

@@ -1,5 +1,5 @@
-"""Tests of the thermostat, one for each part of the test kit. `trio_mode = true` in pyproject.toml
-makes async functions tests.
+"""Tests of the thermostat, a test for each part of the test kit. `trio_mode = true` in
+pyproject.toml makes async functions tests.
 """
 
 import os

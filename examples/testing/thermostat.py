@@ -20,7 +20,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Silence:
-    """The thermostat tells itself that nothing has come for too long."""
+    """The thermostat's message to itself: no reading has come for too long."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class Mean(Request[float]):
 
 
 class Thermostat(Actor):
-    """What it listens to and whom it commands are given to it, so that a test can give something
-    else.
-    """
+    """Its sensor and its heater are arguments, so that a test can pass others."""
 
     def __init__(
         self, sensor: MetaProcess | None, heater: Any, wanted: float = 20.0, patience: float = 60.0

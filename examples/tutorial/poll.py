@@ -25,7 +25,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Share(Request[float]):
-    """Which part of all votes a choice has."""
+    """The share of all votes that a choice has."""
 
     choice: str
 
@@ -53,14 +53,14 @@ class Poll(Actor):
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A session tells what it was asked for, and how long that took."""
+    """From a session: the command that it has carried out, and how long that took."""
 
     command: str
     seconds: float
 
 
 class Metrics(Actor):
-    """Counts what sessions do, and publishes the numbers every second."""
+    """Counts the commands of all sessions, and publishes the numbers every second."""
 
     def __init__(self, period: float = 1.0) -> None:
         self.period = period
@@ -87,7 +87,7 @@ class Metrics(Actor):
 
 
 class Session(Actor):
-    """Speaks with one peer. It comes with the connection and goes with it."""
+    """Serves a single peer. It starts with the connection and ends with it."""
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
@@ -114,7 +114,7 @@ class Session(Actor):
 
 
 class Door(Actor):
-    """Owns the server, which makes a session for each connection."""
+    """Owns the server, which spawns a session for each connection."""
 
     def __init__(self, port: int) -> None:
         self.server = TCPServer(

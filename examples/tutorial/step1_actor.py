@@ -12,7 +12,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Close:
-    """Nobody may vote any more."""
+    """Ends the vote."""
 
 
 class Poll(Actor):

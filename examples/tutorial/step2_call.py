@@ -12,7 +12,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Share(Request[float]):
-    """Which part of all votes a choice has."""
+    """The share of all votes that a choice has."""
 
     choice: str
 

@@ -14,7 +14,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Share(Request[float]):
-    """Which part of all votes a choice has."""
+    """The share of all votes that a choice has."""
 
     choice: str
 
@@ -38,7 +38,7 @@ class Poll(Actor):
 
 
 class Door(Actor):
-    """Owns the server. Every line that comes is a command."""
+    """Owns the server. Every line from a peer is a command."""
 
     def __init__(self, port: int) -> None:
         self.server = TCPServer("127.0.0.1", port, framing=Delimiter(b"\n", max_frame=200))

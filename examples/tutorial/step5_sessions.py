@@ -25,7 +25,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Share(Request[float]):
-    """Which part of all votes a choice has."""
+    """The share of all votes that a choice has."""
 
     choice: str
 
@@ -49,7 +49,7 @@ class Poll(Actor):
 
 
 class Session(Actor):
-    """Speaks with one peer. It comes with the connection and goes with it."""
+    """Serves a single peer. It starts with the connection and ends with it."""
 
     async def handle_message(self, message: object, sender: PID | Alias) -> None:
         match message:
@@ -71,7 +71,7 @@ class Session(Actor):
 
 
 class Door(Actor):
-    """Owns the server, which makes a session for each connection."""
+    """Owns the server, which spawns a session for each connection."""
 
     def __init__(self, port: int) -> None:
         self.server = TCPServer(

@@ -1,4 +1,4 @@
-"""A client for the echo server. Datagrams get lost, so it asks again; and says so when nobody
+"""A client for the echo server. Datagrams get lost, so it asks again; and it says so if no server
 listens.
 
 python examples/udp/echo_client.py [PORT [WORD ...]]

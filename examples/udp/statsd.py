@@ -1,5 +1,5 @@
-"""A small collector of metrics, in the manner of statsd: counters, gauges and timings, one to a
-line.
+"""A small collector of metrics, in the manner of statsd: counters, gauges and timings, a metric in
+each line.
 
     python examples/udp/statsd.py [PORT]
 
@@ -20,7 +20,7 @@ __all__ = ["Collector", "Metrics", "Snapshot"]
 
 @dataclass
 class Metrics:
-    """What was collected so far."""
+    """The metrics collected so far."""
 
     counters: dict[str, float] = field(default_factory=dict)
     gauges: dict[str, float] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Metrics:
         """Note a line such as ``visits:1|c``, ``heat:21.5|g`` or ``answer:3.2|ms``.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line is not a metric.
         """
         name, _, rest = line.partition(":")
         number, _, kind = rest.partition("|")
@@ -45,7 +45,7 @@ class Metrics:
             self.timings.setdefault(name, []).append(value)
 
     def lines(self) -> dict[str, str]:
-        """All of it, for people."""
+        """All metrics, for people."""
         return {
             **{name: f"{value:g}" for name, value in sorted(self.counters.items())},
             **{name: f"{value:g} now" for name, value in sorted(self.gauges.items())},
@@ -57,11 +57,11 @@ class Metrics:
 
 
 class Snapshot(Request[dict[str, str]]):
-    """Ask for everything that was collected."""
+    """Ask for all collected metrics."""
 
 
 class Collector(Actor):
-    """Owns the socket and the figures. What is no metric is counted, and harms nobody."""
+    """Owns the socket and the metrics. A line that is not a metric is only counted."""
 
     def __init__(self, port: int, fallback: bool = False) -> None:
         self.port = port
@@ -79,8 +79,7 @@ class Collector(Actor):
             await self.open(0)
 
     async def open(self, port: int) -> None:
-        # Floods are what such a socket is for: a buffer to ride them out, and a task that reads in
-        # batches.
+        # Built for floods: a large buffer to absorb them, and a task that reads in batches.
         server = UDPServer(
             "127.0.0.1", port, reader="task", max_datagram=1500, receive_buffer=1 << 20
         )

@@ -1,4 +1,4 @@
-"""A directory whose changes are told."""
+"""Prints the changes in a directory."""
 
 import tempfile
 from pathlib import Path
@@ -15,8 +15,8 @@ class Watcher(Actor):
         self.path = path
 
     async def init(self) -> None:
-        # With the extra `watch` the operating system tells; without it, the tree is looked at every
-        # so often.
+        # With the extra `watch` the operating system reports changes; without it, the tree is
+        # scanned at intervals.
         await self.spawn_meta(DirectoryWatch(self.path, interval=0.05))
 
     def handle_message(self, message: object, sender: Any) -> None:
