@@ -3,7 +3,6 @@ They behave the same either way.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
 from math import ceil, inf
 from typing import Any, Literal
 
@@ -37,18 +36,17 @@ class EitherReader(MetaProcess):
     def _choose_reader(self, reader: ReaderKind) -> None:
         if reader not in ("thread", "task"):
             raise BadInputError("reader", reader, "'thread' or 'task'")
-        if reader == "task":
-            # The colour of `start` says where it runs, and colour is a matter of the class.
-            own: Any = type(self)
-            self.__class__ = _in_task(own)
+        self._reads_in_task = reader == "task"
 
     @property
     def reader(self) -> ReaderKind:
         """Where it reads: in a thread or in a task."""
-        return "task" if isinstance(self, _InTask) else "thread"
+        return "task" if self._reads_in_task else "thread"
 
     def start(self) -> Awaitable[None] | None:
         """Read until the end, in a thread or in a task."""
+        if self._reads_in_task:
+            return self._read_in_task()
         self._read_in_thread()
         return None
 
@@ -239,14 +237,3 @@ class _Alarm(Caller):
 
     def awaken(self) -> None:
         self._ring()
-
-
-class _InTask(EitherReader):
-    async def start(self) -> None:
-        await self._read_in_task()
-
-
-@cache
-def _in_task(cls: Any) -> type[Any]:
-    named = {"__qualname__": cls.__qualname__, "__module__": cls.__module__, "__doc__": cls.__doc__}
-    return type(cls.__name__, (_InTask, cls), named)

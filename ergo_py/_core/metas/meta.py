@@ -137,7 +137,10 @@ class Meta:
         self.id = Alias(router.node, router.creation, next(router.numbers))
         self.behaviour = behaviour
         self.callbacks = kernel.callbacks_of(type(behaviour), META_CALLBACKS)
-        self.has_thread = "start" not in self.callbacks.asynchronous
+        in_task = behaviour._reads_in_task
+        self.has_thread = (
+            "start" not in self.callbacks.asynchronous if in_task is None else not in_task
+        )
         self.options = options
         self.owner = owner
         self.process = process

@@ -122,6 +122,11 @@ class MetaProcess:
     _end_in_passing: Any = None
     """The same for ``terminate``; takes the reason."""
 
+    _reads_in_task: bool | None = None
+    """For a class that lets each object choose its reader: True runs ``start`` in a task, False in
+    a thread. None decides by ``async def start`` or ``def start``.
+    """
+
     _needed = False
     """Whether a failure ends the owner as well, unless ``spawn_meta(..., needed=...)`` decides."""
 
