@@ -144,3 +144,43 @@ def test_the_append_of_a_send_is_inlined_in_four_marked_places_only() -> None:
     assert sum(
         path.read_text(encoding="utf-8").count(INLINED_SEND) for path in PACKAGE.rglob("*.py")
     ) == len(marked)
+
+
+BRIDGES_USE = {
+    "kernel": "the type of the kernel, for the deadline of a session's last callback",
+    "messaging.receiver": "the type of a receiver, to check whether it is at rest",
+    "messaging.waiters": "a task waits until a receiver has served a message, without a call",
+    "metas.handler": "a callback waits for a slow peer, and still answers inspection",
+    "metas.meta": "a server spawns its connections beside each other, and tells them its end",
+    "metas.sender": "a reader task waits for room in a mailbox, with a deadline of its own",
+    "processes.process": "a server spawns a session for each connection, and ends it",
+    "runtime.bridge": "a thread waits for the loop; locks that survive a fork",
+    "runtime.detached_task": "work beside reader and handler that ends with the node",
+    "runtime.parking": "the poller wakes thousands of readers without an event for each",
+    "runtime.process_groups": "a node that is killed ends the programs of its ports",
+    "tables.pending_calls": "`Caller`, which handle_call gets; deadlines on the node's clock",
+    "tables.timers": "the type of a timer",
+}
+"""The kernel modules that the built-in bridges import beyond vocabulary and verbs, each with its
+reason. docs/design.md has the same list.
+"""
+
+
+def test_bridges_import_only_the_listed_modules_of_the_kernel() -> None:
+    found = {
+        node.module.removeprefix("_core.")
+        for path in (PACKAGE / "meta").rglob("*.py")
+        for _, node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("_core.")
+    }
+    beyond = {name for name in found if name.partition(".")[0] not in ("vocabulary", "verbs")}
+
+    assert beyond == set(BRIDGES_USE)
+
+
+def test_the_design_page_lists_the_kernel_modules_of_the_bridges() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+
+    missing = [name for name, why in BRIDGES_USE.items() if f"| `{name}` | {why} |" not in page]
+
+    assert missing == []
