@@ -1,5 +1,6 @@
 """`Calls`: requests with a reply, made by a process, by any trio task, or by a thread."""
 
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
@@ -7,7 +8,7 @@ from trio.lowlevel import checkpoint, current_task
 
 from ..runtime.bridge import get_ident
 from ..runtime.parking import PARKED, park_as
-from ..tables.pending_calls import Caller, ring_of, waiting_process
+from ..tables.pending_calls import Callee, Caller, ring_of, waiting_process
 from ..vocabulary.envelopes import (
     ADDRESSED_CALL,
     CALL,
@@ -24,9 +25,11 @@ from ..vocabulary.errors import (
     CallTimeoutError,
     DeadlockError,
     NodeStoppedError,
+    Reject,
     TargetDownError,
 )
 from ..vocabulary.ids import PID, Alias, Target
+from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.reasons import NoProcess
 from .receiver import Asker, Receiver
 from .router import LANES, Router, check_priority
@@ -239,6 +242,29 @@ class Calls:
             return False
         self._post_call(receiver, origin, priority)
         return not origin.settled
+
+    async def serve(
+        self,
+        callee: Callee,
+        caller: Caller,
+        handle_call: Callable[..., Awaitable[object]],
+        *args: object,
+    ) -> None:
+        """Await ``handle_call(*args)`` of ``callee``, and reply: with the value that it returns, or
+        with the error of a `Reject`. NO_REPLY defers the call.
+
+        The message loop inlines this, since most calls pass through there; a worker thread, which
+        must not touch the call, has its own.
+        """
+        try:
+            reply = await handle_call(*args)
+        except Reject as rejection:
+            self.reply(caller, None, rejection.error)
+        else:
+            if reply is NO_REPLY:
+                caller.defer(callee)
+            else:
+                self.reply(caller, reply, None)
 
     def reply(self, caller: Caller, value: object, error: BaseException | None) -> bool:
         """Reply to a call, from the loop or from any thread. False if the caller is known to have

@@ -87,17 +87,8 @@ async def _handle(meta: "Meta", envelope: Envelope) -> None:
         if is_async:
             await result
     elif kind == CALL:
-        try:
-            # The default handle_call raises, so `await` only ever gets the coroutine of an async
-            # one.
-            reply = await behaviour.handle_call(payload, ref)
-        except Reject as rejection:
-            meta.kernel.calls.reply(ref, None, rejection.error)
-        else:
-            if reply is NO_REPLY:
-                ref.defer(meta)
-            else:
-                meta.kernel.calls.reply(ref, reply, None)
+        # The default handle_call is plain, but raises: only an async handle_call is awaited.
+        await meta.kernel.calls.serve(meta, ref, behaviour.handle_call, payload, ref)
     else:
         result = behaviour.handle_response(payload)
         if is_async:

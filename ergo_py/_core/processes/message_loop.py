@@ -143,6 +143,7 @@ async def serve(process: "Process") -> Reason | None:
                 elif (result := handle_message(payload, sender)) is not None:
                     check_plain(process, "handle_message", result)
             elif kind == CALL:
+                # Inlined Calls.serve().
                 try:
                     if call_is_async:
                         reply = await handle_call(payload, ref)
@@ -223,15 +224,9 @@ async def _handle_addressed_call(
     process: "Process", _sender: Any, caller: Caller, request: Any
 ) -> None:
     name, args = _callback_for(process, "handle_call", caller.to)
-    try:
-        reply = await callback(process, name, *args, request, caller)
-    except Reject as rejection:
-        process.kernel.calls.reply(caller, None, rejection.error)
-    else:
-        if reply is NO_REPLY:
-            caller.defer(process)
-        else:
-            process.kernel.calls.reply(caller, reply, None)
+    await process.kernel.calls.serve(
+        process, caller, callback, process, name, *args, request, caller
+    )
 
 
 def _callback_for(process: "Process", general: str, to: Any) -> tuple[str, tuple[Any, ...]]:
@@ -409,6 +404,7 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
     process.state = RUNNING
     process.handling = (CALL, caller.pid, caller, request)
     process.handled += 1
+    # Inlined Calls.serve(), without the wake-up of the caller.
     try:
         reply = process.behaviour.handle_call(request, caller)
         if type(reply) is CoroutineType:
