@@ -18,7 +18,7 @@ from ..runtime.abandonable import Abandonable
 from ..runtime.bridge import get_ident
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
 from ..runtime.detached_task import without_cancellation
-from ..runtime.parking import ENDED, PARKED, Standin, park_unless, wake
+from ..runtime.parking import ENDED, PARKED, TaskPlaceholder, park_unless, wake
 from ..tables.callbacks import Callbacks, runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
@@ -163,7 +163,7 @@ class Process:
         self.state = INIT
         self.born = perf_counter()
         self.history: list[State | float] = [INIT, self.born]
-        self.task: Task | Standin = _NOT_YET
+        self.task: Task | TaskPlaceholder = _NOT_YET
         self.home: Task = current_task()
         """The task in which the callbacks run: the spawner's task during ``init``, then its own."""
         self.name: str | None = None
@@ -722,5 +722,5 @@ def caller_in(task: Task) -> Process | None:
 
 _LIVES: Final = frozenset({Process.run.__code__, Process.run_guarded.__code__})
 NO_TASKS: Final[dict[BackgroundTask, None]] = {}
-_NOT_YET: Final = Standin()
+_NOT_YET: Final = TaskPlaceholder()
 _KILLED: Final = Killed()

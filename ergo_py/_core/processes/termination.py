@@ -13,7 +13,7 @@ from ..messaging.observer import Stopped
 from ..messaging.publisher import PROCESS_ENDED
 from ..messaging.receiver import NO_RECEIVER, Stoppable
 from ..runtime.cancel_scopes import CancelScopes, is_being_closed, left_open
-from ..runtime.parking import ENDED, PARKED, Standin, wake
+from ..runtime.parking import ENDED, PARKED, TaskPlaceholder, wake
 from ..runtime.time_limit import wait_within
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.callbacks import runs_callbacks
@@ -52,7 +52,7 @@ loop stood still.
 """
 GRACE: Final = 0.5
 """Seconds that a killed process has to end, beyond its own time limits."""
-_GONE: Final = Standin(ENDED)
+_GONE: Final = TaskPlaceholder(ENDED)
 _MANY: Final = 256
 """More watchers than this are notified in time slices."""
 

@@ -29,7 +29,7 @@ __all__ = [
     "ENDED",
     "NEVER",
     "PARKED",
-    "Standin",
+    "TaskPlaceholder",
     "park",
     "park_as",
     "park_unless",
@@ -52,7 +52,7 @@ ENDED: Final = _Mark("ENDED")
 """The mark of a task that has ended: no task reads its mailbox any more."""
 
 
-class Standin:
+class TaskPlaceholder:
     """Placeholder for the task of a process before its first step and after its last. It is never
     asleep, so it is never woken.
     """
@@ -124,7 +124,7 @@ def park_as(task: Task, mark: object) -> Generator[Any, Any, None]:
 
 
 @enable_ki_protection
-def wake(task: Task | Standin) -> None:
+def wake(task: Task | TaskPlaceholder) -> None:
     """Wake ``task`` if it sleeps in :func:`park`. Only in the loop's thread.
 
     ``reschedule`` removes the mark. If it raises, because another thread called this by mistake,

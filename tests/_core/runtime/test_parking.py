@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py._core.runtime.parking import (
     PARKED,
-    Standin,
+    TaskPlaceholder,
     park,
     park_as,
     park_unless,
@@ -255,11 +255,11 @@ async def test_a_thread_that_tries_to_wake_is_refused_and_nothing_is_lost(
 
 
 async def test_what_stands_for_a_task_that_has_not_started_is_never_woken() -> None:
-    standin = Standin()
+    placeholder = TaskPlaceholder()
 
-    wake(standin)
+    wake(placeholder)
 
-    assert standin.custom_sleep_data is None
+    assert placeholder.custom_sleep_data is None
 
 
 async def test_many_tasks_may_sleep_in_the_same_trap(autojump_clock: MockClock) -> None:
