@@ -199,7 +199,7 @@ class Service:
             with trio.move_on_after(math.inf if timeout is None else timeout):
                 await waiting.told.wait()
         finally:
-            slot.line.pop(waiting, None)
+            slot.waiters.pop(waiting, None)
             waiting.give_up()
         return waiting.result(timeout or 0.0)
 
@@ -294,7 +294,7 @@ class Service:
             else:
                 await self._router.pause()
         finally:
-            slot.line.pop(asking, None)
+            slot.waiters.pop(asking, None)
         return caller.result()
 
     @overload
@@ -342,7 +342,7 @@ class Service:
             asking.caller.settle(None, error)
 
     def _give_up(self, asking: "_Asking") -> None:
-        self._slot.line.pop(asking, None)
+        self._slot.waiters.pop(asking, None)
         asking.caller.abandon()
 
     # -- waiting -----------------------------------------------------------------------------------
@@ -369,9 +369,9 @@ class Service:
             self._join(slot, asking, asking.caller.request)
 
     def _join(self, slot: ChildSlot, claim: Claim, message: object) -> None:
-        if len(slot.line) >= slot.max_waiters:
+        if len(slot.waiters) >= slot.max_waiters:
             raise ServiceBusyError(slot.name, message, slot.max_waiters)
-        slot.line[claim] = None
+        slot.waiters[claim] = None
 
     def _refuse_ring(self, slot: ChildSlot, message: object) -> None:
         """Raise if the supervisor itself would wait for the child that it starts: in its own

@@ -420,7 +420,7 @@ def crash_sites(obituaries: Any) -> dict[Any, Any]:
 
 def waiters_of(service: Any) -> dict[Any, Any]:
     """The callers and senders that wait for a service's child."""
-    waiters: dict[Any, Any] = service._slot.line
+    waiters: dict[Any, Any] = service._slot.waiters
     return waiters
 
 

@@ -256,7 +256,7 @@ class Supervising(Actor):
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         process, ending = self._process, self._running[child.name]
-        self._slot(child).plan = returns
+        self._slot(child).restart_intended = returns
         if drain:
             # Queue the stop behind the messages in the mailbox, so that the child handles all of
             # them first.

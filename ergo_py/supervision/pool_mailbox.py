@@ -100,7 +100,7 @@ class Share(Mailbox):
             return super().has_room(lane)
         rooms = [worker.mailbox.has_room(lane) for worker in self.ring if worker.accepting]
         if not rooms:
-            return any(len(slot.line) < slot.max_waiters for slot in self._returning())
+            return any(len(slot.waiters) < slot.max_waiters for slot in self._returning())
         return all(rooms) if self._routing is BY_KEY else any(rooms)
 
     def promise(self, lane: Lane) -> bool:
@@ -276,10 +276,10 @@ class Share(Mailbox):
         elif any(worker.accepting for worker in self.ring):
             return False
         else:
-            slot = min(self._returning(), key=lambda slot: len(slot.line), default=None)
-        if slot is None or slot.gone is not None or len(slot.line) >= slot.max_waiters:
+            slot = min(self._returning(), key=lambda slot: len(slot.waiters), default=None)
+        if slot is None or slot.gone is not None or len(slot.waiters) >= slot.max_waiters:
             return False
-        slot.line[_Passing(self._pool, envelope)] = None
+        slot.waiters[_Passing(self._pool, envelope)] = None
         return True
 
     def _returning(self) -> Iterator[ChildSlot]:

@@ -285,7 +285,7 @@ class Supervisor(Supervising):
             restarts=child.restarts,
             resumed=0 if slot is None else slot.resumed,
             dropped=0 if slot is None else slot.dropped,
-            waiting=0 if slot is None else len(slot.line),
+            waiting=0 if slot is None else len(slot.waiters),
             reason=child.reason,
             starts_in=max(0.0, child.due - now) if child.phase is Phase.BACKING_OFF else None,
         )

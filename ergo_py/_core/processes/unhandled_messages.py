@@ -143,9 +143,9 @@ def sweep(process: "Process") -> None:
     if slot is not None:
         if slot.kept.get(MAIN_LANE) is lane:
             return  # the successor inherits it with the rest
-        heir = slot.heir
-        if heir is not None and heir.main is lane and heir.state is not TERMINATED:
-            heir.wake()
+        successor = slot.successor
+        if successor is not None and successor.main is lane and successor.state is not TERMINATED:
+            successor.wake()
             return
     process.router.sweep(process.id, lane)
 

@@ -87,14 +87,14 @@ class ChildSlot:
         "fate",
         "goes_first",
         "gone",
-        "heir",
+        "successor",
         "inner",
         "kept",
-        "line",
+        "waiters",
         "max_waiters",
         "name",
         "pid",
-        "plan",
+        "restart_intended",
         "returns_after",
         "resumed",
         "successor_of",
@@ -112,7 +112,7 @@ class ChildSlot:
         """The child's restart policy: whether the child restarts after it ended by itself with this
         reason.
         """
-        self.plan: bool | None = None
+        self.restart_intended: bool | None = None
         """Whether the supervisor, which is stopping the child, will restart it; None if the child
         is not being stopped.
         """
@@ -131,9 +131,9 @@ class ChildSlot:
         """
         self.kept: dict[Lane, deque[Envelope]] = {}
         """Unhandled messages of the last process, for its successor, in the order of service."""
-        self.heir: Any = None
+        self.successor: Any = None
         """The last process that took this slot, together with the kept messages."""
-        self.line: dict[Claim, None] = {}
+        self.waiters: dict[Claim, None] = {}
         """Requests that wait for the next process, in order."""
         self.inner: dict[str, ChildSlot] = {}
         """If the child is a supervisor: the slots of its own children, which its successor takes
@@ -159,10 +159,10 @@ class ChildSlot:
         first served.
         """
         self.pid = pid
-        self.gone = self.decision = self.plan = None
+        self.gone = self.decision = self.restart_intended = None
         self.goes_first = False
-        if self.line:
-            waiting, self.line = self.line, {}
+        if self.waiters:
+            waiting, self.waiters = self.waiters, {}
             for claim in waiting:
                 claim.admit(pid)
 
@@ -190,8 +190,8 @@ class ChildSlot:
         """Say whether a process that ends with this reason gets a successor, as far as restart
         limits allow.
         """
-        if self.plan is not None:
-            return self.plan
+        if self.restart_intended is not None:
+            return self.restart_intended
         above = self.supervisor
         if above is not None and not above.accepting:
             # The child ends because its supervisor ends, and restarts if the supervisor does.
@@ -219,8 +219,8 @@ class ChildSlot:
 
     def turn_away(self, reason: Reason) -> None:
         """Refuse the requests, here and in the slots below, whose processes would deadlock."""
-        for claim in [claim for claim in self.line if self.is_closed_to(claim.waiter)]:
-            del self.line[claim]
+        for claim in [claim for claim in self.waiters if self.is_closed_to(claim.waiter)]:
+            del self.waiters[claim]
             claim.refuse(reason)
         for inner in self.inner.values():
             inner.turn_away(reason)
@@ -233,9 +233,9 @@ class ChildSlot:
         """Keep the whole MAIN lane for the successor, without a copy."""
         self.kept[Lane.MAIN] = main
 
-    def inherit(self, heir: Any) -> dict[Lane, deque[Envelope]]:
+    def inherit(self, successor: Any) -> dict[Lane, deque[Envelope]]:
         """Take the kept messages. The new process handles them before all others."""
-        self.heir = heir
+        self.successor = successor
         kept, self.kept = self.kept, {}
         return kept
 
@@ -244,9 +244,9 @@ class ChildSlot:
         messages, which become dead letters.
         """
         self.gone = reason
-        self.pid = self.plan = None
+        self.pid = self.restart_intended = None
         self.goes_first = False
-        waiting, self.line = self.line, {}
+        waiting, self.waiters = self.waiters, {}
         for claim in waiting:
             claim.refuse(reason)
         kept, self.kept = self.kept, {}

@@ -151,7 +151,7 @@ def present(callee: Any) -> Any:
     that inherited its mailbox.
     """
     slot = getattr(callee, "left_to", None)
-    return callee if slot is None else slot.heir
+    return callee if slot is None else slot.successor
 
 
 def ring_of(start: Any, callee: Callee | None) -> list[PID | Alias]:

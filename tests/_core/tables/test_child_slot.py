@@ -619,12 +619,12 @@ def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
             told.append(reason)
 
     slot = ChildSlot("closed")
-    slot.line[Claimant()] = None
+    slot.waiters[Claimant()] = None
 
     slot.close(Killed())
 
     assert told == [Killed()]
-    assert not slot.line
+    assert not slot.waiters
 
 
 def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> None:
@@ -652,9 +652,9 @@ def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> 
     outer, inner = ChildSlot("a supervisor"), ChildSlot("its child")
     outer.inner["its child"] = inner
     inner.supervisor = Claimant.waiter.parent
-    inner.line[Claimant()] = None
+    inner.waiters[Claimant()] = None
 
     outer.turn_away(Killed())
 
     assert told == [Killed()]
-    assert not inner.line
+    assert not inner.waiters
