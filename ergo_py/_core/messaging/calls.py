@@ -104,7 +104,7 @@ class Calls:
             left = asleep.task.context.run(asleep.answer_now, caller, request)
             if left is not None:
                 await left.close()
-        elif callee.open and not callee.splits and not priority:
+        elif callee.open and not callee.has_split_handlers and not priority:
             # Instead of _post_call(): most callees are open.
             caller.callee = callee
             # inlined copy of Router.send
@@ -199,7 +199,7 @@ class Calls:
 
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
         caller.callee = callee
-        kind = ADDRESSED_CALL if callee.splits and type(caller.to) is not PID else CALL
+        kind = ADDRESSED_CALL if callee.has_split_handlers and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
         if (

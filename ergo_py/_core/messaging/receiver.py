@@ -24,7 +24,7 @@ class Receiver(Callee, Protocol):
     mailbox: Mailbox
     accepting: bool
     """Whether it takes user messages. It takes signals of the kernel until it has ended."""
-    splits: bool
+    has_split_handlers: bool
     """Whether it has separate callbacks for messages addressed to a name or to an alias."""
 
     @property

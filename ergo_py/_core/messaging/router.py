@@ -217,7 +217,7 @@ class Router:
         )
 
     def _kind(self, receiver: Receiver, to: Target) -> int:
-        return ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE
+        return ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE
 
     def sweep(self, pid: PID, lane: deque[Envelope]) -> None:
         """Turn messages into dead letters, and fail calls, that threads appended to a mailbox while

@@ -112,7 +112,7 @@ class Meta:
         "router",
         "sent",
         "silenced",
-        "splits",
+        "has_split_handlers",
         "state",
         "step_limit",
         "abandoned_threads",
@@ -148,7 +148,7 @@ class Meta:
         self.outbox = Outbox(router, self.id, options.backlog, options.when_behind, self._overrun)
         self.resources = Resources(self.report)
         self.accepting = True
-        self.splits = False
+        self.has_split_handlers = False
         self.waiting = None
         self.state = MetaState.SLEEP
         self.born = perf_counter()

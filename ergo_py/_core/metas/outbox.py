@@ -119,7 +119,7 @@ class Outbox:
             receiver = self._router.resolve(to)
             if receiver is None or not receiver.open:
                 receiver = NO_RECEIVER
-            elif receiver.splits and type(to) is not PID:
+            elif receiver.has_split_handlers and type(to) is not PID:
                 kind = ADDRESSED
             self._peer = receiver
         # Check the queue first, as _is_clear does: its call would cost too much here.
@@ -433,4 +433,9 @@ class _Waker:
 
 def envelope(receiver: Receiver, sender: PID | Alias, to: Target, message: object) -> Envelope:
     """Make the envelope for a message that has to wait for room at its receiver."""
-    return (ADDRESSED if receiver.splits and type(to) is not PID else MESSAGE, sender, to, message)
+    return (
+        ADDRESSED if receiver.has_split_handlers and type(to) is not PID else MESSAGE,
+        sender,
+        to,
+        message,
+    )

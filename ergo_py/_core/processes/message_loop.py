@@ -97,7 +97,7 @@ async def serve(process: "Process") -> Reason | None:
     process.woken = woken = clock()
     process.state = RUNNING
     history += (RUNNING, woken)
-    if process.callbacks.greets:
+    if process.callbacks.has_start_hooks:
         box.push_first((STARTED, process.id, None, None))
     while True:
         try:

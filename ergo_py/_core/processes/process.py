@@ -110,7 +110,7 @@ class Process:
         "slots",
         "sent",
         "sessions_over",
-        "splits",
+        "has_split_handlers",
         "state",
         "stirred",
         "task",
@@ -152,12 +152,12 @@ class Process:
         """
         self.stirred = False
         """Whether a thread has already asked the loop to wake this process."""
-        self.splits = callbacks.splits
+        self.has_split_handlers = callbacks.has_split_handlers
         self.inline = (
             router.inline_calls
             and "handle_call" in callbacks.defined
             and "handle_call" not in callbacks.asynchronous
-            and not callbacks.splits
+            and not callbacks.has_split_handlers
         )
         """Whether a call may be served inline, in the caller's task, while this process sleeps."""
         self.state = INIT
@@ -363,7 +363,7 @@ class Process:
         try:
             try:
                 box = self.mailbox
-                if not (self.callbacks.greets or box.main or box.ahead or box.log):
+                if not (self.callbacks.has_start_hooks or box.main or box.ahead or box.log):
                     # Most processes sleep first. The costs of serving, above all the cancel scope,
                     # can wait until there is something to serve.
                     await park_unless(task, box.main)

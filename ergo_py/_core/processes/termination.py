@@ -67,7 +67,7 @@ async def finish(process: "Process", reason: Reason) -> None:
     try:
         if process.slots is not None:
             await _release_slot_waiters(process, reason)
-        if process.callbacks.parts:
+        if process.callbacks.has_stop_hooks:
             await _part(process, reason)
         if process.tasks:
             with trio.CancelScope(shield=True) as process._ending:
@@ -286,7 +286,7 @@ def _can_end_asleep(process: "Process") -> bool:
         and (not (process.deferred or process.timers) or _has_few(process))
         and process.id not in kernel.watches
         and (not kernel.relations or kernel.relations.watchers(process.id) <= _MANY)
-        and not callbacks.parts
+        and not callbacks.has_stop_hooks
         and "terminate" not in callbacks.asynchronous
     )
 

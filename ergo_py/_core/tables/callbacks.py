@@ -95,9 +95,9 @@ class Callbacks:
         "asynchronous",
         "behaviour",
         "defined",
-        "greets",
-        "parts",
-        "splits",
+        "has_split_handlers",
+        "has_start_hooks",
+        "has_stop_hooks",
         "supervises",
     )
 
@@ -107,7 +107,8 @@ class Callbacks:
         self.behaviour = cls.__qualname__
         self.defined: frozenset[str]
         self.asynchronous: frozenset[str]
-        self.splits: bool = getattr(cls, "split_handle", False)
+        self.has_split_handlers: bool = getattr(cls, "split_handle", False)
+        """Messages to a name or alias go to callbacks of their own."""
         defined, asynchronous = set(), set()
         for name, parameters in callbacks.items():
             function = getattr(cls, name, None)
@@ -120,8 +121,8 @@ class Callbacks:
                 asynchronous.add(name)
         self.defined = frozenset(defined)
         self.asynchronous = frozenset(asynchronous)
-        self.greets = bool(defined & {"post_start", "post_restart"})
-        self.parts = bool(defined & {"pre_stop", "pre_restart"})
+        self.has_start_hooks = bool(defined & {"post_start", "post_restart"})
+        self.has_stop_hooks = bool(defined & {"pre_stop", "pre_restart"})
         # An async init alone does not count: it runs in the spawner's task. A supervisor counts in
         # any case: the init of its children runs in its callbacks, and may sleep.
         self.supervises: bool = getattr(cls, "is_supervisor", False)

@@ -70,8 +70,8 @@ def test_a_process_with_a_plain_handler_is_never_asleep_in_a_callback_even_if_it
 
 
 def test_a_class_says_whether_it_wants_to_know_how_it_was_addressed() -> None:
-    assert Callbacks(behaviour(split_handle=True)).splits
-    assert not Callbacks(behaviour()).splits
+    assert Callbacks(behaviour(split_handle=True)).has_split_handlers
+    assert not Callbacks(behaviour()).has_split_handlers
     assert Callbacks(behaviour()).behaviour == "Counter"
 
 
