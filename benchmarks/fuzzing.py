@@ -96,7 +96,7 @@ def framing_target(framing: Framing) -> Callable[[bytes], str]:
 _NOBODY: Any = SimpleNamespace(
     name="fuzz@localhost",
     pid=SimpleNamespace(creation=1),
-    _router=SimpleNamespace(resolve=lambda _to: None),
+    _kernel=SimpleNamespace(router=SimpleNamespace(resolve=lambda _to: None)),
 )
 
 
