@@ -3,11 +3,10 @@ nobody forgotten.
 """
 
 import random
-import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -49,14 +48,6 @@ from tests.support import THOROUGH, Failed, Puppet, Recorder, meta_of, router_of
 
 PATIENCE = 20.0
 """Seconds after which something is lost. Only a failing test takes that long."""
-
-
-@pytest.fixture
-def switching_fast() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 # -- colours ---------------------------------------------------------------------------------------

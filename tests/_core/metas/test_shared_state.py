@@ -2,9 +2,7 @@
 used them.
 """
 
-import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +13,6 @@ from ergo_py._core.metas.shared_state import watch_writes
 from tests._core.metas.metas import COLOURS, InTask, InThread, owning
 from tests._core.runtime.test_resources import Lines
 from tests.support import replace_logger, replace_private
-
-
-@pytest.fixture
-def switching_fast() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_a_counter_loses_no_addition(switching_fast: None) -> None:
