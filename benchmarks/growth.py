@@ -54,5 +54,7 @@ def _times(work: Callable[[int], Awaitable[Figures]], factor: int) -> Variant:
 
 
 def timed(watches: Mapping[str, Stopwatch], size: int) -> Figures:
-    """What each stopwatch says about one of ``size`` pieces of work, in microseconds of CPU time."""
+    """The CPU time of a single one of ``size`` pieces of work, in microseconds, by each
+    stopwatch.
+    """
     return {figure: watch.cpu / size * 1e6 for figure, watch in watches.items()}

@@ -1,4 +1,4 @@
-"""How peers join the workloads, and how one that fails or hangs spoils nothing but its own figures."""
+"""Peers join the workloads; a peer that fails or hangs spoils only its own figures."""
 
 import importlib
 import pkgutil

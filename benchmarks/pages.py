@@ -116,7 +116,7 @@ GROUPS = (
 
 
 def publish(kind: str, content: Content, directory: Path) -> list[Path]:
-    """Write the page ``kind`` with its drawings, and beside it the figures that it shows."""
+    """Write the page ``kind`` with its drawings, and beside it the figures it was made from."""
     made = {"peers": peers, "goals": goals, "growth": growth, "profiles": profiles}[kind](content)
     kept = {
         **content,
@@ -294,7 +294,7 @@ def _rank(name: str) -> tuple[int, int, str]:
 
 
 def growth(content: Content) -> dict[str, str]:
-    """How the cost of an operation changes with ten and a hundred times as many of them."""
+    """The cost of a piece of work with ten and a hundred times as many of them."""
     page = [_written_by("growth"), _about(content), "", "![Growth](performance/growth.svg)", ""]
     page += ["| work | at 1× | 10× | 100× | |", "|---|---|---|---|---|"]
     rows: list[tuple[str, list[Dot]]] = []

@@ -1,8 +1,8 @@
-"""What a program consists of: applications, what each needs and offers, and whether all of it fits
-together.
+"""`Application` and `Needs`: the parts of a program with their dependencies, and the checks that
+they fit together.
 
-Declarations and checks only. Nothing here starts anything, so that a mistake is found before
-something has.
+Declarations and checks only. Nothing here starts a process, so that a mistake surfaces before any
+start.
 """
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ __all__ = ["Application", "Needs", "start_order"]
 
 
 class Needs:
-    """A service that a member of an application is handed: ``db = Needs("db")`` in its class makes
+    """A service injected into a member of an application: ``db = Needs("db")`` in its class makes
     ``self.db`` that service.
 
-    It is the child of that name of the nearest supervisor above the member that has one, or else
-    the one that is registered on the node. An application none of whose parts and dependencies
-    offers it is refused before anything starts.
+    The service is the child of that name of the nearest supervisor above the member, or else the
+    child registered on the node. An application is refused before any start if neither its parts
+    nor its dependencies provide the service.
     """
 
     def __init__(self, service: str) -> None:
@@ -67,16 +67,16 @@ class Needs:
             if slot is None
             else Service(process.kernel, slot, process)
         )
-        # From now on it is found before this descriptor is.
+        # Cache it in the instance, where attribute lookup finds it before this descriptor.
         member.__dict__[self._attribute] = found
         return found
 
 
 class Application:
-    """A named tree of supervised processes that is started and stopped as a unit.
+    """A named supervision tree that is started and stopped as a unit.
 
-    Make one from its parts, or write a class with the callbacks that it needs; each may be ``def``
-    or ``async def``.
+    Make an instance from its parts, or write a subclass with the callbacks it needs; each may be
+    ``def`` or ``async def``.
     """
 
     def __init__(
@@ -95,120 +95,120 @@ class Application:
 
         Args:
             name: its name, and that of its supervisor on the node.
-            children: what it consists of, in the order of start; a list, or a whole
-                ``SupervisorSpec``.
-            depends_on: the applications that must run before this one is started.
-            mode: what its end means if nobody asked for it. TEMPORARY: nothing. TRANSIENT: a
-                failure stops the node. PERMANENT: any end does.
-            env: settings over those of the node, for everything in it.
+            children: its parts, in start order; a list, or a whole ``SupervisorSpec``.
+            depends_on: the applications that must run before this application starts.
+            mode: the effect of its end, unless the end was requested. TEMPORARY: none. TRANSIENT: a
+                failure stops the node. PERMANENT: any end stops the node.
+            env: settings that override the node's, for all its processes.
             provides: services of children that are decided at run time and so are not in
                 ``children``.
             needs: services that such children use.
-            shutdown: seconds that stopping may take before what is left is killed.
+            shutdown: seconds that stopping may take before the remaining processes are killed.
 
         Raises:
-            BadInputError: a value cannot be right.
+            BadInputError: a value is invalid.
         """
         self.name = check_name(name)
-        what = f"Application({name!r}, "
+        label = f"Application({name!r}, "
         try:
             self.spec = read_spec(children)
         except BadInputError as error:
-            raise BadInputError(f"{what}children)", error.given, error.allowed) from None
-        self.depends_on = _names(f"{what}depends_on=…)", depends_on)
-        self.provides = _names(f"{what}provides=…)", provides)
-        self.needs = _names(f"{what}needs=…)", needs)
+            raise BadInputError(f"{label}children)", error.given, error.allowed) from None
+        self.depends_on = _names(f"{label}depends_on=…)", depends_on)
+        self.provides = _names(f"{label}provides=…)", provides)
+        self.needs = _names(f"{label}needs=…)", needs)
         if not isinstance(mode, RestartPolicy):
-            raise BadInputError(f"{what}mode=…)", mode, "PERMANENT, TRANSIENT or TEMPORARY")
+            raise BadInputError(f"{label}mode=…)", mode, "PERMANENT, TRANSIENT or TEMPORARY")
         self.mode = mode
         if env is not None and not isinstance(env, Mapping):
-            raise BadInputError(f"{what}env=…)", env, "a mapping from names to values")
+            raise BadInputError(f"{label}env=…)", env, "a mapping from names to values")
         self.env = dict(env or {})
-        check_number(f"{what}shutdown=…)", shutdown, least=0.0)
+        check_number(f"{label}shutdown=…)", shutdown, least=0.0)
         self.shutdown = shutdown
 
     def __repr__(self) -> str:
         return f"<Application {self.name!r}>"
 
     def before_start(self, node: "Node") -> Awaitable[None] | None:
-        """Called before anything of it is started, its dependencies excepted. If it raises, it is
-        not started.
+        """Called after the start of its dependencies and before any of its parts starts. If it
+        raises, the application is not started.
         """
         return None
 
     def after_start(self, node: "Node") -> Awaitable[None] | None:
-        """Called when everything in it is ready. If it raises, everything in it is stopped."""
+        """Called when all its parts are ready. If it raises, all its parts are stopped."""
         return None
 
     def before_stop(self, node: "Node", reason: Reason) -> Awaitable[None] | None:
-        """Called before its parts are stopped, whatever the cause."""
+        """Called before its parts are stopped, for any cause."""
         return None
 
     def after_stop(self, node: "Node", reason: Reason) -> Awaitable[None] | None:
-        """Called after its parts have stopped; and after a start that failed, if ``before_start``
-        had succeeded.
+        """Called after its parts have stopped; also after a failed start, if ``before_start`` had
+        succeeded.
         """
         return None
 
 
 def start_order(applications: Iterable[Application]) -> list[Application]:
-    """The order in which applications are started: each after those it depends on, else as they are
-    given.
+    """The start order of applications: each after its dependencies, otherwise as given.
 
     Raises:
-        BadInputError: they do not fit together; nothing is changed.
+        BadInputError: the applications do not fit together; nothing is changed.
     """
     table: dict[str, Application] = {}
-    for one in applications:
-        if one.name in table:
+    for application in applications:
+        if application.name in table:
             raise BadInputError(
-                "applications", one.name, "names that differ: two applications have this one"
+                "applications",
+                application.name,
+                "a different name for each: two applications have this name",
             )
-        table[one.name] = one
-    for one in table.values():
-        for name in one.depends_on:
+        table[application.name] = application
+    for application in table.values():
+        for name in application.depends_on:
             if name not in table:
+                others = sorted(table.keys() - {application.name})
                 raise BadInputError(
-                    f"what {one.name!r} depends on",
+                    f"a dependency of {application.name!r}",
                     name,
-                    "an application that is loaded: "
-                    f"{', '.join(sorted(table.keys() - {one.name})) or 'there is no other'}",
+                    f"an application that is loaded: {', '.join(others) or 'there is no other'}",
                 )
     order: list[Application] = []
-    for one in table.values():
-        _visit(one, table, order, ())
+    for application in table.values():
+        _visit(application, table, order, ())
     _check_names(table)
-    for one in table.values():
-        _check_needs(one, table)
+    for application in table.values():
+        _check_needs(application, table)
     return order
 
 
 def _visit(
-    one: Application,
+    application: Application,
     table: Mapping[str, Application],
     order: list[Application],
     path: tuple[str, ...],
 ) -> None:
-    if one in order:
+    if application in order:
         return
-    if one.name in path:
-        ring = " -> ".join((*path[path.index(one.name) :], one.name))
+    if application.name in path:
+        ring = " -> ".join((*path[path.index(application.name) :], application.name))
         raise BadInputError(
             "applications that depend on one another", ring, "an order in which they can be started"
         )
-    for name in one.depends_on:
-        _visit(table[name], table, order, (*path, one.name))
-    order.append(one)
+    for name in application.depends_on:
+        _visit(table[name], table, order, (*path, application.name))
+    order.append(application)
 
 
 def _check_names(table: Mapping[str, Application]) -> None:
-    """No two processes of all the applications may be registered under the same name."""
+    """Check that no two processes of all applications are registered under the same name."""
     holders: dict[str, str] = {name: f"the application {name!r} itself" for name in table}
-    for one in table.values():
-        for child, _, is_registered in _members(one.spec, frozenset()):
+    for application in table.values():
+        for child, _, is_registered in _members(application.spec, frozenset()):
             if not is_registered:
                 continue
-            here = f"a child of {one.name!r}"
+            here = f"a child of {application.name!r}"
             if child.name in holders:
                 raise BadInputError(
                     f"{here}",
@@ -219,32 +219,33 @@ def _check_names(table: Mapping[str, Application]) -> None:
             holders[child.name] = here
 
 
-def _check_needs(one: Application, table: Mapping[str, Application]) -> None:
+def _check_needs(application: Application, table: Mapping[str, Application]) -> None:
     offered = set[str]()
-    for name in {one.name, *_all_dependencies(one, table)}:
+    for name in {application.name, *_all_dependencies(application, table)}:
         offered.update(table[name].provides)
         offered.update(
             child.name
             for child, _, is_registered in _members(table[name].spec, frozenset())
             if is_registered
         )
-    wanted = [(one.name, name, frozenset[str]()) for name in one.needs]
-    for child, scope, _ in _members(one.spec, frozenset()):
-        wanted += [(f"{child.name} of {one.name}", name, scope) for name in _needs_of(child)]
-    for who, name, scope in wanted:
+    wanted = [(application.name, name, frozenset[str]()) for name in application.needs]
+    for child, scope, _ in _members(application.spec, frozenset()):
+        member = f"{child.name} of {application.name}"
+        wanted += [(member, name, scope) for name in _needs_of(child)]
+    for member, name, scope in wanted:
         if name not in offered and name not in scope:
             raise BadInputError(
-                f"a service that {who} needs",
+                f"a service that {member} needs",
                 name,
-                f"one that {one.name!r} or what it depends on offers: "
+                f"a service of {application.name!r} or of its dependencies: "
                 f"{', '.join(sorted(offered | scope)) or 'none'}; "
                 "name the application that has it in depends_on, or the service in provides",
             )
 
 
-def _all_dependencies(one: Application, table: Mapping[str, Application]) -> set[str]:
+def _all_dependencies(application: Application, table: Mapping[str, Application]) -> set[str]:
     found: set[str] = set()
-    waiting = list(one.depends_on)
+    waiting = list(application.depends_on)
     while waiting:
         name = waiting.pop()
         if name not in found:
@@ -256,12 +257,12 @@ def _all_dependencies(one: Application, table: Mapping[str, Application]) -> set
 def _members(
     spec: SupervisorSpec, above: frozenset[str]
 ) -> Iterator[tuple[ChildSpec, frozenset[str], bool]]:
-    """All children that are known beforehand, with the names that supervisors above each know, and
+    """All children known before the start, each with the names that supervisors above it know, and
     whether it is registered.
     """
     is_template = spec.strategy is SIMPLE_ONE_FOR_ONE
-    # What is made from a template has other names at run time, so that it offers nothing; but what
-    # it needs is known.
+    # Children made from a template have other names at run time, so a template provides nothing;
+    # but its needs are known.
     scope = above if is_template else above | {child.name for child in spec.children}
     for child in spec.children:
         yield child, scope, child.register and not is_template
@@ -271,8 +272,8 @@ def _members(
 
 
 def _inner(child: ChildSpec) -> SupervisorSpec | None:
-    """The children of a child that is a supervisor, if they are written down and not found out at
-    run time.
+    """The children of a supervisor, if its spec contains them and does not compute them at run
+    time.
     """
     cls, given = child.cls, child.args[0] if child.args else None
     if issubclass(cls, Pool):
@@ -289,17 +290,17 @@ def _inner(child: ChildSpec) -> SupervisorSpec | None:
 
 def _needs_of(child: ChildSpec) -> list[str]:
     return [
-        one.service
+        value.service
         for base in child.cls.__mro__
-        for one in vars(base).values()
-        if isinstance(one, Needs)
+        for value in vars(base).values()
+        if isinstance(value, Needs)
     ]
 
 
-def _names(what: str, given: object) -> tuple[str, ...]:
+def _names(label: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise BadInputError(what, given, f"a list of names, such as [{given!r}]")
+        raise BadInputError(label, given, f"a list of names, such as [{given!r}]")
     for name in given:
         if not isinstance(name, str) or not name:
-            raise BadInputError(what, name, "names")
+            raise BadInputError(label, name, "names")
     return tuple(given)

@@ -1,5 +1,5 @@
-"""Applications performed: started in order and all or nothing, stopped in the reverse order, and
-watched meanwhile.
+"""`Applications`: starts the applications of a node in order, all or nothing, watches them, and
+stops them in reverse order.
 """
 
 import inspect
@@ -41,7 +41,7 @@ class _Loaded:
         self.since = 0.0
         self.reason: Reason | None = None
         self.is_asked = False
-        """Somebody has asked for its end."""
+        """Its end was requested."""
 
     @property
     def runs(self) -> bool:
@@ -58,16 +58,16 @@ class ApplicationRoot(Supervisor):
         self._loaded = loaded
 
     async def pre_stop(self, reason: Reason) -> None:
-        """The application ends, whoever asked for it."""
+        """Called when the application ends, for any cause."""
         self._applications._enter(self._loaded, Phase.TERMINATING)
         await _done(self._loaded.application.before_stop(self._applications._node, reason))
 
     async def terminate(self, reason: Reason) -> None:
-        """Its parts have stopped."""
+        """Called when its parts have stopped."""
         await _done(self._loaded.application.after_stop(self._applications._node, reason))
 
     def handle_inspect(self, *items: str) -> Mapping[str, str]:
-        """What a person should see: the application, and its supervisor."""
+        """Diagnostics for a human reader: the application, and its supervisor."""
         info = self._applications._info(self._loaded)
         return {
             "application": info.name,
@@ -79,7 +79,7 @@ class ApplicationRoot(Supervisor):
 
 
 class Applications:
-    """The applications of one node."""
+    """The applications of a node."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -87,48 +87,48 @@ class Applications:
         self._lock = trio.Lock()
 
     def load(self, applications: tuple[Application, ...]) -> None:
-        """Add applications, if they fit together with those that are loaded. Nothing is started."""
-        for one in applications:
-            if not isinstance(one, Application):
+        """Add applications, if they fit together with the loaded applications. Starts nothing."""
+        for application in applications:
+            if not isinstance(application, Application):
                 raise BadInputError(
                     "applications",
-                    one,
+                    application,
                     "an Application, such as Application('web', [ChildSpec(…)])",
                 )
         known = [loaded.application for loaded in self._loaded.values()]
-        new = [one for one in applications if one not in known]
+        new = [application for application in applications if application not in known]
         start_order([*known, *new])
-        for one in new:
-            self._loaded[one.name] = loaded = _Loaded(one)
+        for application in new:
+            self._loaded[application.name] = loaded = _Loaded(application)
             self._announce(loaded)
 
     def infos(self) -> list[ApplicationInfo]:
-        """All that are loaded, in the order of start."""
-        return [self._info(self._loaded[one.name]) for one in self._order()]
+        """All loaded applications, in start order."""
+        return [self._info(self._loaded[application.name]) for application in self._order()]
 
     async def start(self, given: tuple[Application | str, ...]) -> list[str]:
-        """Start applications and what they depend on, all or nothing. Returns which were started,
-        in order.
+        """Start applications and their dependencies, all or nothing. Returns the names of the
+        applications started, in order.
         """
-        new = tuple(one for one in given if not isinstance(one, str))
+        new = tuple(item for item in given if not isinstance(item, str))
         names = [
-            one if isinstance(one, str) else one.name
-            for one in given
-            if isinstance(one, str | Application)
+            item if isinstance(item, str) else item.name
+            for item in given
+            if isinstance(item, str | Application)
         ]
         async with _Turn(self._lock):
             self.load(new)
             wanted: set[str] = set()
             waiting = [self._find(name).application for name in names] if given else self._order()
             while waiting:
-                one = waiting.pop()
-                if one.name not in wanted:
-                    wanted.add(one.name)
-                    waiting += [self._loaded[name].application for name in one.depends_on]
+                application = waiting.pop()
+                if application.name not in wanted:
+                    wanted.add(application.name)
+                    waiting += [self._loaded[name].application for name in application.depends_on]
             started: list[_Loaded] = []
-            for one in self._order():
-                loaded = self._loaded[one.name]
-                if one.name not in wanted or loaded.phase is Phase.RUNNING:
+            for application in self._order():
+                loaded = self._loaded[application.name]
+                if application.name not in wanted or loaded.phase is Phase.RUNNING:
                     continue
                 if loaded.phase is Phase.TERMINATING:
                     await loaded.gone.wait()
@@ -138,14 +138,14 @@ class Applications:
                     await self._undo(started)
                     if isinstance(error, Exception):
                         undone = [done.application.name for done in reversed(started)]
-                        raise ApplicationStartError(one.name, error, undone) from error
+                        raise ApplicationStartError(application.name, error, undone) from error
                     raise
                 started.append(loaded)
             return [loaded.application.name for loaded in started]
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
-        """Stop applications, in the reverse of the order in which they were started. Returns which
-        were stopped, in order.
+        """Stop applications, in reverse start order. Returns the names of the applications stopped,
+        in order.
         """
         async with _Turn(self._lock):
             chosen = [self._find(name) for name in names] if names else list(self._loaded.values())
@@ -168,7 +168,7 @@ class Applications:
                 await self._stop(loaded)
             return [loaded.application.name for loaded in reversed(running)]
 
-    # -- one of them -------------------------------------------------------------------------------
+    # -- a single application ----------------------------------------------------------------------
 
     async def _start(self, loaded: _Loaded) -> None:
         node, application = self._node, loaded.application
@@ -216,7 +216,7 @@ class Applications:
         try:
             await _done(application.after_stop(self._node, reason))
         except Exception as error:
-            # What made the start fail is what should be heard of.
+            # Only log it: the caller should get the error that made the start fail.
             self._node.log.error(
                 "after_stop raised",
                 application=application.name,
@@ -251,7 +251,7 @@ class Applications:
             )
             kernel.stop_because(process, reason)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- lookup ------------------------------------------------------------------------------------
 
     def _order(self) -> list[Application]:
         return start_order(loaded.application for loaded in self._loaded.values())
@@ -286,8 +286,8 @@ class Applications:
 
 
 class _Turn:
-    """One operation at a time; one that a callback of an application asks for would wait for
-    itself.
+    """Serializes the operations. An operation from a callback of an application would wait for
+    itself, so it is refused.
     """
 
     def __init__(self, lock: trio.Lock) -> None:
@@ -296,9 +296,8 @@ class _Turn:
     async def __aenter__(self) -> None:
         if self._lock.statistics().owner is trio.lowlevel.current_task():
             raise NotAllowedError(
-                "applications are being started or stopped right here, and what asks is one of "
-                "their callbacks; "
-                "say in depends_on what must run before"
+                "a callback of an application cannot start or stop applications while this "
+                "operation waits for it; name the applications that must run before in depends_on"
             )
         await self._lock.acquire()
 

@@ -1,4 +1,4 @@
-"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in its own
+"""The node for synchronous code: a prompt, a notebook, a web handler. The loop runs in its own
 thread.
 
 ::

@@ -1,4 +1,4 @@
-"""Supervisors and services for synchronous code: what :mod:`ergo_py.blocking` hands out."""
+"""`BlockingService` and `BlockingSupervisor`: services and supervisors for synchronous code."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class Wait(Protocol):
-    """Has a coroutine run on the loop, and blocks this thread until it is done."""
+    """Runs a coroutine on the loop, and blocks this thread until it is done."""
 
     def __call__(self, function: Callable[[], Awaitable[T]], /) -> T: ...
 
 
 class BlockingService:
-    """A :class:`Service` without ``await``, for every thread but the node's own."""
+    """A :class:`Service` without ``await``, for every thread except the node's own."""
 
     def __init__(self, service: Service, wait: Wait) -> None:
         self._service = service
@@ -42,17 +42,17 @@ class BlockingService:
 
     @property
     def pid(self) -> PID | None:
-        """The process behind it at this moment; None while there is none."""
+        """The current process; None while the child is down."""
         return self._service.pid
 
     def send(self, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message, or put it in line for the successor. Raises as ``Service.send``."""
+        """Send a message, or queue it for the successor. Raises as ``Service.send``."""
         return self._service.send(message, priority=priority)
 
     def send_wait(
         self, message: object, *, priority: Priority = Priority.NORMAL, timeout: float | None = 5.0
     ) -> bool:
-        """Send a message, and wait for the child to come back or to have room. Raises as
+        """Send a message, and wait for the child's restart or for room in its mailbox. Raises as
         ``Service.send_wait``.
         """
         return self._wait(
@@ -85,15 +85,15 @@ class BlockingService:
         priority: Priority = Priority.NORMAL,
         retry: bool = False,
     ) -> Any:
-        """Ask the child and wait for the answer. Raises as ``Service.call``."""
+        """Call the child and wait for the answer. Raises as ``Service.call``."""
         return self._wait(
             partial(self._service.call, request, timeout=timeout, priority=priority, retry=retry)
         )
 
 
 class BlockingSupervisor:
-    """A :class:`SupervisorHandle` without ``await``, for every thread but the node's own. Errors
-    are those of the handle.
+    """A :class:`SupervisorHandle` without ``await``, for every thread except the node's own. Raises
+    the errors of the handle.
     """
 
     def __init__(self, handle: SupervisorHandle, wait: Wait) -> None:
@@ -113,11 +113,11 @@ class BlockingSupervisor:
         return self._handle.children()
 
     def count(self) -> ChildCount:
-        """How many children there are, and how they are."""
+        """Count the children by state."""
         return self._handle.count()
 
     def service(self, child: str | PID) -> BlockingService:
-        """The address of a child, which survives its restarts."""
+        """The restart-proof address of a child."""
         return BlockingService(self._handle.service(child), self._wait)
 
     def start_child(self, child: str, *args: Any, timeout: float | None = None) -> PID:

@@ -1,5 +1,4 @@
-"""The same node for synchronous code: a prompt, a notebook, a web handler. The loop runs in a
-thread of its own.
+"""`OwnedNode`: a node for synchronous code, whose loop runs in its own thread.
 
 ::
 
@@ -42,7 +41,7 @@ __all__ = [
 ]
 
 _AT_EXIT = 5.0
-"""Seconds that a forgotten node may take to stop when the interpreter exits."""
+"""Seconds that an unclosed node may take to stop when the interpreter exits."""
 
 
 class OwnedNode(BlockingNode):
@@ -64,8 +63,8 @@ class OwnedNode(BlockingNode):
             super().__init__(self._up.value.unwrap())
             _open.add(self)
         except BaseException:
-            # Ctrl-C, and nobody will ever close it. Its thread says that it is up and then looks at
-            # the mark; here it is the other way round.
+            # Ctrl-C: the caller gets no node to close. The order avoids a race: the thread settles
+            # `_up` and then reads the flag; here the flag is set before `_up` is read.
             self._is_unwanted = True
             if isinstance(self._up.value, outcome.Value):
                 self._up.value.value.stop_soon()
@@ -83,10 +82,10 @@ class OwnedNode(BlockingNode):
         self.close()
 
     def close(self, timeout: float | None = None) -> ExitReport | None:
-        """Stop the node and end its thread; returns how it came down, or None if that took longer
+        """Stop the node and end its thread; return its exit report, or None if that took longer
         than ``timeout``.
 
-        Closing twice is closing once.
+        Closing again has no effect.
         """
         _open.discard(self)
         self._ask_to_stop()
@@ -98,17 +97,16 @@ class OwnedNode(BlockingNode):
     def _ask_to_stop(self) -> None:
         try:
             self._node.stop_soon()
-        except NodeStoppedError:  # it has stopped, and that is what is wanted
+        except NodeStoppedError:  # already stopped
             pass
 
     def _is_over(self, seconds: float) -> bool:
-        # Not the thread's own join, which takes a thread for ended after Ctrl-C has interrupted it
-        # once.
+        # Not `Thread.join`, which takes a thread for ended after Ctrl-C has interrupted it once.
         return self._over.wait(None if seconds < 0 else seconds)
 
     def _forked(self) -> None:
-        """Be over: this is a forked copy of the program, without the thread. The lock in the event
-        may have been copied held.
+        """Mark the node as over in a forked child, which has no loop thread. Replace the event: its
+        lock may have been held during the fork.
         """
         self._over = threading.Event()
         self._over.set()
@@ -132,7 +130,7 @@ class OwnedNode(BlockingNode):
                 if not self._is_unwanted:
                     await trio.sleep_forever()
             except trio.Cancelled as cancelled:
-                # Asked to stop: the node's own scope takes this back when it is left.
+                # Asked to stop: the node's own scope absorbs this when it exits.
                 reason = cancelled
             await context.__aexit__(type(reason) if reason is not None else None, reason, None)
 
@@ -146,8 +144,8 @@ _open: Final[WeakSet[OwnedNode]] = WeakSet()
 
 
 def _close_forgotten() -> None:
-    """When the interpreter exits: stop in order whatever nobody has closed, within a few seconds.
-    Daemons keep nobody.
+    """At interpreter exit: stop all unclosed nodes gracefully, within a few seconds. Their daemon
+    threads would not keep the interpreter alive.
     """
     forgotten = tuple(_open)
     for node in forgotten:
@@ -157,18 +155,18 @@ def _close_forgotten() -> None:
         node.close(max(0.0, end - monotonic()))
 
 
-def _mark_over_in_copy() -> None:
+def _mark_over_in_forked_child() -> None:
     for node in tuple(_open):
         node._forked()
     _open.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_mark_over_in_copy)
+    os.register_at_fork(after_in_child=_mark_over_in_forked_child)
 
-# Before Python waits for all threads that are no daemons, which is before atexit: one of them may
-# wait for a node, and for ever. The threads of pools are waited for in the same way; who registers
-# last is called first.
+# Run before Python joins the non-daemon threads, which is before atexit: such a thread may wait for
+# a node, and would wait forever. Pool threads are joined in the same way. The last function
+# registered runs first, so import their module before.
 import_module("concurrent.futures.thread")
 getattr(threading, "_register_atexit", atexit.register)(_close_forgotten)
 
@@ -178,13 +176,13 @@ def open_node(name: str = "node@localhost", **options: Any) -> OwnedNode:
     :func:`ergo_py.open_node`.
 
     Raises:
-        BadInputError: an option has a value that cannot be right.
+        BadInputError: an option is invalid.
     """
     return OwnedNode(name, options)
 
 
 def handle(node: Node) -> BlockingNode:
-    """The blocking verbs of a node that lives in a running trio program, for that program's other
+    """The blocking methods of a node in a running trio program, for that program's other
     threads.
     """
     return BlockingNode(node)

@@ -1,5 +1,5 @@
-"""A node's verbs for synchronous code: each is done on the node's loop, while the thread that uses
-it waits.
+"""`BlockingNode`: a node's methods for synchronous code. Each runs on the node's loop while the
+calling thread waits.
 """
 
 import contextvars
@@ -38,8 +38,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class BlockingNode:
-    """A node's verbs without ``await``, for every thread but the node's own. Errors come as if the
-    verb had been called there.
+    """A node's methods without ``await``, for every thread except the node's own. Errors are raised
+    in the calling thread.
     """
 
     def __init__(self, node: Node) -> None:
@@ -55,7 +55,7 @@ class BlockingNode:
 
     @property
     def pid(self) -> PID:
-        """What stands as the sender of what the node itself sends."""
+        """The sender of messages that the node itself sends."""
         return self._node.pid
 
     @property
@@ -79,15 +79,15 @@ class BlockingNode:
         return self._wait(partial(self._node.spawn, behaviour, *args, **options))
 
     def send_exit(self, to: Target, reason: object = Shutdown()) -> bool:
-        """Ask a process or meta-process to end, politely. False if nobody is there."""
+        """Ask a process or meta-process to end. False if there is no such process."""
         return self._node.send_exit(to, reason)
 
     def kill(self, to: Target) -> bool:
-        """End a process at its next checkpoint, whatever it is doing. False if nobody is there."""
+        """Kill a process at its next checkpoint. False if there is no such process."""
         return self._node.kill(to)
 
     def wait_ended(self, to: Target) -> Reason:
-        """Wait until a process has ended; returns why. Raises as ``Node.wait_ended``."""
+        """Wait until a process has ended; return its reason. Raises as ``Node.wait_ended``."""
         return self._wait(partial(self._node.wait_ended, to))
 
     # -- supervision -------------------------------------------------------------------------------
@@ -95,22 +95,22 @@ class BlockingNode:
     def supervise(
         self, children: SupervisorSpec | Sequence[ChildSpec], **options: Any
     ) -> BlockingSupervisor:
-        """Start a supervisor, and return when all its children are ready. Takes and raises what
-        ``Node.supervise`` does.
+        """Start a supervisor, and return when all its children are ready. Takes the arguments and
+        raises the errors of ``Node.supervise``.
         """
         handle = self._wait(partial(self._node.supervise, children, **options))
         return BlockingSupervisor(handle, self._wait)
 
     def supervisor(self, target: Target) -> BlockingSupervisor:
-        """The operations of a supervisor. Raises as ``Node.supervisor``."""
+        """Return a handle to a supervisor. Raises as ``Node.supervisor``."""
         return BlockingSupervisor(self._node.supervisor(target), self._wait)
 
     def service(self, name: str) -> BlockingService:
-        """The address of a supervised child that survives its restarts. Raises as ``Node.service``."""
+        """Return the restart-proof address of a supervised child. Raises as ``Node.service``."""
         return BlockingService(self._node.service(name), self._wait)
 
     def start_applications(self, *applications: Application | str) -> list[str]:
-        """Start applications, and before each what it depends on. Raises as
+        """Start applications, each after its dependencies. Raises as
         ``Node.start_applications``.
         """
         return self._wait(partial(self._node.start_applications, *applications))
@@ -120,13 +120,13 @@ class BlockingNode:
         return self._wait(partial(self._node.stop_applications, *names))
 
     def applications(self) -> list[ApplicationInfo]:
-        """The applications that are loaded, in the order in which they would be started."""
+        """The loaded applications, in start order."""
         return self._node.applications()
 
     # -- messages ----------------------------------------------------------------------------------
 
     def send(self, to: Target, message: object, *, priority: Priority = Priority.NORMAL) -> bool:
-        """Send a message. False if nobody is there to receive it. Raises as ``Node.send``."""
+        """Send a message. False if there is no receiver. Raises as ``Node.send``."""
         return self._node.send(to, message, priority=priority)
 
     def send_wait(
@@ -182,17 +182,17 @@ class BlockingNode:
         timeout: float | None = 5.0,
         priority: Priority = Priority.NORMAL,
     ) -> Any:
-        """Ask a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait, not
-        the node.
+        """Call a process and wait for the answer. Raises as ``Node.call``. Ctrl-C ends the wait,
+        not the node.
         """
         return self._node.call_from_thread(to, request, timeout=timeout, priority=priority)
 
     def reply(self, caller: Caller, value: object) -> bool:
-        """Answer a deferred call. False if nobody waits any more."""
+        """Answer a deferred call. False if its caller no longer waits."""
         return self._node.reply(caller, value)
 
     def reply_error(self, caller: Caller, error: BaseException) -> bool:
-        """Answer a deferred call with an exception. False if nobody waits any more."""
+        """Answer a deferred call with an exception. False if its caller no longer waits."""
         return self._node.reply_error(caller, error)
 
     # -- names -------------------------------------------------------------------------------------
@@ -206,13 +206,13 @@ class BlockingNode:
         self._node.unregister(name)
 
     def whereis(self, name: str) -> PID | None:
-        """Who has this name; None if nobody."""
+        """The process with this name; None if the name is free."""
         return self._node.whereis(name)
 
-    # -- looking inside ----------------------------------------------------------------------------
+    # -- inspection --------------------------------------------------------------------------------
 
     def info(self) -> NodeInfo:
-        """The node as it is at this moment."""
+        """A snapshot of the node."""
         return self._node.info()
 
     def processes(self) -> list[PID]:
@@ -220,11 +220,11 @@ class BlockingNode:
         return self._node.processes()
 
     def process_info(self, to: Target) -> ProcessInfo:
-        """A process as it is at this moment. Raises as ``Node.process_info``."""
+        """A snapshot of a process. Raises as ``Node.process_info``."""
         return self._node.process_info(to)
 
     def inspect(self, to: Target, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a process tell about itself. Raises as ``Node.inspect``."""
+        """The diagnostics of a process. Raises as ``Node.inspect``."""
         return self._wait(partial(self._node.inspect, to, *items, timeout=timeout))
 
     def metas(self) -> list[Alias]:
@@ -232,15 +232,15 @@ class BlockingNode:
         return self._node.metas()
 
     def meta_info(self, alias: Alias) -> MetaInfo:
-        """A meta-process as it is at this moment. Raises as ``Node.meta_info``."""
+        """A snapshot of a meta-process. Raises as ``Node.meta_info``."""
         return self._node.meta_info(alias)
 
     def inspect_meta(self, alias: Alias, *items: str, timeout: float = 5.0) -> dict[str, str]:
-        """Have a meta-process tell about itself. Raises as ``Node.inspect_meta``."""
+        """The diagnostics of a meta-process. Raises as ``Node.inspect_meta``."""
         return self._wait(partial(self._node.inspect_meta, alias, *items, timeout=timeout))
 
     def tree(self) -> TreeNode:
-        """Everything that runs on this node, and every child that should."""
+        """The supervision tree: every process, and every supervised child that is down."""
         return self._node.tree()
 
     def get_state(self, to: Target, *, timeout: float = 5.0) -> dict[str, object]:
@@ -256,24 +256,26 @@ class BlockingNode:
         *,
         timeout: float = 5.0,
     ) -> dict[str, object]:
-        """Give a behaviour other attributes, between two of its messages. Raises as
+        """Replace the attributes of a behaviour, between two of its messages. Raises as
         ``Node.replace_state``.
         """
         return self._wait(partial(self._node.replace_state, to, function, timeout=timeout))
 
     def suspend(self, to: Target, *, timeout: float = 5.0) -> bool:
-        """Have a process take no message until it is resumed. Raises as ``Node.suspend``."""
+        """Suspend a process: it takes no message until it is resumed. Raises as
+        ``Node.suspend``.
+        """
         return self._wait(partial(self._node.suspend, to, timeout=timeout))
 
     def resume(self, to: Target, *, timeout: float = 5.0) -> bool:
-        """Let a suspended process go on. Raises as ``Node.resume``."""
+        """Resume a suspended process. Raises as ``Node.resume``."""
         return self._wait(partial(self._node.resume, to, timeout=timeout))
 
     def trace(
         self, to: Target, *, limit: int = 1000, seconds: float = 1.0, **filters: Any
     ) -> list[TraceEntry]:
-        """The next callbacks of a process, as many as come in ``seconds``. Takes and raises what
-        ``Node.trace`` does.
+        """The callbacks of a process during the next ``seconds``. Takes the arguments and raises
+        the errors of ``Node.trace``.
         """
 
         async def collect() -> list[TraceEntry]:
@@ -283,11 +285,11 @@ class BlockingNode:
         return self._wait(collect)
 
     def statistics(self, to: Target, *, seconds: float = 1.0) -> Statistics:
-        """Watch a process for a while, and tell what it did. Raises as ``Node.statistics``."""
+        """Observe a process for a while; return its activity. Raises as ``Node.statistics``."""
         return self._wait(partial(self._node.statistics, to, seconds=seconds))
 
     def peek(self, to: Target, *, limit: int = 100, contents: bool = False) -> list[Queued]:
-        """The messages that wait for a process or meta-process. Raises as ``Node.peek``."""
+        """The messages queued for a process or meta-process. Raises as ``Node.peek``."""
         return self._node.peek(to, limit=limit, contents=contents)
 
     def crashes(self, count: int | None = None) -> list[Obituary]:
@@ -303,12 +305,12 @@ class BlockingNode:
         return self._node.events()
 
     def dead_letters(self, count: int | None = None) -> list[DeadLetter]:
-        """The most recent messages that had nowhere to go, newest last."""
+        """The most recent undeliverable messages, newest last."""
         return self._node.dead_letters(count)
 
     def run_async(self, function: Callable[[Node], Awaitable[T]]) -> T:
-        """Run ``await function(node)`` on the node's loop, with the node whose verbs are to be
-        awaited; returns its result.
+        """Run ``await function(node)`` on the node's loop, with the node whose methods are awaited;
+        return its result.
         """
 
         async def call() -> T:
@@ -319,7 +321,7 @@ class BlockingNode:
     # -- waiting -----------------------------------------------------------------------------------
 
     def _wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Have a coroutine run on the loop, and block this thread until it is done."""
+        """Run a coroutine on the loop, and block this thread until it is done."""
         bridge = self._node._router.bridge
         bridge.refuse_on_loop("a blocking verb", "`await` and the node's own verb")
         parker: Parker[outcome.Outcome[T]] = Parker()
@@ -328,8 +330,8 @@ class BlockingNode:
         async def job() -> None:
             with scope:
                 parker.settle(await outcome.acapture(function))
-            # Nobody waits any more if it was cancelled from here; if the node ended, the one who
-            # waits is told.
+            # Has an effect only without a result: if the waiting thread cancelled the scope, it no
+            # longer waits; if the node ended, it gets this error.
             parker.settle(outcome.Error(NodeStoppedError(self.name)))
 
         def start() -> None:

@@ -42,7 +42,7 @@ def test_each_is_started_after_what_it_depends_on_and_else_as_given() -> None:
 
 
 def test_an_unknown_dependency_is_refused_with_what_there_is() -> None:
-    with pytest.raises(BadInputError, match=r"'web' depends on: got 'bd'; .*: cache, db"):
+    with pytest.raises(BadInputError, match=r"dependency of 'web': got 'bd'; .*: cache, db"):
         start_order([app("web", "bd"), app("db"), app("cache")])
 
 
@@ -57,7 +57,7 @@ def test_a_ring_of_dependencies_is_refused_and_named(ring: list[str]) -> None:
 
 
 def test_two_applications_of_one_name_are_refused() -> None:
-    with pytest.raises(BadInputError, match="two applications have this one"):
+    with pytest.raises(BadInputError, match="two applications have this name"):
         start_order([app("web"), app("web")])
 
 
