@@ -261,7 +261,7 @@ class _WatchedDescriptor:
 def _number(fd: int | HasFileno) -> int:
     number = _number_or(-1, fd)
     if not 0 <= number <= _MOST:
-        raise BadInputError("fd", fd, "an open descriptor, or something that has one")
+        raise BadInputError("fd", fd, "an open descriptor, or an object with fileno()")
     return number
 
 

@@ -51,7 +51,7 @@ mail = Application(
 
 
 def show(node: Node) -> None:
-    print({one.name: one.phase.value for one in node.applications()})
+    print({each.name: each.phase.value for each in node.applications()})
 
 
 async def main() -> None:

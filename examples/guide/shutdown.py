@@ -58,7 +58,7 @@ async def main() -> None:
         await busy.wait()
     report = node.exit_report
     assert report is not None
-    print("stopped:", len(report.stopped), "killed:", [one.name for one in report.killed])
+    print("stopped:", len(report.stopped), "killed:", [ended.name for ended in report.killed])
 
 
 if __name__ == "__main__":

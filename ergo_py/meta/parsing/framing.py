@@ -231,7 +231,7 @@ class FixedLength(Framing):
         ``FramingError``.
         """
         if len(frame) != self.size:
-            raise FramingError(f"a frame has {self.size} bytes, this one {len(frame)}")
+            raise FramingError(f"a frame of {len(frame)} bytes; every frame has {self.size}")
         return bytes(frame)
 
 
@@ -323,8 +323,7 @@ class LengthHeader(Framing):
         begin = bytearray(header) if self.strip else bytearray(frame[:header])
         if len(begin) < header:
             raise FramingError(
-                f"a frame begins with its header of {header} bytes, this one has {len(frame)} in "
-                "all"
+                f"a frame of {len(frame)} bytes; it must begin with its header of {header} bytes"
             )
         body = frame if self.strip else frame[header:]
         length = len(body) + (header if self.includes_header else 0)

@@ -326,7 +326,7 @@ class Listener(EitherReader):
 
     def _cannot_read_certificates(self, error: Exception) -> None:
         self.log.error(
-            "the certificates have changed and cannot be read; the old ones stay in use",
+            "the certificates have changed and cannot be read; the old certificates stay in use",
             error=str(error),
         )
 

@@ -85,8 +85,7 @@ class TLSFiles:
                 raise BadInputError(
                     f"TLSFiles(names[{name!r}], require_certificate)",
                     True,
-                    "require_certificate for the whole server; it cannot be for one of its names "
-                    "alone",
+                    "require_certificate for the whole server; a single name cannot have it alone",
                 )
 
     def paths(self) -> Iterator[Path]:

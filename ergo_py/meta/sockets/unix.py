@@ -237,7 +237,7 @@ def _check_path(path: object) -> str:
         raise BadInputError(
             "path",
             path,
-            "a path without zero bytes; one at its beginning makes a name that is no file",
+            "a path without zero bytes; only the first byte may be zero, for an abstract name",
         )
     return text
 
