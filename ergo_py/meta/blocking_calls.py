@@ -105,7 +105,9 @@ class BlockingCalls(MetaProcess):
     ) -> None:
         if (target is None) == (factory is None):
             raise BadInputError(
-                "BlockingCalls(...)", target, "an object, or factory=function that makes the object; not both"
+                "BlockingCalls(...)",
+                target,
+                "an object, or factory=function that makes the object; not both",
             )
         if factory is not None and not callable(factory):
             raise BadInputError("factory", factory, "a function that makes the object")

@@ -26,7 +26,7 @@ def number(text: bytes) -> int:
 
 
 class Database:
-    """Keys with their values: strings and lists. A key may have a deadline, and is gone after it."""
+    """Keys with their values: strings and lists. A key may have a deadline; then it is gone."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now

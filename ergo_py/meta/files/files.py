@@ -20,7 +20,7 @@ from ..parsing.cutter import MessageCutter, check_mode
 from ..parsing.framing import Framing
 from ..parsing.lines import Text
 from ..receivers import check_receiver
-from .followed_file import Files, Followed
+from .followed_file import FollowedFile, FollowedFiles
 
 __all__ = [
     "FileData",
@@ -170,7 +170,7 @@ class FileReader(MetaProcess):
         self._interval = interval
         self._linger = linger
         self._receiver = check_receiver(receiver)
-        self._files = Files()
+        self._files = FollowedFiles()
         self._look_error: OSError | None = None
         self._sent = 0
 
@@ -189,9 +189,9 @@ class FileReader(MetaProcess):
         if self._follow:
             self.send_after(self._interval, self.id, _Look())
 
-    def _open(self, *, from_end: bool = False) -> Followed:
+    def _open(self, *, from_end: bool = False) -> FollowedFile:
         cutter = MessageCutter(self._mode, partial(FileLine, self.id), partial(FileData, self.id))
-        return Followed(self._path, cutter, self._now, follow=self._follow, from_end=from_end)
+        return FollowedFile(self._path, cutter, self._now, follow=self._follow, from_end=from_end)
 
     def start(self) -> None:
         """Read to the end; with ``follow``, forever."""
@@ -242,7 +242,7 @@ class FileReader(MetaProcess):
             "truncations": str(self._files.truncations),
         }
 
-    def _read_to_end(self, file: Followed) -> None:
+    def _read_to_end(self, file: FollowedFile) -> None:
         while self.wait_readable(file.fd):
             data = file.read()
             if not data:

@@ -1,5 +1,5 @@
-"""`Files`: a path whose file is replaced from time to time, as log files are; it holds the files of
-the path, oldest first.
+"""`FollowedFiles`: the files of a path whose file is replaced from time to time, as log files are;
+oldest first.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Final
 
 from ..parsing.cutter import MessageCutter
 
-__all__ = ["Files", "Followed"]
+__all__ = ["FollowedFiles", "FollowedFile"]
 
 _CHUNK: Final = 65_536
 _NO_LIMIT: Final = 1 << 63
@@ -20,9 +20,9 @@ rewritten.
 """
 
 
-class Followed:
+class FollowedFile:
     """An open file, the position in it, and its cutter. Used by a single thread once it is in
-    :class:`Files`.
+    :class:`FollowedFiles`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Followed:
         self.opened = self.grew = now()
         """When the file was opened, and when it last had data to read."""
 
-    def rests(self, successor: "Followed") -> float:
+    def rests(self, successor: "FollowedFile") -> float:
         """Seconds since it last grew, or since this successor came, whichever is later."""
         return self._now() - max(self.grew, successor.opened)
 
@@ -140,13 +140,13 @@ class Followed:
         os.close(self.fd)
 
 
-class Files:
+class FollowedFiles:
     """The followed file, and earlier files that may still grow. One thread adds files, another
     reads them.
     """
 
     def __init__(self) -> None:
-        self._files: list[Followed] = []
+        self._files: list[FollowedFile] = []
         self._count = 0
         self._reached = 0
         self._closed = False
@@ -165,7 +165,7 @@ class Files:
         files = self._files
         return bool(files) and files[-1].identity == (status.st_dev, status.st_ino)
 
-    def add(self, file: Followed) -> None:
+    def add(self, file: FollowedFile) -> None:
         """Add a file that took the place of the file before."""
         self._count += 1
         file.number = self._count
@@ -210,7 +210,7 @@ class Files:
         """The error of a file at its last check, if any."""
         return next((file.error for file in list(self._files) if file.error is not None), None)
 
-    def newest(self) -> Followed:
+    def newest(self) -> FollowedFile:
         """The file that was added last."""
         return self._files[-1]
 

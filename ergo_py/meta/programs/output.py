@@ -1,4 +1,4 @@
-"""`Outlet`: reads an output of a program, stdout or stderr."""
+"""`ProgramOutput`: reads an output of a program, stdout or stderr."""
 
 import fcntl
 import os
@@ -8,12 +8,12 @@ import trio
 
 from ..parsing.cutter import MessageCutter
 
-__all__ = ["Outlet"]
+__all__ = ["ProgramOutput"]
 
 _CHUNK: Final = 65_536
 
 
-class Outlet:
+class ProgramOutput:
     """Reads the output of a program, while the program runs and after."""
 
     def __init__(self, stream: Any, cutter: MessageCutter) -> None:

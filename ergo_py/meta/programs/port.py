@@ -30,7 +30,7 @@ from ..parsing.cutter import MessageCutter, check_mode
 from ..parsing.framing import Framing, FramingError, Raw
 from ..parsing.lines import Text
 from ..receivers import check_receiver
-from .output import Outlet
+from .output import ProgramOutput
 from .program import Program, ProgramFailedError, ProgramOptions, StopTimes, Terminal
 
 __all__ = [
@@ -249,7 +249,7 @@ class Port(MetaProcess):
         self._failure: Exception | None = None
         self._waiting: set[trio.CancelScope] = set()
         self._program: Program | None = None
-        self._outlets: tuple[Outlet, ...] = ()
+        self._outputs: tuple[ProgramOutput, ...] = ()
         self._input_closed = False
         self._input_lost = False
         self._bytes_in = 0
@@ -279,7 +279,7 @@ class Port(MetaProcess):
         err = MessageCutter(
             self._stderr, partial(PortErrorLine, port), partial(PortErrorData, port)
         )
-        self._outlets = (Outlet(program.stdout, out), Outlet(program.stderr, err))
+        self._outputs = (ProgramOutput(program.stdout, out), ProgramOutput(program.stderr, err))
 
     async def start(self) -> None:
         """Read both outputs until the program has ended, or must end."""
@@ -290,8 +290,8 @@ class Port(MetaProcess):
         with trio.CancelScope(shield=True):
             await self._pass_on(PortStarted(self.id, program.pid))
             async with trio.open_nursery() as nursery:
-                for outlet in self._outlets:
-                    nursery.start_soon(self._read, outlet)
+                for output in self._outputs:
+                    nursery.start_soon(self._read, output)
                 await self._wait_for_end(program)
                 # Also if the program has ended by itself: it may have left processes behind.
                 if not await program.end(
@@ -302,8 +302,8 @@ class Port(MetaProcess):
                         program=self._options.argv[0],
                         os_pid=program.pid,
                     )
-                for outlet in self._outlets:
-                    outlet.drain()
+                for output in self._outputs:
+                    output.drain()
             exited = self._exited(program)
             await self._pass_on(exited)
             if self._failure is not None:
@@ -322,12 +322,12 @@ class Port(MetaProcess):
             await program.wait()
             nursery.cancel_scope.cancel()
 
-    async def _read(self, outlet: Outlet) -> None:
+    async def _read(self, output: ProgramOutput) -> None:
         try:
-            while data := await outlet.receive():
-                for message in outlet.cutter.feed(data):
+            while data := await output.receive():
+                for message in output.cutter.feed(data):
                     await self._pass_on(message)
-            for message in outlet.cutter.end():
+            for message in output.cutter.end():
                 await self._pass_on(message)
         except (FramingError, UnicodeDecodeError) as error:
             # The port ends with this error, and ends the program: it would fill a pipe that has no
@@ -379,7 +379,7 @@ class Port(MetaProcess):
         status, by_signal = (
             (None, None) if code is None else (code, None) if code >= 0 else (None, -code)
         )
-        out, err = (outlet.count for outlet in self._outlets)
+        out, err = (output.count for output in self._outputs)
         return PortExited(self.id, status, by_signal, program.seconds, self._bytes_in, out, err)
 
     # -- the handler -------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ class Port(MetaProcess):
         program, options = self._program, self._options
         if program is None:
             return {}
-        out, err = (outlet.count for outlet in self._outlets)
+        out, err = (output.count for output in self._outputs)
         code = program.returncode
         return {
             "program": " ".join(options.argv),

@@ -273,7 +273,7 @@ class Program:
             )
         environment = options.environment()
         path = options.path(environment)
-        with _Slave(options.terminal) as terminal:
+        with _PseudoTerminal(options.terminal) as terminal:
             popen: dict[str, Any] = {
                 "env": environment,
                 "cwd": options.cwd,
@@ -432,7 +432,7 @@ def _only_dead(group: int) -> bool:
     return bool(numbers)
 
 
-class _Slave:
+class _PseudoTerminal:
     """The two ends of a pseudo-terminal while the program starts; empty if the program gets
     pipes.
     """
@@ -442,7 +442,7 @@ class _Slave:
         self._master: int | None = None
         self.slave: int | None = None
 
-    def __enter__(self) -> "_Slave":
+    def __enter__(self) -> "_PseudoTerminal":
         if self._terminal is not None:
             self._master, self.slave = os.openpty()
             _set_size(self._master, self._terminal)

@@ -41,7 +41,7 @@ from .socket_setup import (
     discard_input,
     prepare,
 )
-from .tls import Secure
+from .tls import TLSSession
 
 __all__ = ["Stream"]
 
@@ -310,8 +310,8 @@ class Stream(StreamReader):
 
     # -- TLS that begins later ---------------------------------------------------------------------
 
-    def _new_secure(self) -> Secure:
-        secure: Secure = self._server.new_secure()
+    def _new_secure(self) -> TLSSession:
+        secure: TLSSession = self._server.new_secure()
         return secure
 
     def _start_tls(self, message: TCPStartTLS) -> None:

@@ -31,7 +31,7 @@ from .messages import (
 )
 from .options import StreamOptions
 from .socket_setup import describe
-from .tls import Secure
+from .tls import TLSSession
 from .writer import Writer
 
 __all__ = ["StreamReader", "shake_hands"]
@@ -75,7 +75,7 @@ class StreamReader(EitherReader):
             failed=self._broken,
             answer=lambda caller, size: self._meta.kernel.calls.reply(caller, size, None),
         )
-        self._secure: Secure | None = None
+        self._secure: TLSSession | None = None
         self._may_write = True
         """False until the TLS handshake of a server's connection is done."""
         self._lockstep = options.start_tls
@@ -620,7 +620,7 @@ def _keep_memory() -> None:
     bytes(_KEPT)
 
 
-def _shake_hands_in_thread(sock: socket.socket, secure: Secure) -> bool:
+def _shake_hands_in_thread(sock: socket.socket, secure: TLSSession) -> bool:
     data = b""
     while True:
         try:
@@ -635,7 +635,7 @@ def _shake_hands_in_thread(sock: socket.socket, secure: Secure) -> bool:
             return False
 
 
-async def shake_hands(sock: socket.socket, secure: Secure) -> bool:
+async def shake_hands(sock: socket.socket, secure: TLSSession) -> bool:
     """Do the TLS handshake on the loop. False if the peer closed in the middle of it.
 
     Raises:

@@ -28,7 +28,7 @@ from .connection import Stream
 from .messages import ORDERLY, Address, Cause
 from .options import LARGEST, StreamOptions, WhenFull
 from .socket_setup import OUT_OF_RESOURCES, describe
-from .tls import Contexts, Secure
+from .tls import TLSContexts, TLSSession
 
 __all__ = ["Listener"]
 
@@ -101,7 +101,7 @@ class Listener(EitherReader):
         self._most = max_connections
         self._when_full = when_full
         self._queue = queue
-        self._contexts: Contexts | None = None
+        self._contexts: TLSContexts | None = None
         self._open: dict[Stream, None] = {}
         self._births: dict[Stream, DetachedTask] = {}
         """Connections whose sessions have not started yet, each with the task that starts it."""
@@ -130,7 +130,7 @@ class Listener(EitherReader):
         """Open the socket: if the port is taken, ``spawn_meta`` raises the error."""
         self._since = self._now()
         if self._options.tls:
-            self._contexts = Contexts(self._options.tls, server_side=True)
+            self._contexts = TLSContexts(self._options.tls, server_side=True)
         self._socket = sock = await self._listen()
         self.opened(sock)
         # A thread does not block in accept() either: it takes all waiting connections, and there
@@ -319,10 +319,10 @@ class Listener(EitherReader):
             if meta.has_thread:
                 meta.pass_on(error)
 
-    def new_secure(self) -> Secure:
+    def new_secure(self) -> TLSSession:
         """The server's side of TLS for a connection."""
         assert self._contexts is not None
-        return Secure(self._contexts.current(self._cannot_read_certificates), server_side=True)
+        return TLSSession(self._contexts.current(self._cannot_read_certificates), server_side=True)
 
     def _cannot_read_certificates(self, error: Exception) -> None:
         self.log.error(

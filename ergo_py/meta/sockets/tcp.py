@@ -20,7 +20,7 @@ from .listener import Listener
 from .messages import Address, Endpoint
 from .options import StreamKeywords, StreamOptions, WhenFull, read_stream_options
 from .socket_setup import check_stream, endpoint, open_listener, unknown_host
-from .tls import Contexts, Secure, TLSFiles
+from .tls import TLSContexts, TLSFiles, TLSSession
 
 __all__ = ["TCPConnection", "TCPServer"]
 
@@ -169,13 +169,13 @@ class TCPConnection(Stream):
     def _ends(self, sock: socket.socket) -> tuple[Address, Address]:
         return endpoint(sock.getsockname()), endpoint(self._peer or sock.getpeername())
 
-    def _new_secure(self) -> Secure:
+    def _new_secure(self) -> TLSSession:
         options = self._options
         if self._server is not None or not options.tls:
             return super()._new_secure()
-        context = Contexts(options.tls, server_side=False).current(lambda _: None)
+        context = TLSContexts(options.tls, server_side=False).current(lambda _: None)
         name = options.server_name or self._goal[0] or None
-        return Secure(context, False, name if context.check_hostname or name else None)
+        return TLSSession(context, False, name if context.check_hostname or name else None)
 
     async def _secure_first(self, sock: socket.socket) -> None:
         options = self._options
@@ -193,6 +193,10 @@ class TCPServer(Listener):
     r"""A TCP server: a meta-process that accepts connections and turns their bytes into messages.
 
     The smallest server is an actor that spawns it, and answers to the alias in each message::
+
+        from ergo_py import PID, Actor, Alias
+        from ergo_py.meta import TCPConnected, TCPData, TCPDisconnected, TCPSend, TCPServer
+
 
         class Echo(Actor):
             async def init(self) -> None:
@@ -214,6 +218,9 @@ class TCPServer(Listener):
     Most servers keep state for each connection. Give a behaviour as ``receiver``: the server spawns
     an actor for each connection, a session, which owns the connection and ends with it. If a
     session crashes, only its own connection ends::
+
+        from ergo_py.meta import Delimiter
+
 
         class Session(Actor):
             def init(self) -> None:

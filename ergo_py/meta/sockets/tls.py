@@ -1,4 +1,4 @@
-"""`Secure`: TLS over buffers in memory, so that a thread may decrypt its input while the loop
+"""`TLSSession`: TLS over buffers in memory, so that a thread may decrypt its input while the loop
 encrypts the output.
 
 A blocking reader and a writer must not use a TLS object at the same time. So the object never
@@ -16,7 +16,7 @@ from ..._core.runtime.bridge import Lock
 from ..._core.vocabulary.errors import BadInputError
 from .messages import TLSFacts
 
-__all__ = ["Contexts", "Secure", "TLSFiles"]
+__all__ = ["TLSContexts", "TLSSession", "TLSFiles"]
 
 _RECORDS: Final = 256 * 1024
 _HEADER: Final = 5
@@ -168,7 +168,7 @@ class TLSFiles:
             raise ssl.SSLError(error.errno, text) from error
 
 
-class Contexts:
+class TLSContexts:
     """Makes the TLS context of the next connection, and reads changed files again."""
 
     def __init__(self, tls: ssl.SSLContext | TLSFiles | bool, server_side: bool) -> None:
@@ -282,7 +282,7 @@ class _Records:
         self._head = stream[begin:]
 
 
-class Secure:
+class TLSSession:
     """One side of a TLS connection. Its methods are quick, and any thread may use them.
 
     Call :meth:`take` in a single place only, so that records leave in the order they were made.

@@ -23,6 +23,10 @@ class UDPServer(UDPSocket):
 
     The smallest server is an actor that spawns it, and answers to the alias in each message::
 
+        from ergo_py import PID, Actor, Alias
+        from ergo_py.meta import UDPData, UDPFailed, UDPSend, UDPServer
+
+
         class Echo(Actor):
             async def init(self) -> None:
                 await self.spawn_meta(UDPServer("127.0.0.1", 8125))

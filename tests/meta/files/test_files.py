@@ -23,7 +23,7 @@ from ergo_py.meta.files.files import (
     FileWrite,
     FileWriter,
 )
-from ergo_py.meta.files.followed_file import Followed
+from ergo_py.meta.files.followed_file import FollowedFile
 from ergo_py.meta.parsing.framing import LengthHeader, Raw
 from ergo_py.meta.parsing.lines import Text
 from tests.meta.owner import Owned, eventually, owning
@@ -257,7 +257,7 @@ async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
         def warning(self, event: str, **facts: object) -> None:
             logged.append(event)
 
-    def refuse(file: Followed) -> bool:
+    def refuse(file: FollowedFile) -> bool:
         nonlocal refusals
         refusals += 1
         file.error = OSError(errno.EIO, "I/O error")
@@ -268,7 +268,7 @@ async def test_a_passing_error_of_a_read_is_logged_once_and_outlived(
         await heard_lines(owned, "a")
         with monkeypatch.context() as broken:
             broken.setattr(FileReader, "log", Log())
-            broken.setattr(Followed, "was_truncated", refuse)
+            broken.setattr(FollowedFile, "was_truncated", refuse)
             await eventually(lambda: refusals >= 3)
         with path.open("a") as file:
             file.write("b\n")

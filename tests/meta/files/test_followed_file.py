@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ergo_py.meta.files.followed_file import Files, Followed
+from ergo_py.meta.files.followed_file import FollowedFile, FollowedFiles
 from ergo_py.meta.parsing.cutter import MessageCutter
 from ergo_py.meta.parsing.lines import Text
 from tests.support import open_descriptors
@@ -31,7 +31,7 @@ class Rig:
 
     path: Path
     now: list[float]
-    files: Files = field(default_factory=Files)
+    files: FollowedFiles = field(default_factory=FollowedFiles)
     generation: int = 0
     number: int = 0
     written: list[str] = field(default_factory=list)
@@ -67,7 +67,9 @@ class Rig:
         if not self.files.has_newest(os.stat(self.path)):
             cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
             self.files.add(
-                Followed(str(self.path), cutter, lambda: self.now[0], follow=True, from_end=False)
+                FollowedFile(
+                    str(self.path), cutter, lambda: self.now[0], follow=True, from_end=False
+                )
             )
 
     def look_and_read(self, linger: float = 1.0) -> None:
@@ -207,9 +209,9 @@ def test_a_file_that_was_written_anew_with_the_same_size_is_noticed(rig: Rig) ->
 def test_a_file_that_is_followed_from_its_end_and_written_anew_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"old\n" * 100)
-    files = Files()
+    files = FollowedFiles()
     cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
-    files.add(Followed(str(path), cutter, lambda: 0.0, follow=True, from_end=True))
+    files.add(FollowedFile(str(path), cutter, lambda: 0.0, follow=True, from_end=True))
     assert list(files.read(1.0, ROTATED, TRUNCATED)) == []
 
     path.write_bytes(b"new\n" * 101)
@@ -220,9 +222,9 @@ def test_a_file_that_is_followed_from_its_end_and_written_anew_is_noticed(tmp_pa
 
 @pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="there is no /proc here")
 def test_a_file_that_has_no_size_but_can_be_read_is_read_once() -> None:
-    files = Files()
+    files = FollowedFiles()
     cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
-    files.add(Followed("/proc/meminfo", cutter, lambda: 0.0, follow=True, from_end=False))
+    files.add(FollowedFile("/proc/meminfo", cutter, lambda: 0.0, follow=True, from_end=False))
 
     first = list(files.read(1.0, ROTATED, TRUNCATED))
     rest = [list(files.read(1.0, ROTATED, TRUNCATED)) for _ in range(3)]
@@ -267,7 +269,7 @@ def test_an_error_of_a_file_that_is_not_followed_is_an_error(
     path = tmp_path / "file"
     path.write_bytes(b"x")
     cutter = MessageCutter(Text(), lambda line, is_whole: line, bytes)
-    file = Followed(str(path), cutter, lambda: 0.0, follow=False, from_end=False)
+    file = FollowedFile(str(path), cutter, lambda: 0.0, follow=False, from_end=False)
 
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "I/O error")

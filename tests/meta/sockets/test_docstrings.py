@@ -8,8 +8,6 @@ from typing import Any
 
 import trio
 
-import ergo_py
-import ergo_py.meta
 from ergo_py import Node
 from ergo_py.meta import Endpoint, TCPServer, UDPServer
 from tests.support import running_node
@@ -23,10 +21,9 @@ def examples(thing: type) -> list[str]:
     ]
 
 
-async def listening(node: Node, source: str, actor: str) -> Endpoint:
+async def listening(node: Node, source: str, actor: str, names: dict[str, Any]) -> Endpoint:
     """Spawn the actor of an example at a free port, and return the endpoint of its server."""
     source = re.sub(r"\b(7777|7778|8125)\b", "0", source).replace("0.0.0.0", "127.0.0.1")
-    names: dict[str, Any] = {**vars(ergo_py), **vars(ergo_py.meta)}
     exec(source, names)
     before = set(node.metas())
     await node.spawn(names[actor])
@@ -43,10 +40,11 @@ async def ask(at: Endpoint, question: bytes) -> bytes:
 
 async def test_the_examples_of_tcp_server_run() -> None:
     echo, sessions = examples(TCPServer)
+    names: dict[str, Any] = {}
     async with running_node() as node:
-        assert await ask(await listening(node, echo, "Echo"), b"hello") == b"hello"
+        assert await ask(await listening(node, echo, "Echo", names), b"hello") == b"hello"
 
-        door = await listening(node, sessions, "Door")
+        door = await listening(node, sessions, "Door", names)
         assert await ask(door, b"first\n") == b"1 first\n"
         assert await ask(door, b"another session\n") == b"1 another session\n"
 
@@ -54,7 +52,7 @@ async def test_the_examples_of_tcp_server_run() -> None:
 async def test_the_example_of_udp_server_runs() -> None:
     (echo,) = examples(UDPServer)
     async with running_node() as node:
-        at = await listening(node, echo, "Echo")
+        at = await listening(node, echo, "Echo", {})
         with trio.socket.socket(type=socket.SOCK_DGRAM) as peer:
             await peer.sendto(b"hello", at)
             assert await peer.recv(100) == b"hello"

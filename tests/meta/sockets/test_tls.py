@@ -29,7 +29,7 @@ from ergo_py.meta.sockets.messages import (
     TCPStartTLS,
 )
 from ergo_py.meta.sockets.tcp import TCPConnection, TCPServer
-from ergo_py.meta.sockets.tls import Contexts, Secure, TLSFiles, _Records
+from ergo_py.meta.sockets.tls import TLSContexts, TLSFiles, TLSSession, _Records
 from tests.meta.wires import Ear, Mail, MovableClock, echo, spawn_meta, until, wired_node
 from tests.support import Puppet, connections_of, has_unfinished_record, is_closing, replace_sending
 
@@ -553,7 +553,7 @@ async def test_what_a_peer_asked_before_its_goodbye_is_answered(reader: ReaderKi
     async with wired_node() as node:
         server, _ = await serve(node, reader, framing=Delimiter(b"\n", keep=True))
         context = ssl.create_default_context(cafile=AUTHORITY)
-        secure = Secure(context, False, "localhost")
+        secure = TLSSession(context, False, "localhost")
         stream = await trio.open_tcp_stream(*server.local)
         data = b""
         while not secure.handshake(data):
@@ -788,7 +788,7 @@ async def test_what_came_before_the_garbage_is_delivered(reader: ReaderKind) -> 
     async with wired_node() as node:
         server, mail = await serve(node, reader, None)
         stream = await trio.open_tcp_stream(*server.local)
-        secure = Secure(context, False, "localhost")
+        secure = TLSSession(context, False, "localhost")
         data = b""
         while not secure.handshake(data):
             await stream.send_all(secure.take())
@@ -856,7 +856,7 @@ def test_files_that_cannot_be_read_are_complained_of_once_and_tried_when_they_ha
     mine = tmp_path / "mine.pem"
     whole = (CERTIFICATES / "server.pem").read_bytes()
     mine.write_bytes(whole)
-    contexts = Contexts(TLSFiles(mine, CERTIFICATES / "server.key"), server_side=True)
+    contexts = TLSContexts(TLSFiles(mine, CERTIFICATES / "server.key"), server_side=True)
     complaints: list[str] = []
 
     def ask() -> ssl.SSLContext:
@@ -931,8 +931,8 @@ def test_options_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(BadInputError):
         TLSFiles(key="mine.key")
     with pytest.raises(BadInputError):
-        Contexts(True, server_side=True)
-    assert Contexts(True, server_side=False).current(lambda _: None).check_hostname
+        TLSContexts(True, server_side=True)
+    assert TLSContexts(True, server_side=False).current(lambda _: None).check_hostname
 
 
 # -- TLS that begins later -------------------------------------------------------------------------
