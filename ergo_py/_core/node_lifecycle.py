@@ -392,8 +392,8 @@ def open_node(
         mailbox_warning: log a warning when more messages than this wait for a process, and again
             only after the number has fallen below half; None for no warning. The watchdog checks
             the mailboxes, so there is no warning without it.
-        inline_calls: answer a call to a sleeping process with a plain ``handle_call`` inline,
-            without a scheduler turn.
+        inline_calls: answer a call to a sleeping process with a plain ``handle_call``, and the
+            inspection of a sleeping meta-process, inline, without a scheduler turn.
         observer: a quick function that the node calls on the loop with each ``Spawned``,
             ``Stopped``, ``Sent`` and ``Delivered``.
         max_reader_threads: how many meta-processes may have a thread of their own at once.

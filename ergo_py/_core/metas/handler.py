@@ -4,27 +4,33 @@ An ``async def`` callback runs on the loop, a plain ``def`` callback in a worker
 """
 
 from collections.abc import Callable
+from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
-from trio.lowlevel import Task, checkpoint, current_task
+from trio.lowlevel import Task, checkpoint, current_task, enable_ki_protection
 
 from ..messaging.observer import Delivered
 from ..processes.message_loop import check_plain
 from ..runtime.bridge import get_ident
+from ..runtime.cancel_scopes import CancelScopes, left_open
 from ..runtime.parking import park
 from ..tables.callbacks import runs_callbacks
 from ..tables.pending_calls import Caller
 from ..vocabulary.envelopes import CALL, EVENT, FENCE, INSPECT, MESSAGE, RESPONSE, Envelope
-from ..vocabulary.errors import Reject
+from ..vocabulary.errors import Reject, TargetDownError
+from ..vocabulary.ids import PID, Target
 from ..vocabulary.messages import NO_REPLY
 from ..vocabulary.states import MetaState
+from .reader import in_reader
 
 if TYPE_CHECKING:
     from .meta import Meta
 
-__all__ = ["serve", "wait_in_callback"]
+__all__ = ["inspect", "may_inspect_inline", "serve", "wait_in_callback"]
+
+_Answer = tuple[dict[str, str] | None, BaseException | None]
 
 _BURST: Final = 64
 _SLICE: Final = 0.001
@@ -182,14 +188,84 @@ def _answer_from_thread(meta: "Meta", caller: Caller, reply: object) -> None:
         meta.promised.append(caller)
 
 
-@runs_callbacks
+# -- inspection ------------------------------------------------------------------------------------
+
+
 def _inspect(meta: "Meta", caller: Caller, items: tuple[str, ...]) -> None:
+    meta.kernel.calls.reply(caller, *_call_handle_inspect(meta, items))
+
+
+@runs_callbacks
+def _call_handle_inspect(meta: "Meta", items: tuple[str, ...]) -> _Answer:
     try:
         answer = dict(meta.behaviour.handle_inspect(*items))
-        told = {str(key): str(value) for key, value in answer.items()}
+        return {str(key): str(value) for key, value in answer.items()}, None
     except Exception as error:
         # An inspection must not crash the inspected meta-process.
         meta.report("handle_inspect", error)
-        meta.kernel.calls.reply(caller, None, error)
-    else:
-        meta.kernel.calls.reply(caller, told, None)
+        return None, error
+
+
+async def inspect(
+    meta: "Meta", sender: PID, to: Target, items: tuple[str, ...], timeout: float
+) -> dict[str, str]:
+    """Return the result of ``handle_inspect``. If the handler sleeps, the caller's task runs it.
+
+    Raises:
+        CallTimeoutError: the handler is busy for longer than ``timeout``.
+        TargetDownError: the meta-process ended before it answered.
+    """
+    if not may_inspect_inline(meta):
+        answer: dict[str, str] = await meta.kernel.calls.inspect(sender, meta, to, items, timeout)
+        return answer
+    task, handler = current_task(), meta.handler
+    scopes = CancelScopes(task)
+    # Not in the caller's context: context variables that handle_inspect sets must not leak into it.
+    # A handler has an empty context of its own.
+    context = Context() if handler is None or handler.task is None else handler.task.context
+    told, error = context.run(_inspect_inline, meta, sender, to, items)
+    if scopes.are_left():
+        # The handler's task would have kept them. The answer counts, and the meta-process crashes.
+        if meta.reason is None:
+            leaked = left_open(meta.callbacks.behaviour, "handle_inspect", scopes.nurseries())
+            meta.finish(meta.failed("handle_inspect", leaked))
+        await scopes.close()
+    await meta.router.pause()
+    if error is not None:
+        raise error
+    return told or {}
+
+
+def may_inspect_inline(meta: "Meta") -> bool:
+    """Whether the caller's task may run ``handle_inspect``, as the handler would do next.
+
+    No callback runs in SLEEP, and nothing interrupts a plain function on the loop, so callbacks do
+    not overlap. An inspection overtakes the waiting messages, but not an earlier inspection. The
+    reader's task does not count as the handler: its sends take another way.
+    """
+    return (
+        meta.state is MetaState.SLEEP
+        and meta.initialised
+        and meta.reason is None
+        and not meta.mailbox.urgent
+        and meta.router.inline_calls
+        and (meta.has_thread or not in_reader(meta))
+    )
+
+
+@enable_ki_protection
+def _inspect_inline(meta: "Meta", sender: PID, to: Target, items: tuple[str, ...]) -> _Answer:
+    # RUNNING: handle_inspect may use the verbs of a handler, and no sender may serve a message
+    # inline meanwhile.
+    meta.state = MetaState.RUNNING
+    meta.handling = (INSPECT, sender, None, items)
+    meta.handled += 1
+    try:
+        return _call_handle_inspect(meta, items)
+    except BaseException as error:
+        reason = meta.failed("handle_inspect", error)
+        meta.finish(reason)
+        return None, TargetDownError(to, items, reason)
+    finally:
+        meta.handling = None
+        meta.state = MetaState.SLEEP

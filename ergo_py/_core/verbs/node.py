@@ -12,6 +12,7 @@ from trio.lowlevel import current_task
 from ..inspection.snapshots import describe_living, event_info, meta_info, node_info, process_info
 from ..kernel import Kernel
 from ..messaging.publisher import BLOCKED
+from ..metas.handler import inspect
 from ..metas.meta import Meta
 from ..processes.process import Process, caller_in
 from ..processes.threaded_process import process_type
@@ -449,10 +450,7 @@ class Node(NodeInspection):
         """
         self._here("inspect_meta")
         check_timeout(timeout)
-        answer: dict[str, str] = await self._kernel.calls.inspect(
-            self.pid, self._find_meta(alias), alias, items, timeout
-        )
-        return answer
+        return await inspect(self._find_meta(alias), self.pid, alias, items, timeout)
 
     def events(self) -> dict[str, int]:
         """Return all events of this node, including its own, each with the number of its

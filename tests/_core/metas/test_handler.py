@@ -7,11 +7,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 from ergo_py import (
@@ -33,7 +35,7 @@ from ergo_py import (
     Why,
 )
 from ergo_py._core.messaging.observer import Delivered
-from ergo_py._core.metas.handler import wait_in_callback
+from ergo_py._core.metas.handler import may_inspect_inline, wait_in_callback
 from ergo_py._core.vocabulary.envelopes import FENCE, Lane
 from tests._core.metas.metas import (
     COLOURS,
@@ -773,3 +775,199 @@ async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(
         await owned.ended(alias)
 
         assert [(info.callback, info.message_type) for info in seen] == [("terminate", None)]
+
+
+# -- inspection of a sleeping meta-process ---------------------------------------------------------
+
+
+class Inspected(InTask):
+    """Notes the task of each inspection, and then does as it is told."""
+
+    def __init__(self, act: Callable[[Any], Any] = lambda _me: None) -> None:
+        super().__init__()
+        self.act = act
+        self.tasks: list[Any] = []
+
+    def handle_inspect(self, *items: str) -> dict[str, str]:
+        self.tasks.append(trio.lowlevel.current_task())
+        self.act(self)
+        return super().handle_inspect(*items)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_sleeping_meta_process_is_inspected_by_the_task_that_asks(inline: bool) -> None:
+    async with owning(inline_calls=inline) as owned:
+        meta = Inspected()
+        alias = await owned.spawn(meta)
+
+        told = await owned.node.inspect_meta(alias, "this")
+        info = owned.node.meta_info(alias)
+
+        assert told == {"heard": "0", "this": "asked"}
+        assert (meta.tasks == [trio.lowlevel.current_task()]) is inline
+        assert (info.state, info.callback, info.messages_in) == (MetaState.SLEEP, None, 1)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_an_inspection_overtakes_a_message_that_has_just_come_and_loses_none(
+    colour: type[Any], inline: bool
+) -> None:
+    async with owning(inline_calls=inline) as owned:
+        meta = colour()
+        alias = await owned.spawn(meta)
+        for number in range(50):
+            # The handler is awake already, but has not run since.
+            owned.node.send(alias, number)
+            told = await owned.node.inspect_meta(alias)
+
+            assert told == {"heard": str(number)}
+            await owned.until(lambda: meta.heard[-1:] == [(number, owned.node.pid)])  # noqa: B023
+
+        assert [message for message, _ in meta.heard] == list(range(50))
+        assert meta.notes[1:] == ["inspect", "message"] * 50
+
+
+async def test_inspections_and_messages_of_threads_do_not_overlap(switching_fast: None) -> None:
+    async with owning() as owned, trio.open_nursery() as nursery:
+        meta = InThread()
+        alias = await owned.spawn(meta)
+
+        def flood() -> None:
+            for number in range(300):
+                owned.node.send(alias, number)
+
+        nursery.start_soon(in_thread, flood)
+        told: list[int] = []
+        while len(meta.heard) < 300:
+            told.append(int((await owned.node.inspect_meta(alias))["heard"]))
+            await trio.lowlevel.checkpoint()
+
+        assert told == sorted(told)
+        assert [message for message, _ in meta.heard] == list(range(300))
+
+
+async def test_an_inspection_waits_for_the_handler_unless_it_could_be_next() -> None:
+    settled: list[Any] = []
+
+    class Fence:
+        def settle(self, value: object, error: object) -> None:
+            settled.append((value, error))
+
+    async with owning() as owned:
+        meta = InTask()
+        alias = await owned.spawn(meta)
+        inner = meta_of(meta)
+        asleep = may_inspect_inline(inner)
+        in_its_reader = await owned.in_reader(meta, lambda _me: may_inspect_inline(inner))
+        in_its_handler = await owned.in_handler(meta, lambda _me: may_inspect_inline(inner))
+        router_of(owned.node).signal(inner, Lane.URGENT, (FENCE, owned.owner, Fence(), None))
+        behind_another = may_inspect_inline(inner)
+        await owned.until(lambda: bool(settled))
+        owned.node.send_exit(alias)
+        while_it_ends = may_inspect_inline(inner)
+        await owned.ended(alias)
+
+        assert asleep
+        assert [in_its_reader, in_its_handler, behind_another, while_it_ends] == [False] * 4
+
+
+async def test_a_reader_in_a_task_may_inspect_its_own_meta_process() -> None:
+    async with owning() as owned:
+        meta = Inspected()
+        alias = await owned.spawn(meta)
+
+        told = await owned.in_reader(meta, lambda _me: owned.node.inspect_meta(alias))
+
+        assert told == {"heard": "0"}
+        assert meta.tasks[0] is not trio.lowlevel.current_task()
+
+
+async def test_an_inspection_may_use_the_verbs_of_the_handler() -> None:
+    def configure(me: Any) -> None:
+        me.send_priority = Priority.HIGH
+        me.send(me.parent, "inspected")
+        # Served after the inspection, not in the middle of it.
+        me.send(me.id, "to itself")
+
+    async with owning() as owned:
+        meta = Inspected(configure)
+        alias = await owned.spawn(meta)
+
+        told = await owned.node.inspect_meta(alias)
+        await owned.until(lambda: bool(owned.heard and meta.heard))
+
+        assert told == {"heard": "0"}
+        assert meta.send_priority is Priority.HIGH
+        assert owned.heard == ["inspected"]
+
+
+@pytest.mark.parametrize("handler_idles", [True, False])
+async def test_context_variables_of_an_inspection_stay_with_the_meta_process(
+    handler_idles: bool,
+) -> None:
+    seen: list[str] = []
+    variable = ContextVar("variable", default="unset")
+
+    def change(_me: Any) -> None:
+        seen.append(variable.get())
+        variable.set("by the inspection")
+
+    async with owning() as owned:
+        meta = Inspected(change)
+        alias = await owned.spawn(meta)
+        if handler_idles:
+            await owned.in_handler(meta, lambda _me: variable.set("by the handler"))
+        variable.set("by the caller")
+
+        await owned.node.inspect_meta(alias)
+
+        assert seen == ["by the handler" if handler_idles else "unset"]
+        assert variable.get() == "by the caller"
+
+
+async def test_an_inspection_that_leaves_a_cancel_scope_open_crashes_its_meta_process_only() -> (
+    None
+):
+    async with owning() as owned:
+        meta = Inspected(lambda _me: trio.CancelScope().__enter__().cancel())
+        alias = await owned.spawn(meta)
+
+        told = await owned.node.inspect_meta(alias)
+        reason = await owned.ended(alias)
+        # Not cancelled.
+        await trio.lowlevel.checkpoint()
+
+        assert told == {"heard": "0"}
+        assert isinstance(reason, Crashed)
+        assert "handle_inspect has left a cancel scope open" in str(reason)
+
+
+async def test_a_meta_process_that_ends_in_an_inspection_has_its_own_reason() -> None:
+    def end(me: Any) -> None:
+        trio.CancelScope().__enter__()
+        me.stop("enough")
+
+    async with owning() as owned:
+        meta = Inspected(end)
+        alias = await owned.spawn(meta)
+
+        told = await owned.node.inspect_meta(alias)
+        reason = await owned.ended(alias)
+
+        assert told == {"heard": "0"}
+        assert str(reason) == "enough"
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_what_is_meant_for_the_program_leaves_an_inspection(inline: bool) -> None:
+    def leave(_me: Any) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        async with owning(inline_calls=inline) as owned:
+            meta = Inspected(leave)
+            alias = await owned.spawn(meta)
+            with pytest.raises(TargetDownError, match="SystemExit"):
+                await owned.node.inspect_meta(alias)
+            await trio.sleep_forever()
