@@ -13,7 +13,7 @@ from .._core.metas.meta import Meta
 from .._core.processes.process import Process
 from .._core.runtime.bridge import Parker
 from .._core.runtime.detached_task import DetachedTask
-from .._core.tables.pending_calls import Caller
+from .._core.tables.pending_calls import Caller, Deadline
 from .._core.verbs.meta_process import MetaProcess
 from .._core.vocabulary.envelopes import FENCE, Lane
 from .._core.vocabulary.errors import BadInputError
@@ -217,15 +217,15 @@ class _Fence(Caller):
         self._then()
 
 
-class _Alarm(Caller):
-    """Rings on the loop when its time is over. The node's clock keeps it among the pending calls,
-    so it follows virtual time.
+class _Alarm(Deadline):
+    """Rings on the loop when its time is over. It is on the node's clock, so it follows virtual
+    time.
     """
 
     __slots__ = ("_meta", "_ring")
 
     def __init__(self, meta: Meta, ring: Callable[[], None]) -> None:
-        super().__init__(meta.id, 0, meta.id, None)
+        super().__init__()
         self._meta = meta
         self._ring = ring
 

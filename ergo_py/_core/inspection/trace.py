@@ -13,7 +13,7 @@ import trio
 
 from ..kernel import Kernel
 from ..tables.callbacks import CALLBACKS
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Deadline
 from ..vocabulary.ids import PID, Alias, EventName, Target
 from .callback_watch import CallbackObserver
 from .state import show, stop_observing
@@ -110,7 +110,7 @@ class Trace:
         process = self._find()
         await self._attach(process, self)
         self._process = process
-        self._alarm = _Alarm(process.id, next(self._kernel.router.references), self.over)
+        self._alarm = _Alarm(self.over)
         self._kernel.clock.arm_call(self._alarm, self._seconds)
         return self
 
@@ -192,13 +192,13 @@ class Trace:
         self._entries.close()
 
 
-class _Alarm(Caller):
+class _Alarm(Deadline):
     """A deadline on the node's clock that calls a function."""
 
     __slots__ = ("_ring",)
 
-    def __init__(self, pid: PID, number: int, ring: Callable[[], None]) -> None:
-        super().__init__(pid, number, pid, None)
+    def __init__(self, ring: Callable[[], None]) -> None:
+        super().__init__()
         self._ring = ring
 
     def awaken(self) -> None:

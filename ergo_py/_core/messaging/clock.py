@@ -7,9 +7,8 @@ import trio
 from trio.lowlevel import current_task
 
 from ..runtime.parking import park, wake
-from ..tables.pending_calls import Caller, Deadlines
+from ..tables.pending_calls import Deadline, Deadlines
 from ..tables.timers import Timer, Timers
-from ..vocabulary.errors import CallTimeoutError
 
 __all__ = ["Clock"]
 
@@ -43,8 +42,8 @@ class Clock:
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
 
-    def arm_call(self, caller: Caller, timeout: float) -> None:
-        """Let a call in flight expire in ``timeout`` seconds."""
+    def arm_call(self, caller: Deadline, timeout: float) -> None:
+        """Let a call in flight, or another deadline, expire in ``timeout`` seconds."""
         deadline = self.now() + timeout
         self.deadlines.arm(caller, timeout, deadline)
         if deadline < self._next:
@@ -69,7 +68,7 @@ class Clock:
         self._task = current_task()
         while not self._stopped:
             now = self.now()
-            worked = self.deadlines.expire(now, _TURN, _give_up) + self.timers.expire(
+            worked = self.deadlines.expire(now, _TURN, _expire) + self.timers.expire(
                 now, _TURN, self._fire
             )
             if worked:
@@ -86,5 +85,5 @@ class Clock:
             self._scope.deadline = deadline
 
 
-def _give_up(caller: Caller, timeout: float) -> None:
-    caller.settle(None, CallTimeoutError(caller.to, caller.request, timeout))
+def _expire(deadline: Deadline, timeout: float) -> None:
+    deadline.expire(timeout)

@@ -17,7 +17,7 @@ from ..runtime.parking import ENDED, PARKED, TaskPlaceholder, wake
 from ..runtime.time_limit import wait_within
 from ..runtime.time_slices import at_once, in_slices
 from ..tables.callbacks import runs_callbacks
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Caller, Deadline
 from ..tables.relations import Relation
 from ..tables.timers import Owned
 from ..vocabulary.envelopes import CHILD_EXIT, CONTROL, SYSTEM_LANE
@@ -463,39 +463,38 @@ class _Countdown:
     def _begin_turn(self, most: float) -> None:
         seconds = min(most, _TURN)
         self._due = self._clock.now() + seconds
-        self._turn = _Turn(self, self._patience)
+        self._turn = _Turn(self)
         self._clock.arm_call(self._turn, seconds)
 
 
-class _Turn(Caller):
-    """A single turn of a countdown: a deadline that the clock expires as it does a call."""
+class _Turn(Deadline):
+    """A single turn of a countdown."""
 
     __slots__ = ("_countdown",)
 
-    def __init__(self, countdown: _Countdown, patience: "Patience") -> None:
-        super().__init__(patience.pid, 0, patience.pid, None)
+    def __init__(self, countdown: _Countdown) -> None:
+        super().__init__()
         self._countdown = countdown
 
     def awaken(self) -> None:
         self._countdown.end_turn()
 
 
-class Patience(Caller):
-    """A deadline that the clock expires as it does a call: the callback ignored its cancellation,
-    so the process is abandoned.
+class Patience(Deadline):
+    """The deadline of a cancelled callback. When it expires, the callback has ignored its
+    cancellation, so the process is abandoned.
     """
 
     __slots__ = ("_end", "_name", "process")
 
     def __init__(self, process: "Process", end: Callable[[], Awaitable[object]], name: str) -> None:
-        super().__init__(process.id, 0, process.id, None)
+        super().__init__()
         self.process: Process | None = process
         self._end = end
         self._name = name
 
     def awaken(self) -> None:
-        # abandon() settles the call, and a settled call does not expire: so the process is still
-        # set.
+        # An abandoned deadline does not expire: so the process is still set.
         assert self.process is not None
         self.process.kernel.start(self._end, name=self._name)
 

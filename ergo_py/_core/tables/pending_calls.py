@@ -1,4 +1,5 @@
-"""`Caller`: a call in flight and its result. `Deadlines`: the timeouts of all calls in flight.
+"""`Caller`: a call in flight and its result. `Deadlines`: the timeouts of all calls in flight, and
+of other work of the kernel (`Deadline`).
 
 The reference of a call is its future: a slotted object holds the waiting task and the result. So
 an answer costs a single ``reschedule``, and there is no table to clean up. A call is settled
@@ -13,10 +14,11 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from ..vocabulary.errors import CallTimeoutError
 from ..vocabulary.ids import PID, Alias, Ref
 from ..vocabulary.reasons import Reason
 
-__all__ = ["Callee", "Caller", "Deadlines", "ring_of", "waiting_process"]
+__all__ = ["Callee", "Caller", "Deadline", "Deadlines", "ring_of", "waiting_process"]
 
 
 class Callee(Protocol):
@@ -33,7 +35,30 @@ class Callee(Protocol):
     def id(self) -> PID | Alias: ...
 
 
-class Caller:
+class Deadline:
+    """A moment on the clock. It expires once, unless it is abandoned before."""
+
+    __slots__ = ("settled",)
+
+    def __init__(self) -> None:
+        self.settled = False
+        """It has expired or was abandoned: the clock drops it."""
+
+    def expire(self, timeout: float) -> None:
+        """Note that the moment has come, ``timeout`` seconds after it was armed."""
+        self.settled = True
+        self.awaken()
+
+    def awaken(self) -> None:
+        """Act: the moment has come. A call wakes its waiting task or thread, also for an answer."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Let it never expire."""
+        self.settled = True
+
+
+class Caller(Deadline):
     """A call in flight: the ``pid`` of the calling process and the ``ref`` of the call. Keep it to
     answer later with ``reply``.
     """
@@ -45,18 +70,18 @@ class Caller:
         "number",
         "pid",
         "request",
-        "settled",
         "to",
         "value",
     )
 
     def __init__(self, pid: PID | Alias, number: int, to: Any, request: Any) -> None:
+        # Deadline.__init__ inlined: each call pays for this.
+        self.settled = False
         self.pid = pid
         self.number = number
         self.to = to
         self.request = request
         self.callee: Callee | None = None
-        self.settled = False
         self.value: Any = None
         self.error: BaseException | None = None
         self._deferred = False
@@ -107,9 +132,9 @@ class Caller:
         self.awaken()
         return True
 
-    def awaken(self) -> None:
-        """Wake the waiting task or thread: the call is settled."""
-        raise NotImplementedError
+    def expire(self, timeout: float) -> None:
+        """End the call with a timeout."""
+        self.settle(None, CallTimeoutError(self.to, self.request, timeout))
 
     def abandon(self) -> None:
         """Stop waiting. A later answer is dropped."""
@@ -186,7 +211,7 @@ def waiting_process(caller: Caller, processes: Mapping[Any, Any]) -> Any:
 
 
 class Deadlines:
-    """Timeouts of the calls in flight.
+    """Timeouts of the calls in flight, and other deadlines, which are treated like calls.
 
     Most calls use a few common timeouts and are answered soon. Each common timeout has a queue:
     equal timeouts have growing deadlines, so a deque is a priority queue, and `arm` is an append.
@@ -208,8 +233,8 @@ class Deadlines:
     """Maximal number of answered calls that `next` removes from the heaps at a time."""
 
     def __init__(self) -> None:
-        self._queues: dict[float, deque[tuple[float, Caller]]] = {}
-        self._heaps: deque[list[tuple[float, int, Caller, float]]] = deque([[]])
+        self._queues: dict[float, deque[tuple[float, Deadline]]] = {}
+        self._heaps: deque[list[tuple[float, int, Deadline, float]]] = deque([[]])
         """New calls go to the last heap. An entry is (deadline, number, call, timeout): the number
         keeps calls from being compared.
         """
@@ -218,7 +243,7 @@ class Deadlines:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values())) + sum(map(len, self._heaps))
 
-    def arm(self, caller: Caller, timeout: float, deadline: float) -> None:
+    def arm(self, caller: Deadline, timeout: float, deadline: float) -> None:
         """Let ``caller`` wait until ``deadline``, which is ``timeout`` from now."""
         queue = self._queues.get(timeout)
         if queue is None:
@@ -260,7 +285,7 @@ class Deadlines:
                 first = heap[0][0]
         return first
 
-    def expire(self, now: float, most: int, give_up: Callable[[Caller, float], None]) -> int:
+    def expire(self, now: float, most: int, give_up: Callable[[Deadline, float], None]) -> int:
         """Time out at most ``most`` calls that are overdue at ``now``; return their number."""
         count = 0
         # Heaps first: their calls are older than the calls with the same timeout in a queue.
@@ -280,7 +305,7 @@ class Deadlines:
                     give_up(caller, timeout)
         return count
 
-    def _new_queue(self, timeout: float) -> deque[tuple[float, Caller]] | None:
+    def _new_queue(self, timeout: float) -> deque[tuple[float, Deadline]] | None:
         """A queue for another timeout; None if `QUEUES` exist already and the oldest is in use."""
         queues = self._queues
         if len(queues) >= self.QUEUES:
@@ -295,7 +320,7 @@ class Deadlines:
         queue = queues[timeout] = deque()
         return queue
 
-    def _push(self, deadline: float, caller: Caller, timeout: float) -> None:
+    def _push(self, deadline: float, caller: Deadline, timeout: float) -> None:
         heap = self._heaps[-1]
         heappush(heap, (deadline, next(self._sequence), caller, timeout))
         if len(heap) >= self.HEAP:
@@ -305,7 +330,7 @@ class Deadlines:
         """Add a heap for new calls, and remove answered calls from the two heaps that were searched
         longest ago.
         """
-        fresh: list[tuple[float, int, Caller, float]] = []
+        fresh: list[tuple[float, int, Deadline, float]] = []
         for _ in range(min(2, len(self._heaps))):
             unanswered = [entry for entry in self._heaps.popleft() if not entry[2].settled]
             if len(fresh) + len(unanswered) <= self.HEAP // 2:

@@ -2,7 +2,7 @@
 
 from ..._core.kernel import Kernel
 from ..._core.processes.process import Process
-from ..._core.tables.pending_calls import Caller
+from ..._core.tables.pending_calls import Deadline
 from ..._core.vocabulary.envelopes import STOP, Lane
 from ..._core.vocabulary.ids import Alias
 from ..._core.vocabulary.reasons import Normal
@@ -23,15 +23,14 @@ def end_session(session: Process, connection: Alias) -> None:
         _CallbackDeadline(session).arm()
 
 
-class _CallbackDeadline(Caller):
-    """A deadline on the clock, like that of a call: ends a callback that runs for long after the
-    connection has ended.
-    """
+class _CallbackDeadline(Deadline):
+    """Ends a callback that runs for long after the connection has ended."""
 
-    __slots__ = ("handled", "kernel", "patience")
+    __slots__ = ("handled", "kernel", "patience", "pid")
 
     def __init__(self, session: Process) -> None:
-        super().__init__(session.id, 0, session.id, None)
+        super().__init__()
+        self.pid = session.id
         self.kernel: Kernel = session.kernel
         self.patience = session.options.shutdown
         self.handled = session.handled
@@ -42,7 +41,7 @@ class _CallbackDeadline(Caller):
     def awaken(self) -> None:
         # Look the session up by its number: a reference would keep a session that has ended in
         # memory.
-        session = self.kernel.router.processes.get(self.to)
+        session = self.kernel.router.processes.get(self.pid)
         if session is None or session.leave_wait(Normal()):
             return
         is_in_same_callback = session.handling is not None and session.handled == self.handled

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ergo_py import PID, CallTimeoutError, MailboxFullError, Overflow, Priority, Why
 from ergo_py._core.messaging.clock import Clock
-from ergo_py._core.tables.pending_calls import Caller
+from ergo_py._core.tables.pending_calls import Caller, Deadline
 from ergo_py._core.tables.timers import Owned, Timer
 from tests.support import Puppet, Recorder, running_node
 
@@ -29,6 +29,20 @@ class Waiting(Caller):
 
     def awaken(self) -> None:
         self.at = trio.current_time()
+
+
+class Moment(Deadline):
+    """A deadline that is no call, and notes when it expired."""
+
+    __slots__ = ("began", "times")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = trio.current_time()
+        self.times: list[float] = []
+
+    def awaken(self) -> None:
+        self.times.append(trio.current_time() - self.began)
 
 
 class Fired:
@@ -74,6 +88,30 @@ async def test_a_call_ends_at_its_deadline_and_not_before(
         "request",
         5.0,
     )
+    fired.clock.stop()
+
+
+async def test_a_deadline_that_is_no_call_expires_once_unless_it_is_abandoned(
+    fired: Fired, nursery: trio.Nursery, mock_clock: MockClock
+) -> None:
+    nursery.start_soon(fired.clock.run)
+    kept, abandoned = Moment(), Moment()
+    fired.clock.arm_call(kept, 5.0)
+    fired.clock.arm_call(abandoned, 5.0)
+    abandoned.abandon()
+
+    mock_clock.jump(4.99)
+    await wait_all_tasks_blocked()
+    expired_early = list(kept.times)
+    mock_clock.jump(0.01)
+    await wait_all_tasks_blocked()
+    mock_clock.jump(10)
+    await wait_all_tasks_blocked()
+
+    assert expired_early == []
+    assert kept.times == [pytest.approx(5.0)]
+    assert abandoned.times == []
+    assert len(fired.clock.deadlines) == 0
     fired.clock.stop()
 
 

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from ergo_py._core.messaging.receiver import Receiver
-from ergo_py._core.tables.pending_calls import Caller, Deadlines, ring_of, waiting_process
+from ergo_py._core.tables.pending_calls import (
+    Caller,
+    Deadline,
+    Deadlines,
+    ring_of,
+    waiting_process,
+)
 from ergo_py._core.vocabulary.ids import PID, Ref
 
 ME = PID("demo@localhost", 7, 1)
@@ -305,13 +311,13 @@ class DeadlinesMachine(RuleBasedStateMachine):
         self.deadlines = EagerDeadlines()
         self.now = 0.0
         self.armed: list[tuple[float, float, FakeCaller]] = []
-        self.gave_up: list[tuple[Caller, float]] = []
+        self.gave_up: list[tuple[Deadline, float]] = []
 
     def open(self) -> list[tuple[float, float, FakeCaller]]:
         return [one for one in self.armed if not one[2].settled]
 
-    def give_up(self, caller: Caller, timeout: float) -> None:
-        caller.settle(None, TimeoutError())
+    def give_up(self, caller: Deadline, timeout: float) -> None:
+        caller.expire(timeout)
         self.gave_up.append((caller, timeout))
 
     def arm(self, timeout: float) -> FakeCaller:
@@ -404,12 +410,12 @@ def test_open_calls_with_distinct_timeouts_are_kept_among_many_that_were_answere
         deadlines.arm(caller, 1.0 + number, 1.0 + number)
         if number % 3:
             caller.settle("answer", None)
-    gave_up: list[Caller] = []
+    gave_up: list[Deadline] = []
 
     while deadlines.next() < inf:
         deadlines.expire(inf, 100, lambda caller, _: gave_up.append(caller))
 
-    assert sorted(gave_up, key=lambda one: one.number) == callers[::3]
+    assert sorted(gave_up, key=lambda one: cast(FakeCaller, one).number) == callers[::3]
     assert len(deadlines) == 0
 
 
@@ -496,10 +502,9 @@ def test_calls_that_give_up_at_once_leave_the_rest_for_the_next_turn() -> None:
     for caller in callers:
         deadlines.arm(caller, 1.0, 1.0)
 
-    def give_up(caller: Caller, _timeout: float) -> None:
-        caller.settle(None, TimeoutError())
-
-    turns = [deadlines.expire(1.0, 2, give_up) for _ in range(4)]
+    turns = [
+        deadlines.expire(1.0, 2, lambda caller, timeout: caller.expire(timeout)) for _ in range(4)
+    ]
 
     assert turns == [2, 2, 1, 0]
     assert all(caller.settled for caller in callers)

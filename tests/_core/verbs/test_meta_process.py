@@ -36,6 +36,7 @@ from ergo_py import (
     TargetTypeError,
     TooManyReadersError,
 )
+from ergo_py._core.tables.pending_calls import Deadline
 from ergo_py._core.vocabulary.options import META_DEFAULTS
 from ergo_py._core.vocabulary.states import (
     META_ALLOWED,
@@ -427,7 +428,7 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         ref = await owned.in_reader(meta, lambda me: me.request(oracle, "silence", timeout=60))
         taken = await owned.in_handler(meta, lambda me: me.cancel_request(ref))
         again = await owned.in_reader(meta, lambda me: me.cancel_request(ref))
-        overdue: list[Caller] = []
+        overdue: list[Deadline] = []
         kernel_of(owned.node).clock.deadlines.expire(
             inf, 100, lambda caller, _: overdue.append(caller)
         )
