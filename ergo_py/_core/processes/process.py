@@ -216,11 +216,6 @@ class Process:
         """Whether it survived its kill and was abandoned."""
 
     @property
-    def pid(self) -> PID:
-        """The same as ``id``, which is an alias in a meta-process."""
-        return self.id
-
-    @property
     def log(self) -> Any:
         """The logger bound to this process."""
         if self._logger is None:

@@ -73,6 +73,7 @@ class MetaProcess:
                 with self.opened(open(self.descriptor)) as lines:
                     for line in lines:  # blocks this thread only
                         self.send(self.parent, line.strip())
+                self.send(self.parent, None)
 
         class Printer(Actor):
             def __init__(self, descriptor):
@@ -82,10 +83,10 @@ class MetaProcess:
                 await self.spawn_meta(Lines(self.descriptor))
 
             def handle_message(self, message, sender):
-                print(message)
-
-            def handle_child_exit(self, child, reason):
-                self.stop()  # the pipe has ended
+                if message is None:
+                    self.stop()  # the pipe has ended
+                else:
+                    print(message)
 
         async def main(node: Node):
             reading, writing = os.pipe()
