@@ -14,11 +14,13 @@ source_suffix = {".md": "markdown"}
 # What is included in performance.md is no page of its own.
 exclude_patterns = ["_build", "performance"]
 
-# Nothing is fetched while building, and a reference that leads nowhere fails the build. What belongs to Python or to trio cannot be
-# looked up without a network; what belongs to ergo_py must be found.
+# Nothing is fetched while building, and a reference that leads nowhere fails the build. What
+# belongs to Python or to trio cannot be looked up without a network; what belongs to ergo_py must
+# be found.
 nitpicky = True
-# Types in signatures come with the module that defines them, type variables and private ones too: those that are public are found
-# (see `lead_to_public_name`), and the others are shown without a link.
+# Types in signatures come with the module that defines them, type variables and private ones too:
+# those that are public are found (see `lead_to_public_name`), and the others are shown without a
+# link.
 nitpick_ignore_regex = [("py:.*", r"(?!ergo_py\b).*"), ("py:class", r"ergo_py(\.\w+){2,}")]
 
 myst_heading_anchors = 3
@@ -63,7 +65,8 @@ def lead_to_public_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 def setup(app: Any) -> None:
-    # napoleon asks every member for its docstring, private ones too, and some of those teach whoever touches them too early.
+    # napoleon asks every member for its docstring, private ones too, and some of those teach
+    # whoever touches them too early.
     listeners = app.events.listeners["autodoc-skip-member"]
     listeners[:] = [one for one in listeners if one.handler.__module__ != "sphinx.ext.napoleon"]
     app.connect("missing-reference", lead_to_public_name)

@@ -253,7 +253,8 @@ def open_descriptors() -> set[tuple[int, str]]:
 
 # -- private parts ---------------------------------------------------------------------------------
 # A test that has to look behind the public verbs does it through these functions. After a private
-# attribute has moved or got another name, only they change; `test_private_access.py` counts the rest.
+# attribute has moved or got another name, only they change; `test_private_access.py` counts the
+# rest.
 #
 # Names of modules.
 

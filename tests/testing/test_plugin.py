@@ -28,7 +28,9 @@ LIGHT = [
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says about the sample tests, with all plugins that are installed, in a program of its own."""
+    """What pytest says about the sample tests, with all plugins that are installed, in a program of
+    its own.
+    """
     folder = tmp_path_factory.mktemp("samples")
     for sample in SAMPLES.glob("*.py"):
         if sample.stem == "with_anyio" and find_spec("anyio") is None:

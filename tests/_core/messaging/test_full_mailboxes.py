@@ -1,4 +1,6 @@
-"""Bounded mailboxes that are full: refused messages, dropped messages, senders and callers that wait."""
+"""Bounded mailboxes that are full: refused messages, dropped messages, senders and callers that
+wait.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Meta-processes whose spawn is undone, that are killed, crash or are abandoned, and the resources they had opened."""
+"""Meta-processes whose spawn is undone, that are killed, crash or are abandoned, and the resources
+they had opened.
+"""
 
 import threading
 from functools import partial
