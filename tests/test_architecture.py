@@ -184,3 +184,11 @@ def test_the_design_page_lists_the_kernel_modules_of_the_bridges() -> None:
     missing = [name for name, why in BRIDGES_USE.items() if f"| `{name}` | {why} |" not in page]
 
     assert missing == []
+
+
+def test_the_design_page_lists_the_package_as_it_is() -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    for folder in (PACKAGE, PACKAGE / "_core"):
+        names = sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")
+
+        assert f"$ ls {folder.relative_to(ROOT)}\n{'  '.join(names)}\n" in page

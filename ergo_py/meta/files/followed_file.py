@@ -112,8 +112,8 @@ class FollowedFile:
         self.cutter.restart()
 
     def read(self, limit: int = _NO_LIMIT) -> bytes:
-        """Read more, up to the first ``limit`` bytes of the file. Empty if there no longer exists
-        at this moment.
+        """Read more, up to the first ``limit`` bytes of the file. Empty if the file has
+        no further bytes at this moment.
 
         Raises:
             OSError: the file cannot be read. Not with ``follow``: then the reader tries again at
