@@ -67,7 +67,7 @@ class StateMachine(Actor):
        ``Caller`` and the return value is the answer.
     3. ``become`` changes the state after the handler has returned: ``exit`` of the old state runs,
        then ``enter`` of the new state; then postponed messages are handled again.
-    4. ``pre_stop`` and ``terminate`` end the process, as in every actor.
+    4. ``pre_stop`` and ``terminate`` run at the end, as in every actor.
 
     A turnstile that locks again after a push, or after 30 seconds::
 
