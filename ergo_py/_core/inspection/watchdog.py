@@ -188,7 +188,10 @@ def was_starved(before: RunTimes | None, after: RunTimes | None) -> bool:
 
 
 def _describe(frame: FrameType, seconds: float) -> BlockedReport:
-    process, served_in = _process_in(frame)
+    # Collect the frames first: the loop moves on, and the frame of a generator that has yielded has
+    # no `f_back`.
+    frames = _frames(frame)
+    process, served_in = _process_in(frames)
     stack = "".join(traceback.format_stack(frame, _STACK_LIMIT))
     if process is None or served_in is None:
         return BlockedReport(seconds, None, None, None, None, None, stack)
@@ -196,7 +199,7 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     if served_in.f_code is read.__code__:
         # The reader of a meta-process runs beside the callback in progress.
         callback = "start"
-    elif _is_in_behaviour(frame, served_in):
+    elif _is_in_behaviour(frames, served_in):
         callback, handling = process.current_callback(), process.handling
     return BlockedReport(
         seconds,
@@ -209,28 +212,34 @@ def _describe(frame: FrameType, seconds: float) -> BlockedReport:
     )
 
 
-def _process_in(frame: FrameType | None) -> tuple[Process | Meta | None, FrameType | None]:
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    """The frames of a stack, innermost first."""
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _process_in(frames: list[FrameType]) -> tuple[Process | Meta | None, FrameType | None]:
     """Find the innermost process or meta-process on the stack, and the frame that calls its
     callbacks.
 
     Innermost, since a process may be answering the call of another process inline.
     """
-    while frame is not None:
+    for frame in frames:
         found: Process | Meta | None = process_of(frame)
         if found is not None:
             return found, frame
-        frame = frame.f_back
     return None, None
 
 
-def _is_in_behaviour(frame: FrameType | None, served_in: FrameType) -> bool:
+def _is_in_behaviour(frames: list[FrameType], served_in: FrameType) -> bool:
     """Say whether the behaviour's callback is running, rather than kernel code before or
     after it.
     """
-    modules: list[str] = []
-    while frame is not None and frame is not served_in:
-        modules.append(frame.f_globals.get("__name__") or "")
-        frame = frame.f_back
+    inner = frames[: frames.index(served_in)]
+    modules = [frame.f_globals.get("__name__") or "" for frame in inner]
     # The outermost frame below the kernel's own: a callback, or a library that the kernel uses.
     called = next((name for name in reversed(modules) if not name.startswith(_ON_THE_WAY)), None)
     return called is not None and called.partition(".")[0] not in _KERNEL_USES

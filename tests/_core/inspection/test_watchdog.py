@@ -26,6 +26,7 @@ from ergo_py._core.inspection.watchdog import (
     was_starved,
 )
 from ergo_py._core.runtime.bridge import Bridge
+from ergo_py._core.tables.callbacks import runs_callbacks
 from tests._core.test_log import Terminal, break_stderr
 from tests.support import (
     Puppet,
@@ -730,3 +731,52 @@ async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callbac
 
     [report] = reports.about(pid)
     assert (report.process, report.callback, report.message_type) == (pid, None, None)
+
+
+@runs_callbacks
+def _call_back(process: Any, callback: Callable[[], None]) -> None:
+    callback()
+
+
+def test_a_callback_that_moves_on_while_its_stack_is_read_is_still_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, returned, lock = threading.Event(), threading.Event(), threading.Lock()
+    # The callback is inside a generator of the kernel, whose frame has a caller only while it runs.
+    kernel: dict[str, Any] = {"__name__": "ergo_py._core.inspection.snapshots"}
+    exec("def count(lock):\n    return sum(lock.acquire() for _ in range(1))", kernel)
+    process = SimpleNamespace(
+        id=PID("a@b", 1, 2),
+        name="busy",
+        callbacks=SimpleNamespace(behaviour="Busy"),
+        current_callback=lambda: "handle_message",
+        handling=(0, None, None, "a message"),
+    )
+
+    def callback() -> None:
+        started.set()
+        kernel["count"](lock)
+
+    def run() -> None:
+        _call_back(process, callback)
+        returned.set()
+
+    def format_stack(*_: object) -> list[str]:
+        lock.release()
+        assert returned.wait(PATIENCE)
+        return ["the stack"]
+
+    lock.acquire()
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(PATIENCE)
+    while sys._current_frames()[thread.ident or 0].f_code.co_name != "<genexpr>":
+        time.sleep(0.001)
+    monkeypatch.setattr("traceback.format_stack", format_stack)
+    bridge: Any = SimpleNamespace(loop_thread=thread.ident)
+
+    report = look_at_loop(bridge, 1.0)
+
+    thread.join(PATIENCE)
+    assert report is not None
+    assert (report.callback, report.message_type) == ("handle_message", "str")
