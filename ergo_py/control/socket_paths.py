@@ -47,7 +47,7 @@ def directory(*, create: bool = False) -> Path:
         try:
             place.mkdir(mode=0o700)
             place.chmod(0o700)  # a umask may take the user's own permissions away
-        except FileExistsError:
+        except FileExistsError:  # made by an earlier node: the checks below apply to it
             pass
         except OSError as error:
             raise ControlSocketError(

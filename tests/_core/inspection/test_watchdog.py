@@ -770,7 +770,9 @@ def test_a_callback_that_moves_on_while_its_stack_is_read_is_still_named(
     thread = threading.Thread(target=run)
     thread.start()
     assert started.wait(PATIENCE)
+    end = time.monotonic() + PATIENCE
     while sys._current_frames()[thread.ident or 0].f_code.co_name != "<genexpr>":
+        assert time.monotonic() < end
         time.sleep(0.001)
     monkeypatch.setattr("traceback.format_stack", format_stack)
     bridge: Any = SimpleNamespace(loop_thread=thread.ident)
