@@ -437,7 +437,7 @@ def plan_of(supervisor: Any) -> Any:
 
 def replace_key_owners(pool: Any, owners: dict[Any, Any]) -> None:
     """Let a pool keep in this dictionary which worker gets which key."""
-    pool._pool()._share._owners = owners
+    pool._pool()._pool_mailbox._owners = owners
 
 
 # Programs and signals.

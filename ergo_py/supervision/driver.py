@@ -1,4 +1,4 @@
-"""`Supervising`: performs the actions that a supervisor's strategy decides."""
+"""`SupervisionDriver`: performs the actions that a supervisor's strategy decides."""
 
 import random
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from .child import Child
 from .specs import ChildSpec, Strategy, SupervisorSpec
 from .strategies import Supervision
 
-__all__ = ["Supervising"]
+__all__ = ["SupervisionDriver"]
 
 
 _MANY: Final = 256
@@ -40,7 +40,7 @@ _RETRY: Final = object()
 """Message from a supervisor to itself: retry the postponed start."""
 
 
-class Supervising(Actor):
+class SupervisionDriver(Actor):
     """The machinery of a supervisor: it reports events to its strategy and performs the actions
     that the strategy returns.
 

@@ -19,7 +19,7 @@ from .._core.vocabulary.reasons import Reason
 from .actions import Action, AddChild, Operation, RemoveChild
 from .child import Child
 from .handle import SupervisorHandle
-from .pool_mailbox import BY_KEY, LEAST_LOADED, ROUND_ROBIN, Routing, Share
+from .pool_mailbox import BY_KEY, LEAST_LOADED, ROUND_ROBIN, PoolMailbox, Routing
 from .specs import (
     KEEP,
     ONE_FOR_ONE,
@@ -190,12 +190,12 @@ class Pool(Supervisor):
                 others go.
         """
         names = self._oldest(count)
-        self._share.leaving.update(names)
-        self._share_out()
+        self._pool_mailbox.leaving.update(names)
+        self._rearrange()
         return [await self._operate(RemoveChild(name, drain=True)) for name in names]
 
     def _oldest(self, count: int) -> list[str]:
-        names = [name for name in self._plan.children if name not in self._share.leaving]
+        names = [name for name in self._plan.children if name not in self._pool_mailbox.leaving]
         check_number(
             "remove_workers(count)", count, least=1, most=max(1, len(names) - 1), whole=True
         )
@@ -212,14 +212,14 @@ class Pool(Supervisor):
 
     # -- routing -----------------------------------------------------------------------------------
 
-    _share: Share
+    _pool_mailbox: PoolMailbox
 
     def _take_slots(self, spec: SupervisorSpec) -> None:
         process = self._process
         super()._take_slots(spec)
         assert self._spec is not None
         options = self._spec.worker.options
-        self._share = Share(
+        self._pool_mailbox = PoolMailbox(
             process,
             self._running,
             self._spec.routing,
@@ -227,27 +227,27 @@ class Pool(Supervisor):
             options.mailbox_size or 0,
             self._spec.overflow,
         )
-        box, process.mailbox = process.mailbox, self._share
-        process.main = self._share.main
+        box, process.mailbox = process.mailbox, self._pool_mailbox
+        process.main = self._pool_mailbox.main
         # Route every send through the mailbox, and answer no call inline.
         process.open = process.inline = False
         for lane, envelope in box.leave():
-            self._share.push(lane, envelope)
+            self._pool_mailbox.push(lane, envelope)
 
     def _has_started(self, child: Child, started: Process, after: Reason | None) -> list[Action]:
         actions = super()._has_started(child, started, after)
-        self._share_out()
+        self._rearrange()
         return actions
 
     def _not_started(self, child: Child, slot: ChildSlot | None, error: Exception) -> list[Action]:
         actions = super()._not_started(child, slot, error)
-        self._share_out()
+        self._rearrange()
         return actions
 
     def _stop(self, child: Child, returns: bool, drain: bool) -> None:
         if drain:
-            self._share.leaving.add(child.name)
-        self._share_out()
+            self._pool_mailbox.leaving.add(child.name)
+        self._rearrange()
         super()._stop(child, returns, drain)
 
     def _ask(self, operation: Operation, asker: Any) -> list[Action]:
@@ -256,24 +256,24 @@ class Pool(Supervisor):
         except SupervisionError:
             if isinstance(operation, RemoveChild) and operation.drain:
                 # The worker stays, so it gets work again.
-                self._share.leaving.discard(operation.child)
-                self._share_out()
+                self._pool_mailbox.leaving.discard(operation.child)
+                self._rearrange()
             raise
 
     def _lose(self, child: Child, reason: Reason) -> None:
         super()._lose(child, reason)
-        self._share_out()
+        self._rearrange()
 
     def _forget(self, name: str, reason: Reason) -> None:
         super()._forget(name, reason)
-        self._share.leaving.discard(name)
-        self._share_out()
+        self._pool_mailbox.leaving.discard(name)
+        self._rearrange()
 
     def _has_order(self) -> bool:
         return False
 
-    def _share_out(self) -> None:
-        self._share.arrange()
+    def _rearrange(self) -> None:
+        self._pool_mailbox.arrange()
 
     def _describe(self) -> dict[str, str]:
         assert self._spec is not None
@@ -292,7 +292,7 @@ class PoolHandle(SupervisorHandle):
     def workers(self) -> list[PID]:
         """The workers that run and get work."""
         return self._kernel.router.bridge.run(
-            lambda: [worker.id for worker in self._pool()._share.ring]
+            lambda: [worker.id for worker in self._pool()._pool_mailbox.ring]
         )
 
     async def add_workers(self, count: int = 1, *, timeout: float | None = None) -> list[PID]:
@@ -313,8 +313,8 @@ class PoolHandle(SupervisorHandle):
         """
         pool = self._pool()
         names = pool._oldest(count)
-        pool._share.leaving.update(names)
-        pool._share_out()
+        pool._pool_mailbox.leaving.update(names)
+        pool._rearrange()
         ended: dict[str, PID] = {}
         errors: list[Exception] = []
 
@@ -337,7 +337,7 @@ class PoolHandle(SupervisorHandle):
         """
         check_number("resize(size)", size, least=1, whole=True)
         pool = self._pool()
-        change = size - len(pool._plan.children.keys() - pool._share.leaving)
+        change = size - len(pool._plan.children.keys() - pool._pool_mailbox.leaving)
         if change > 0:
             await self.add_workers(change, timeout=timeout)
         elif change < 0:

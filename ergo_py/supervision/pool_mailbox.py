@@ -1,4 +1,4 @@
-"""`Share`: the mailbox of a pool, which routes each message into the mailbox of a worker."""
+"""`PoolMailbox`: the mailbox of a pool, which routes each message into the mailbox of a worker."""
 
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
@@ -16,7 +16,7 @@ from .._core.vocabulary.reasons import Reason
 from .._core.vocabulary.states import State
 from .._core.vocabulary.text import shown
 
-__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "Share"]
+__all__ = ["BY_KEY", "LEAST_LOADED", "ROUND_ROBIN", "Routing", "PoolMailbox"]
 
 _BUCKETS: Final = 65_536
 """Number of hash buckets of BY_KEY. A worker owns buckets, not keys, so the table stays small for
@@ -42,7 +42,7 @@ LEAST_LOADED: Final = Routing.LEAST_LOADED
 BY_KEY: Final = Routing.BY_KEY
 
 
-class Share(Mailbox):
+class PoolMailbox(Mailbox):
     """The mailbox of a pool: messages and calls of users go to a worker; control messages of the
     pool itself stay.
     """

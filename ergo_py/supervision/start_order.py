@@ -1,4 +1,4 @@
-"""`Turns`: decides which child of a supervisor stops next and which starts next. No clock, no
+"""`StartOrder`: decides which child of a supervisor stops next and which starts next. No clock, no
 await.
 
 A single start is under way at a time; in a group that restarts together, also a single stop.
@@ -12,10 +12,10 @@ from .actions import Action, Start, Stop, Wake
 from .child import RUNNING, STARTING, STOPPING, Child
 from .specs import Strategy
 
-__all__ = ["Turns"]
+__all__ = ["StartOrder"]
 
 
-class Turns:
+class StartOrder:
     """The children that wait to start or to be stopped together, in order."""
 
     def __init__(self, strategy: Strategy) -> None:

@@ -43,7 +43,7 @@ from .actions import (
 )
 from .child import BACKING_OFF, PENDING, RUNNING, STARTING, STOPPING, Child, Window
 from .specs import ChildSpec, RestartPolicy, Strategy, SupervisorSpec
-from .start_order import Turns
+from .start_order import StartOrder
 
 __all__ = ["Supervision"]
 
@@ -73,7 +73,7 @@ class Supervision:
         self._window = Window(spec.intensity, spec.period)
         self._by_pid: dict[Any, Child] = {}
         self._positions = count()
-        self._turns = Turns(spec.strategy)
+        self._order = StartOrder(spec.strategy)
         self._actions: list[Action] = []
         self._up: list[Child] = []
         """Children that had not ended for good at the last full scan."""
@@ -88,15 +88,15 @@ class Supervision:
         start, the supervisor ends.
         """
         for child in self.children.values():
-            self._turns.wait(child, now)
+            self._order.wait(child, now)
         return self._settle(now)
 
     def started(self, name: str, pid: Any, now: float) -> list[Action]:
         """A start succeeded."""
-        child = self._turns.starting
+        child = self._order.starting
         if self.ended or child is None or child.name != name:
             return []
-        self._turns.starting = None
+        self._order.starting = None
         child.phase = RUNNING
         child.pid = child.last_pid = pid
         child.started_at = now
@@ -114,16 +114,16 @@ class Supervision:
         """A start failed: treat it as an immediate end of the child, unless the start was requested
         and its failure is to change nothing.
         """
-        child = self._turns.starting
+        child = self._order.starting
         if self.ended or child is None or child.name != name:
             return []
-        self._turns.starting = None
-        self._turns.leave_cycle(child)
+        self._order.starting = None
+        self._order.leave_cycle(child)
         child.reason = reason
         asker, child.asker = child.asker, None
         if asker is not None:
             self._actions.append(Answer(asker, None, error))
-        if self._turns.is_new:
+        if self._order.is_new:
             self._end(reason)
         elif asker is not None and child.before is not None:
             if child.has_run:
@@ -148,15 +148,15 @@ class Supervision:
         if backoff is not None and backoff.is_healthy(now - child.started_at):
             child.tries = 0
         if child.phase is STOPPING:
-            self._turns.leave_cycle(child)
+            self._order.leave_cycle(child)
             self._stopped(child, reason, now)
         elif child.cycles and not (decision is Decision.ESCALATE and is_failure(reason)):
             # The child was to be stopped with its siblings and ended first: it restarts with them
             # if its policy allows.
-            self._turns.leave_cycle(child)
+            self._order.leave_cycle(child)
             if child.wanted and child.spec.restart.wants(reason) and decision is not Decision.STOP:
                 child.phase = PENDING
-                self._turns.wait(child, now)
+                self._order.wait(child, now)
             else:
                 self._finish(child, reason)
         else:
@@ -165,7 +165,7 @@ class Supervision:
 
     def woken(self, now: float) -> list[Action]:
         """The time of a ``Wake`` has come."""
-        self._turns.woken()
+        self._order.woken()
         return self._settle(now)
 
     def ask(self, operation: Operation, asker: Any, now: float) -> list[Action]:
@@ -301,7 +301,7 @@ class Supervision:
         child.before = or_back_to
         child.wanted = True
         child.phase = PENDING
-        self._turns.go_first(child)
+        self._order.go_first(child)
 
     # -- ends --------------------------------------------------------------------------------------
 
@@ -309,9 +309,9 @@ class Supervision:
         if child.wanted:
             child.phase = PENDING
             if child.asker is not None:
-                self._turns.go_first(child)
+                self._order.go_first(child)
             else:
-                self._turns.wait(child, now)
+                self._order.wait(child, now)
         else:
             self._leave(child, reason)
 
@@ -376,8 +376,8 @@ class Supervision:
         child.tries += 1
         child.phase = BACKING_OFF if delay > 0 else PENDING
         self.history.append((now, child.name, reason, delay))
-        self._turns.wait(child, now + delay)
-        if self._turns.is_group:
+        self._order.wait(child, now + delay)
+        if self._order.is_group:
             cycling = [
                 sibling
                 for sibling in self._siblings(child)
@@ -386,7 +386,7 @@ class Supervision:
             for sibling in cycling:
                 sibling.wanted = sibling.spec.restart is not _TEMPORARY
                 sibling.leaves_as = _COMPLETED
-            self._turns.cycle(cycling)
+            self._order.cycle(cycling)
 
     def _siblings(self, child: Child) -> Iterable[Child]:
         """Siblings that restart with ``child``. May contain ``child`` itself, which is already
@@ -419,6 +419,6 @@ class Supervision:
     def _settle(self, now: float) -> list[Action]:
         """Add the stops and starts that can begin now, and return all actions."""
         if not self.ended:
-            self._turns.take(now, self._actions)
+            self._order.take(now, self._actions)
         actions, self._actions = self._actions, []
         return actions

@@ -26,7 +26,7 @@ from .actions import (
     StopChild,
 )
 from .child import Child
-from .driver import Supervising
+from .driver import SupervisionDriver
 from .specs import ChildSpec, SupervisorSpec
 
 __all__ = ["ChildCount", "Supervisor", "describe", "read_spec"]
@@ -43,7 +43,7 @@ class ChildCount:
     """Only the phases that occur."""
 
 
-class Supervisor(Supervising):
+class Supervisor(SupervisionDriver):
     """An actor that supervises children: it starts them, restarts those that fail, and stops them.
 
     The lifecycle, in order:
@@ -126,9 +126,9 @@ class Supervisor(Supervising):
         options = process.options
         # In a supervised supervisor the ChildSpec has set both limits.
         if process.slot is None:
-            if process._scope is not None and "init_timeout" not in options.said:
+            if process._scope is not None and "init_timeout" not in options.given:
                 process._scope.deadline = inf
-            if "shutdown" not in options.said:
+            if "shutdown" not in options.given:
                 process.options = replace(options, shutdown=inf)
         given = self.children()
         await self._perform(

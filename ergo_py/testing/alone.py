@@ -21,9 +21,9 @@ from .recording_verbs import (
     NODE,
     Armed,
     Called,
-    Lonely,
     Notes,
     Publication,
+    RecordingVerbs,
     Sent,
     Spawned,
     StartedTask,
@@ -101,7 +101,7 @@ class Alone(Generic[B]):
             "service": _service,
         }
         kind: Any = type(cls)
-        made: Any = kind(cls.__name__, (cls, Lonely), namespace)
+        made: Any = kind(cls.__name__, (cls, RecordingVerbs), namespace)
         if isinstance(behaviour, partial):
             made = partial(made, *behaviour.args, **behaviour.keywords)
         self.behaviour: B = made(*args)

@@ -1,5 +1,5 @@
-"""`Lonely`: the verbs of a behaviour without a node. Each verb records its arguments and does
-nothing else.
+"""`RecordingVerbs`: the verbs of a behaviour without a node. Each verb records its arguments and
+does nothing else.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -35,7 +35,16 @@ from .._core.vocabulary.options import (
 from .._core.vocabulary.reasons import Normal, Reason, as_reason
 from .patterns import describe, matches
 
-__all__ = ["Armed", "Called", "Lonely", "Notes", "Publication", "Sent", "Spawned", "StartedTask"]
+__all__ = [
+    "Armed",
+    "Called",
+    "RecordingVerbs",
+    "Notes",
+    "Publication",
+    "Sent",
+    "Spawned",
+    "StartedTask",
+]
 
 NODE: Final = "alone@localhost"
 
@@ -189,7 +198,7 @@ class Notes:
         return timer
 
 
-class Lonely(Behaviour):
+class RecordingVerbs(Behaviour):
     """A base placed just before ``Behaviour`` in the method resolution order, so that overrides in
     the class still win.
     """

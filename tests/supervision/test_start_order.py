@@ -7,7 +7,7 @@ import pytest
 from ergo_py import ALL_FOR_ONE, ONE_FOR_ONE, REST_FOR_ONE, Actor, ChildSpec, Phase, Strategy
 from ergo_py.supervision.actions import Action, Start, Stop, Wake
 from ergo_py.supervision.child import Child
-from ergo_py.supervision.start_order import Turns
+from ergo_py.supervision.start_order import StartOrder
 
 
 class Worker(Actor):
@@ -23,53 +23,53 @@ def family(names: str, phase: Phase = Phase.PENDING) -> list[Child]:
     return children
 
 
-def taken(turns: Turns, now: float) -> list[Action]:
+def taken(order: StartOrder, now: float) -> list[Action]:
     actions: list[Action] = []
-    turns.take(now, actions)
+    order.take(now, actions)
     return actions
 
 
 def test_one_starts_at_a_time() -> None:
-    turns, (a, b) = Turns(ONE_FOR_ONE), family("ab")
-    turns.wait(b, 0.0)
-    turns.wait(a, 0.0)
+    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order.wait(b, 0.0)
+    order.wait(a, 0.0)
 
-    first, meanwhile = taken(turns, 0.0), taken(turns, 0.0)
-    turns.starting = None
-    second = taken(turns, 0.0)
+    first, meanwhile = taken(order, 0.0), taken(order, 0.0)
+    order.starting = None
+    second = taken(order, 0.0)
 
     assert (first, meanwhile, second) == ([Start("a")], [], [Start("b")])
 
 
 def test_one_that_somebody_waits_for_starts_before_all_others_and_at_once() -> None:
-    turns, (a, b) = Turns(ONE_FOR_ONE), family("ab")
-    turns.wait(a, 0.0)
-    turns.wait(b, 10.0)
+    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order.wait(a, 0.0)
+    order.wait(b, 10.0)
 
-    turns.go_first(b)
-    actions = taken(turns, 0.0)
+    order.go_first(b)
+    actions = taken(order, 0.0)
 
     assert actions == [Start("b")]
 
 
 def test_one_that_waits_anew_does_not_keep_the_place_that_it_had_in_line() -> None:
-    turns, (a, b) = Turns(ONE_FOR_ONE), family("ab")
-    turns.wait(a, 10.0)
-    turns.wait(a, 21.0)
-    turns.wait(b, 16.0)
+    order, (a, b) = StartOrder(ONE_FOR_ONE), family("ab")
+    order.wait(a, 10.0)
+    order.wait(a, 21.0)
+    order.wait(b, 16.0)
 
-    waits, starts = taken(turns, 1.0), taken(turns, 16.0)
+    waits, starts = taken(order, 1.0), taken(order, 16.0)
 
     assert (waits, starts) == ([Wake(16.0)], [Start("b")])
 
 
 def test_when_to_come_back_is_said_once_until_that_time_has_come() -> None:
-    turns, (a,) = Turns(ONE_FOR_ONE), family("a")
-    turns.wait(a, 10.0)
+    order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
+    order.wait(a, 10.0)
 
-    told, meanwhile = taken(turns, 0.0), taken(turns, 1.0)
-    turns.woken()
-    too_early = taken(turns, 9.9)
+    told, meanwhile = taken(order, 0.0), taken(order, 1.0)
+    order.woken()
+    too_early = taken(order, 9.9)
 
     assert (told, meanwhile, too_early) == ([Wake(10.0)], [], [Wake(10.0)])
 
@@ -81,37 +81,37 @@ def test_when_to_come_back_is_said_once_until_that_time_has_come() -> None:
 def test_who_waits_for_whom_depends_on_the_strategy(
     strategy: Strategy, expected: list[Action]
 ) -> None:
-    turns, (a, b, c) = Turns(strategy), family("abc")
+    order, (a, b, c) = StartOrder(strategy), family("abc")
     for child, due in ((c, 9.0), (a, 5.0), (b, 0.0)):
-        turns.wait(child, due)
+        order.wait(child, due)
 
-    actions = taken(turns, 1.0)
+    actions = taken(order, 1.0)
 
     assert actions == expected
 
 
 def test_a_group_does_not_wait_for_one_that_is_not_wanted_any_more() -> None:
-    turns, (a, b) = Turns(ALL_FOR_ONE), family("ab")
-    turns.wait(a, 5.0)
-    turns.wait(b, 9.0)
+    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab")
+    order.wait(a, 5.0)
+    order.wait(b, 9.0)
     b.wanted = False
 
-    actions = taken(turns, 1.0)
+    actions = taken(order, 1.0)
 
     assert actions == [Wake(5.0)]
 
 
 def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> None:
-    turns, (a, b) = Turns(ALL_FOR_ONE), family("ab", Phase.RUNNING)
+    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
     (failed,) = family("c")
-    turns.wait(failed, 0.0)
-    turns.cycle([a, b])
+    order.wait(failed, 0.0)
+    order.cycle([a, b])
 
-    first, meanwhile = taken(turns, 0.0), taken(turns, 0.0)
-    turns.leave_cycle(b)
-    second = taken(turns, 0.0)
-    turns.leave_cycle(a)
-    third = taken(turns, 0.0)
+    first, meanwhile = taken(order, 0.0), taken(order, 0.0)
+    order.leave_cycle(b)
+    second = taken(order, 0.0)
+    order.leave_cycle(a)
+    third = taken(order, 0.0)
 
     assert (first, meanwhile) == ([Stop("b", returns=True)], [])
     assert second == [Stop("a", returns=True)]
@@ -119,24 +119,24 @@ def test_a_group_is_stopped_one_by_one_from_its_end_before_anybody_starts() -> N
 
 
 def test_one_whose_start_is_under_way_is_stopped_with_its_siblings_when_it_runs() -> None:
-    turns, (a, b) = Turns(ALL_FOR_ONE), family("ab", Phase.RUNNING)
-    b.phase, turns.starting = Phase.STARTING, b
-    turns.cycle([a, b])
+    order, (a, b) = StartOrder(ALL_FOR_ONE), family("ab", Phase.RUNNING)
+    b.phase, order.starting = Phase.STARTING, b
+    order.cycle([a, b])
 
-    before = taken(turns, 0.0)
-    b.phase, turns.starting = Phase.RUNNING, None
-    after = taken(turns, 0.0)
+    before = taken(order, 0.0)
+    b.phase, order.starting = Phase.RUNNING, None
+    after = taken(order, 0.0)
 
     assert (before, after) == ([], [Stop("b", returns=True)])
 
 
 def test_it_is_new_until_everybody_has_been_started() -> None:
-    turns, (a,) = Turns(ONE_FOR_ONE), family("a")
-    turns.wait(a, 0.0)
+    order, (a,) = StartOrder(ONE_FOR_ONE), family("a")
+    order.wait(a, 0.0)
 
-    taken(turns, 0.0)
-    before, turns.starting = turns.is_new, None
-    taken(turns, 0.0)
+    taken(order, 0.0)
+    before, order.starting = order.is_new, None
+    taken(order, 0.0)
 
     assert before
-    assert not turns.is_new
+    assert not order.is_new

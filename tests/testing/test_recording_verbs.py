@@ -20,7 +20,7 @@ from ergo_py import (
 )
 from ergo_py._core.verbs.behaviour import Behaviour
 from ergo_py.testing import Alone, Sent
-from ergo_py.testing.recording_verbs import Lonely
+from ergo_py.testing.recording_verbs import RecordingVerbs
 
 # These ask the node, and the node says that there is none.
 THROUGH_THE_NODE = {"inspect_meta", "meta_info"}
@@ -33,12 +33,14 @@ def verbs() -> list[str]:
 
 
 def test_every_verb_of_a_behaviour_is_noted() -> None:
-    assert set(verbs()) - THROUGH_THE_NODE - ATTRIBUTES <= set(vars(Lonely))
+    assert set(verbs()) - THROUGH_THE_NODE - ATTRIBUTES <= set(vars(RecordingVerbs))
 
 
 @pytest.mark.parametrize("name", [name for name in verbs() if callable(getattr(Behaviour, name))])
 def test_a_verb_takes_what_the_real_one_takes(name: str) -> None:
-    real, noting = (inspect.signature(getattr(cls, name)).parameters for cls in (Behaviour, Lonely))
+    real, noting = (
+        inspect.signature(getattr(cls, name)).parameters for cls in (Behaviour, RecordingVerbs)
+    )
 
     assert list(real) == list(noting)
     assert [one.kind for one in real.values()] == [one.kind for one in noting.values()]

@@ -99,7 +99,7 @@ class Options:
     env: Mapping[str, object] | None = None
     log_level: str | None = None
     dispatcher: Dispatcher = LOOP
-    said: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The names of the options that were given, for behaviours with other defaults."""
 
     def __post_init__(self) -> None:
@@ -319,7 +319,7 @@ def read_options(keywords: Mapping[str, Any]) -> Options:
         "arguments of the behaviour itself are positional, or use functools.partial(Behaviour, "
         "key=value)",
     )
-    return Options(**keywords, said=frozenset(keywords))
+    return Options(**keywords, given=frozenset(keywords))
 
 
 def _refuse_unknown(
