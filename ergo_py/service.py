@@ -284,8 +284,8 @@ class Service:
         ring = ring_of(process, slot.supervisor)
         if ring:
             raise DeadlockError(self.name, request, ring)
-        caller = TaskCaller(self._sender, next(self._router.references), self.name, request, task)
-        caller.callee = slot.supervisor
+        number = next(self._router.references)
+        caller = TaskCaller(self._sender, number, self.name, request, task, slot.supervisor)
         asking = _Asking(self, caller, check_priority(priority))
         self._enter(slot, asking)
         try:
@@ -468,7 +468,7 @@ class _Sending:
             return self.sent
         if self.receiver is None:
             raise ServiceTimeoutError(self.service.name, self.message, timeout)
-        self.receiver.mailbox.dropped += 1
+        self.receiver.mailbox.count_dropped()
         self._add_dead_letter(Why.FULL)
         raise MailboxFullError(self.receiver.id, self.message, self.receiver.mailbox.limit)
 
@@ -494,7 +494,6 @@ class _Asking:
     def admit(self, pid: PID, /) -> None:
         caller = self.caller
         if not caller.settled:
-            caller.to = pid
             self.service._kernel.calls.forward(pid, caller.request, caller, self.priority)
 
     def refuse(self, reason: Reason, /) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 import structlog
 
 from .._core.tables.pending_calls import Caller
-from .._core.tables.timers import Timer, Timers
+from .._core.tables.timers import Owned, Timer, Timers
 from .._core.verbs.behaviour import Behaviour, behaviour_of, check_task
 from .._core.verbs.common import check_caller, check_error, check_priority, check_timeout
 from .._core.verbs.meta_process import MetaProcess, check_meta_behaviour
@@ -192,7 +192,9 @@ class Notes:
     ) -> Timer:
         """Note a timer."""
         chosen = self.priority if priority is None else check_priority(priority)
-        timer = Timer(self.table, SimpleNamespace(timers=None), to, message, chosen, period)
+        owned = Owned()
+        owner = SimpleNamespace(timers=owned, add_timer=owned.append)
+        timer = Timer(self.table, owner, to, message, chosen, period)
         self.table.arm(timer, self.now + delay)
         self.timers.append(Armed(delay, period, to, message, timer))
         return timer

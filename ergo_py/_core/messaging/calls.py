@@ -77,7 +77,7 @@ class Calls:
             await checkpoint()
             raise self._down(callee, to, request)
         task = current_task()
-        caller = TaskCaller(sender, next(router.references), to, request, task)
+        caller = TaskCaller(sender, next(router.references), to, request, task, callee)
         beside = None
         if process is not None and task is not process.home:
             # A task that a callback started. Its wait closes a ring only if the callback waits for
@@ -85,15 +85,14 @@ class Calls:
             if process.waits_for_task(task):
                 beside = process
                 self._refuse_ring(beside, callee, to, request)
-                if beside.waiting is None:
-                    beside.waiting = caller
+                beside.begin_wait_beside(caller)
             process = None
         if process is not None:
             if callee is process or callee.waiting is not None:
                 self._refuse_ring(process, callee, to, request)
             # Mark the wait before the request is posted: an overflow rule, or a handler that runs
             # inline and forwards the call, may close a ring.
-            process.waiting = caller
+            process.waiting = caller  # hot path: Process.begin_wait
         waiter = None
         asleep: Any = callee
         # A process parked in its mailbox has empty lanes, except for messages that threads have
@@ -106,7 +105,6 @@ class Calls:
                 await left.close()
         elif callee.open and not callee.has_split_handlers and not priority:
             # Instead of _post_call(): most callees are open.
-            caller.callee = callee
             # inlined copy of Router.send
             callee.mailbox.main.append((CALL, sender, caller, request))
             callee.wake()
@@ -114,11 +112,10 @@ class Calls:
             waiter = self._post_call(callee, caller, priority)
         if caller.settled:
             if process is not None:
-                process.waiting = None
+                process.waiting = None  # hot path: Process.end_wait
             elif beside is not None:
-                _end_wait_beside(beside, caller)
-            # Inlined pause_is_due().
-            router.free = free = router.free - 1
+                beside.end_wait_beside(caller)
+            router.free = free = router.free - 1  # hot path: Router.pause_is_due
             if free <= 0 or (not free & 7 and perf_counter() >= router.slice_end):
                 await router.turn()
         else:
@@ -138,7 +135,7 @@ class Calls:
                 if process is not None:
                     process.end_wait()
                 elif beside is not None:
-                    _end_wait_beside(beside, caller)
+                    beside.end_wait_beside(caller)
                 if waiter is not None and not waiter.admitted:
                     callee.mailbox.stop_waiting(LANES[priority], waiter)
         return caller.result()
@@ -174,8 +171,8 @@ class Calls:
         """Send a request of the kernel as a signal, which is never refused, and wait for the reply.
         Errors show ``request``; the receiver gets ``payload``.
         """
-        caller = TaskCaller(sender, next(self._router.references), to, request, current_task())
-        caller.callee = receiver
+        number, task = next(self._router.references), current_task()
+        caller = TaskCaller(sender, number, to, request, task, receiver)
         self._router.signal(receiver, lane, (kind, sender, caller, payload))
         await self.wait(None, caller, timeout)
         return caller.result()
@@ -198,7 +195,7 @@ class Calls:
                 process.end_wait()
 
     def _post_call(self, callee: Receiver, caller: Caller, priority: Priority) -> CallWaiter | None:
-        caller.callee = callee
+        caller.assign(callee)
         kind = ADDRESSED_CALL if callee.has_split_handlers and type(caller.to) is not PID else CALL
         envelope = (kind, caller.pid, caller, caller.request)
         lane = LANES[priority]
@@ -231,8 +228,7 @@ class Calls:
             return self._router.bridge.run(self.forward, to, message, origin, priority)
         receiver = self._router.resolve(to)
         check_priority(priority)
-        origin.undefer()
-        origin.to, origin.request = to, message
+        origin.redirect(to, message)
         if receiver is None or not receiver.accepting:
             origin.settle(None, self._down(receiver, to, message))
             return False
@@ -332,9 +328,3 @@ def refuse_inside(process: Any, request: object) -> None:
     """
     if process.works_in(current_task()):
         raise DeadlockError(process.id, request, [process.id, process.id])
-
-
-def _end_wait_beside(process: Asker, caller: Caller) -> None:
-    # Another wait of the process's callback may have replaced this caller meanwhile.
-    if process.waiting is caller:
-        process.waiting = None

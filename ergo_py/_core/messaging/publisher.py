@@ -124,7 +124,7 @@ class Publisher:
                 if (task := process.task).custom_sleep_data is PARKED:
                     wake(task)
             elif process is NO_RECEIVER or not self._give(process, envelope, event, subscription):
-                subscription.dropped += 1
+                subscription.count_dropped()
                 dropped += 1
         return len(event.subscribers) - dropped
 
@@ -139,13 +139,13 @@ class Publisher:
             process.accepting and process.mailbox.has_room(Lane.MAIN)
         ):
             # Do not create a dead letter about a dead letter: that would never end.
-            process.mailbox.dropped += 1
+            process.mailbox.count_dropped()
             return False
         before = process.mailbox.dropped
         taken = self._router.post(process, process.id, Lane.MAIN, envelope)
         if taken and process.mailbox.dropped != before:
             # The mailbox took the publication and displaced an older envelope for it.
-            subscription.dropped += 1
+            subscription.count_dropped()
         return taken
 
     def announce(self, name: str, message: object) -> None:
@@ -164,7 +164,7 @@ class Publisher:
         if name == DEAD_LETTER:
             # Set the hook only while the event has subscribers: without them a dead letter costs no
             # more than counting it.
-            self._router.dead_letters.announce = (
+            self._router.dead_letters.announce_to(
                 self._announce_dead_letter if heard else self._log_dead_letter
             )
 

@@ -82,6 +82,14 @@ class Asker(Receiver, Protocol):
     def end_wait(self) -> None:
         """Record that the process has stopped waiting in a call."""
 
+    def begin_wait_beside(self, caller: Caller) -> None:
+        """Record that a callback waits, at the end of a nursery, for a task that waits in a
+        call.
+        """
+
+    def end_wait_beside(self, caller: Caller) -> None:
+        """Record that the task has stopped waiting in that call."""
+
 
 class Stoppable(Protocol):
     """A process or a meta-process that its owner stops."""

@@ -133,7 +133,7 @@ class Router:
         self.loop_thread = 0
         self.stopped = True
         for process in self.processes.values():
-            process.accepting = process.open = process.measured = False
+            process.close_mailbox()
 
     # -- addresses ---------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class Router:
     def _divert(self, receiver: Receiver, to: object, lane: Lane, envelope: Envelope) -> bool:
         _, sender, ref, payload = envelope
         rule = receiver.mailbox.overflow
-        receiver.mailbox.dropped += 1
+        receiver.mailbox.count_dropped()
         other = self.registry.names.get(rule.to) if isinstance(rule, Divert) else None
         wrapped = (
             CALL if isinstance(ref, Caller) else MESSAGE,
@@ -307,7 +307,7 @@ class Router:
             if ring:
                 ref.settle(None, DeadlockError(ref.to, ref.request, ring))
                 return False
-            ref.callee = other
+            ref.assign(other)
         return self.post(other, to, lane, wrapped)
 
     def note(self, sender: PID | Alias, to: Target | EventName, message: object) -> None:
@@ -332,9 +332,7 @@ class Router:
 
     def signal(self, receiver: Receiver, lane: Lane, envelope: Envelope) -> None:
         """Deliver a signal of the kernel. It is never refused and never dropped."""
-        if lane is MAIN_LANE:
-            receiver.mailbox.mixed = True
-        receiver.mailbox.push(lane, envelope)
+        receiver.mailbox.push_signal(lane, envelope)
         receiver.wake()
 
     async def send_wait(
@@ -370,7 +368,7 @@ class Router:
             if waiter.admitted is None:
                 receiver.mailbox.stop_waiting(lane, waiter)
         if waiter.admitted is None:
-            receiver.mailbox.dropped += 1
+            receiver.mailbox.count_dropped()
             self.discard(envelope, to, Why.FULL, receiver)
             raise MailboxFullError(to, message, receiver.mailbox.limit)
         if not waiter.admitted:
@@ -468,7 +466,7 @@ class Router:
     def _refused_in_thread(
         self, receiver: Receiver, sender: PID | Alias, to: Target, message: object
     ) -> None:
-        receiver.mailbox.dropped += 1
+        receiver.mailbox.count_dropped()
         self.dead_letters.add(sender, to, message, Why.FULL)
 
 

@@ -8,7 +8,7 @@ from trio.lowlevel import Task
 
 from ..runtime.bridge import Parker
 from ..runtime.parking import wake_with
-from ..tables.pending_calls import Caller
+from ..tables.pending_calls import Callee, Caller
 from ..vocabulary.errors import TargetDownError
 from ..vocabulary.ids import PID, Alias
 from ..vocabulary.reasons import NoProcess
@@ -25,7 +25,13 @@ class TaskCaller(Caller):
     """Set only for a call without a timeout, so that the other calls do not pay for it."""
 
     def __init__(
-        self, pid: PID | Alias, number: int, to: object, request: object, task: Task
+        self,
+        pid: PID | Alias,
+        number: int,
+        to: object,
+        request: object,
+        task: Task,
+        callee: Callee | None = None,
     ) -> None:
         # The base class is inlined here and in settle(): super() would double the cost, and every
         # call pays for both.
@@ -34,8 +40,9 @@ class TaskCaller(Caller):
         self.to = to
         self.request = request
         self.task = task
+        self.callee = callee
         self.settled = self._deferred = False
-        self.callee = self.value = self.error = None
+        self.value = self.error = None
 
     def wait_without_limit(self) -> None:
         """Mark the call as one without a timeout."""

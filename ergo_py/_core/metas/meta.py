@@ -22,7 +22,7 @@ from ..runtime.time_limit import TimeLimit, wait_within
 from ..tables.callbacks import META_CALLBACKS, runs_callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
-from ..tables.timers import Owned
+from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import MESSAGE, Envelope, Lane, Priority, kind_name
 from ..vocabulary.errors import NodeStoppedError, NotAllowedError, TargetDownError
 from ..vocabulary.ids import PID, Alias, Ref, Target
@@ -241,6 +241,12 @@ class Meta:
         self.state = state
         self.history += (state, perf_counter())
         del self.history[:-_HISTORY]
+
+    def add_timer(self, timer: Timer) -> None:
+        """Own a timer: it ends with this meta-process."""
+        if self.timers is None:
+            self.timers = Owned()
+        self.timers.append(timer)
 
     def own(self, key: object, thing: "Meta") -> None:
         """Add a child, which must not outlive this meta-process."""

@@ -399,7 +399,6 @@ def answer_now(process: "Process", caller: TaskCaller, request: object) -> Cance
     """
     task: Any = caller.task
     status, left = task._cancel_status, None
-    caller.callee = process
     process.woken = begun = perf_counter()
     process.state = RUNNING
     process.handling = (CALL, caller.pid, caller, request)

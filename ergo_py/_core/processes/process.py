@@ -23,7 +23,7 @@ from ..tables.callbacks import Callbacks, runs_callbacks
 from ..tables.child_slot import ChildSlot
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller
-from ..tables.timers import Owned
+from ..tables.timers import Owned, Timer
 from ..vocabulary.envelopes import EXIT, FAILED, KILL, URGENT_LANE, Envelope, Overflow, kind_name
 from ..vocabulary.errors import InitTimeoutError, NotAllowedError
 from ..vocabulary.ids import PID, Alias, EventName
@@ -516,6 +516,20 @@ class Process:
             if len(history) > _HISTORY:
                 del history[: _HISTORY // 2]
 
+    def begin_wait_beside(self, caller: Caller) -> None:
+        """Record that a callback waits, at the end of a nursery, for a task that waits in a
+        call.
+        """
+        if self.waiting is None:
+            self.waiting = caller
+
+    def end_wait_beside(self, caller: Caller) -> None:
+        """Record that the task has stopped waiting in that call. Another wait of the callback may
+        have replaced it meanwhile.
+        """
+        if self.waiting is caller:
+            self.waiting = None
+
     def wait_for(self, waiting: Coroutine[Any, Any, R]) -> R:
         """Refuse to wait: only processes with a thread may block in a callback."""
         check_waiting(waiting)
@@ -563,6 +577,12 @@ class Process:
         if self.owned is None:
             self.owned = {}
         self.owned[key] = thing
+
+    def add_timer(self, timer: Timer) -> None:
+        """Own a timer: it ends with this process."""
+        if self.timers is None:
+            self.timers = Owned()
+        self.timers.append(timer)
 
     def disown(self, key: object) -> None:
         """Forget a child or meta-process that has ended."""
@@ -657,9 +677,13 @@ class Process:
         """Whether it waits in a call with a timeout."""
         return isinstance(self.waiting, TaskCaller) and self.waiting.has_limit
 
-    def refuse(self) -> None:
-        """Refuse user messages from now on."""
+    def close_mailbox(self) -> None:
+        """Let no sender append to its mailbox from now on."""
         self.accepting = self.open = self.measured = False
+
+    def refuse(self) -> None:
+        """Refuse user messages from now on, also those of senders that wait for room."""
+        self.close_mailbox()
         if self.slot is not None:
             self.slot.vacate(self.id)
         if self.mailbox.waiters:

@@ -34,6 +34,10 @@ class DeadLetters:
         # maxlen: the ring drops its oldest entry on purpose; the counts stay complete.
         self._kept: deque[tuple[PID | Alias, object, str, Why, float]] = deque(maxlen=capacity)
 
+    def announce_to(self, function: Callable[[DeadLetter], None] | None) -> None:
+        """Call ``function`` with each dead letter from now on; None calls none."""
+        self.announce = function
+
     @property
     def total(self) -> int:
         """The number of dead letters since the node started."""

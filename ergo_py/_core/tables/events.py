@@ -25,6 +25,10 @@ class Subscription:
         that a publication displaced.
         """
 
+    def count_dropped(self) -> None:
+        """Count a lost message."""
+        self.dropped += 1
+
 
 class Event:
     """A registered event."""

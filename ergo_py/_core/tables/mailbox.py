@@ -137,6 +137,16 @@ class Mailbox:
         if lane is not LOG_LANE:
             self.ahead = True
 
+    def push_signal(self, lane: Lane, envelope: Envelope) -> None:
+        """Append a signal of the kernel. In MAIN it stands among the user's messages."""
+        if lane is MAIN_LANE:
+            self.mixed = True
+        self.push(lane, envelope)
+
+    def count_dropped(self) -> None:
+        """Count a message that found no room, where the sender decides about it and not `admit`."""
+        self.dropped += 1
+
     def push_first(self, envelope: Envelope) -> None:
         """Put a signal at the head of URGENT: a signal that ends the process must not wait behind
         its messages.

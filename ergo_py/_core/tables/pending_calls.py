@@ -99,6 +99,17 @@ class Caller(Deadline):
     def __repr__(self) -> str:
         return f"<Caller {self.pid} ref {self.number}>"
 
+    def assign(self, callee: Callee) -> None:
+        """Note which callee has the request now, and so has to answer."""
+        self.callee = callee
+
+    def redirect(self, to: Any, request: Any) -> None:
+        """Note that the callee passes the call on: to another address, perhaps with another
+        request.
+        """
+        self.undefer()
+        self.to, self.request = to, request
+
     def defer(self, callee: Callee) -> None:
         """Note that ``callee`` answers later. If it ends first, the caller gets an error."""
         # After forward() the call belongs to another callee: this one owes no answer.

@@ -36,9 +36,7 @@ class Timer:
         self.message: Any = message
         self.priority = priority
         self.period = period
-        if owner.timers is None:
-            owner.timers = Owned()
-        owner.timers.append(self)
+        owner.add_timer(self)
 
     @property
     def active(self) -> bool:

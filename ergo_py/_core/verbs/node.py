@@ -584,7 +584,11 @@ class _NodeTimers:
         self.router = kernel.router
         self.id = kernel.pid
         self.priority = Priority.NORMAL
-        self.timers: Owned | None = None
+        self.timers = Owned()
+
+    def add_timer(self, timer: Timer) -> None:
+        """Own a timer: it ends with the node."""
+        self.timers.append(timer)
 
     def allow(self, _operation: object) -> None:
         """A node may always arm a timer."""

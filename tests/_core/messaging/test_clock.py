@@ -51,7 +51,10 @@ class Fired:
     def __init__(self) -> None:
         self.log: list[tuple[str, float]] = []
         self.clock = Clock(self.fire, lambda function: function())
-        self.timers: Owned | None = None
+        self.timers = Owned()
+
+    def add_timer(self, timer: Timer) -> None:
+        self.timers.append(timer)
 
     def fire(self, timer: Timer) -> None:
         self.log.append((timer.message, trio.current_time()))

@@ -22,7 +22,10 @@ class FakeOwner:
     """All that a timer knows of its process: a place for the timers that end with it."""
 
     def __init__(self, timers: Owned | None = None) -> None:
-        self.timers = timers
+        self.timers = timers or Owned()
+
+    def add_timer(self, timer: Timer) -> None:
+        self.timers.append(timer)
 
 
 def armed(
