@@ -54,7 +54,7 @@ async def spawn_logger(node: Node, heard: list[Any], level: str = "info", **opti
     return pid
 
 
-async def test_a_logger_gets_records_with_all_they_hold() -> None:
+async def test_a_logger_gets_records_with_all_their_fields() -> None:
     records: list[LogRecord] = []
 
     class Keeps(Actor):
@@ -76,7 +76,7 @@ async def test_a_logger_gets_records_with_all_they_hold() -> None:
     assert records[0].fields["name"] == "speaker"
 
 
-async def test_records_come_after_everything_else() -> None:
+async def test_records_come_after_messages_of_every_priority() -> None:
     heard: list[Any] = []
 
     async with running_node() as node:
@@ -135,7 +135,7 @@ async def test_messages_that_come_while_records_are_handled_overtake_the_rest() 
         ("off", "debug", []),
     ],
 )
-async def test_a_logger_gets_what_its_level_and_the_node_s_let_through(
+async def test_a_logger_gets_the_records_of_its_level_and_of_the_nodes_level(
     node_level: str, level: str, expected: list[str]
 ) -> None:
     heard: list[Any] = []
@@ -163,7 +163,7 @@ async def test_every_logger_gets_every_record() -> None:
 
 
 @pytest.mark.parametrize("loggers", [1, 2])
-async def test_loggers_that_speak_do_not_feed_on_their_own_words(loggers: int) -> None:
+async def test_loggers_that_log_do_not_get_their_own_records(loggers: int) -> None:
     heard: list[Any] = []
 
     class Talks(Actor):
@@ -180,7 +180,7 @@ async def test_loggers_that_speak_do_not_feed_on_their_own_words(loggers: int) -
     assert heard == ["hello"] * loggers
 
 
-async def test_a_logger_that_crashes_does_not_hear_of_it_and_hears_nothing_more() -> None:
+async def test_a_logger_that_crashes_gets_neither_that_record_nor_later_records() -> None:
     heard: list[Any] = []
 
     class Crashes(Actor):
@@ -224,7 +224,7 @@ async def test_records_beyond_the_bound_of_the_lane_are_dropped_and_counted() ->
     assert not dead_letters
 
 
-async def test_records_and_messages_do_not_take_each_other_s_room() -> None:
+async def test_records_and_messages_have_separate_bounds() -> None:
     heard: list[Any] = []
 
     async with running_node() as node:
@@ -241,7 +241,7 @@ async def test_records_and_messages_do_not_take_each_other_s_room() -> None:
     assert heard == ["message", *(f"record {number}" for number in range(5))]
 
 
-async def test_what_threads_say_reaches_a_logger_in_the_order_of_each() -> None:
+async def test_a_logger_gets_the_records_of_each_thread_in_order() -> None:
     heard: list[Any] = []
 
     async with running_node() as node:
@@ -268,7 +268,7 @@ async def test_what_threads_say_reaches_a_logger_in_the_order_of_each() -> None:
         ]
 
 
-async def test_a_logger_that_was_removed_hears_nothing_more() -> None:
+async def test_a_removed_logger_gets_no_more_records() -> None:
     heard: list[Any] = []
 
     async with running_node() as node:
@@ -285,7 +285,7 @@ async def test_a_logger_that_was_removed_hears_nothing_more() -> None:
     assert not watched
 
 
-async def test_the_others_hear_on_when_one_logger_has_ended() -> None:
+async def test_other_loggers_continue_when_a_logger_has_ended() -> None:
     heard: list[Any] = []
 
     async with running_node() as node:
@@ -328,7 +328,7 @@ async def test_work_of_a_thread_that_fails_on_the_loop_is_logged() -> None:
 # -- what concerns the whole node ------------------------------------------------------------------
 
 
-async def test_a_watcher_that_is_gone_is_told_nothing() -> None:
+async def test_a_watcher_that_has_ended_gets_no_signal() -> None:
     async with running_node() as node:
         gone, target = await node.spawn(Puppet), await node.spawn(Puppet)
         node.kill(gone)
@@ -339,7 +339,7 @@ async def test_a_watcher_that_is_gone_is_told_nothing() -> None:
         assert node.processes() == [target]
 
 
-async def test_what_a_thread_sent_too_much_is_no_failure_of_the_bridge() -> None:
+async def test_excess_messages_of_a_thread_are_no_failure_of_the_bridge() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         await spawn_logger(node, heard)
@@ -353,7 +353,7 @@ async def test_what_a_thread_sent_too_much_is_no_failure_of_the_bridge() -> None
         assert heard == ["work handed over by a thread failed"]
 
 
-async def test_the_first_supervisor_that_gives_up_is_the_one_that_is_named() -> None:
+async def test_the_error_names_the_first_supervisor_that_gives_up() -> None:
     with pytest.raises(EscalationError) as caught:
         async with running_node() as node:
             processes = [
@@ -376,7 +376,7 @@ async def test_the_first_of_two_errors_meant_for_the_whole_program_is_passed_on(
 
 
 @pytest.mark.parametrize("dispatcher", [LOOP, PINNED], ids=str)
-async def test_a_class_that_was_made_at_run_time_is_not_kept_for_good(
+async def test_a_class_that_was_made_at_run_time_is_not_kept_forever(
     dispatcher: Dispatcher,
 ) -> None:
     async def live_and_die(node: Node) -> weakref.ref[type]:

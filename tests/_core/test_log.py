@@ -73,7 +73,7 @@ class ColourTerminal(Terminal):
 # -- outputs ---------------------------------------------------------------------------------------
 
 
-def test_the_console_gets_one_line_that_a_person_can_read(
+def test_the_console_gets_a_readable_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make("console").logger(ME, name="db").warning("queue is long", depth=5)
@@ -113,7 +113,7 @@ def test_the_console_has_colours_on_a_terminal_only(
     assert ("\x1b[" in terminal.text) is coloured
 
 
-def test_lines_go_to_whatever_standard_error_is_when_they_are_written(
+def test_lines_go_to_the_current_standard_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logger = make("console").logger(ME)
@@ -125,7 +125,7 @@ def test_lines_go_to_whatever_standard_error_is_when_they_are_written(
     assert "hello" in later.text
 
 
-def test_json_gets_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_an_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     logger = make("json").logger(ME, behaviour="Counter")
 
     logger.info("hello", depth=5, target=ME, text='with "quotes"\nand lines')
@@ -167,7 +167,7 @@ def test_the_stdlib_gets_a_text_and_the_fields_beside_it(caplog: pytest.LogCaptu
     }
 
 
-def test_a_text_with_percent_signs_reaches_the_stdlib_unharmed(
+def test_a_text_with_percent_signs_reaches_the_stdlib_unchanged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -187,7 +187,7 @@ def test_structlog_gets_the_line_as_an_event_of_the_host(
     ]
 
 
-def test_none_gets_nothing(
+def test_the_output_none_writes_no_line(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -198,7 +198,7 @@ def test_none_gets_nothing(
     assert caplog.records == []
 
 
-def test_auto_is_the_console_if_the_host_has_set_nothing_up(
+def test_auto_is_the_console_if_the_host_has_configured_no_logging(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -209,7 +209,7 @@ def test_auto_is_the_console_if_the_host_has_set_nothing_up(
     assert "[info" in capsys.readouterr().err
 
 
-def test_auto_is_the_stdlib_if_the_host_has_set_that_up(
+def test_auto_is_the_stdlib_if_the_host_has_configured_it(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -220,7 +220,7 @@ def test_auto_is_the_stdlib_if_the_host_has_set_that_up(
     assert capsys.readouterr().err == ""
 
 
-def test_auto_is_structlog_if_the_host_has_set_that_up_even_beside_the_stdlib(
+def test_auto_is_structlog_if_the_host_has_configured_it_even_beside_the_stdlib(
     host_structlog: list[dict[str, Any]],
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -235,7 +235,7 @@ def test_auto_is_structlog_if_the_host_has_set_that_up_even_beside_the_stdlib(
 
 
 @pytest.mark.parametrize("output", ["syslog", "", None, 5])
-def test_an_unknown_output_is_refused_with_the_known_ones(output: Any) -> None:
+def test_an_unknown_output_is_refused_with_the_known_outputs(output: Any) -> None:
     with pytest.raises(
         BadInputError, match="one of auto, console, json, stdlib, structlog, none"
     ) as caught:
@@ -245,7 +245,7 @@ def test_an_unknown_output_is_refused_with_the_known_ones(output: Any) -> None:
 
 
 @pytest.mark.parametrize("level", ["loud", None, 20])
-def test_an_unknown_level_is_refused_with_the_known_ones(level: Any) -> None:
+def test_an_unknown_level_is_refused_with_the_known_levels(level: Any) -> None:
     with pytest.raises(BadInputError, match="one of debug, info, warning, error, critical, off"):
         make(level=level)
 
@@ -255,7 +255,7 @@ def test_an_unknown_level_is_refused_with_the_known_ones(level: Any) -> None:
 
 @pytest.mark.parametrize("output", ["auto", "console", "json", "stdlib", "structlog", "none"])
 @pytest.mark.usefixtures("capsys")
-def test_nobodys_global_configuration_is_touched(output: Output) -> None:
+def test_no_global_configuration_is_changed(output: Output) -> None:
     def state() -> tuple[object, ...]:
         root, ours = logging.getLogger(), logging.getLogger("ergo_py")
         return (
@@ -280,7 +280,7 @@ def test_nobodys_global_configuration_is_touched(output: Output) -> None:
 
 @pytest.mark.parametrize("output", ["console", "json", "stdlib", "none"])
 @pytest.mark.usefixtures("capsys")
-def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(
+def test_the_hosts_structlog_is_not_used_unless_it_is_the_output(
     output: Output,
 ) -> None:
     def refuse(*args: object) -> None:
@@ -297,7 +297,7 @@ def test_the_hosts_structlog_is_not_asked_for_anything_unless_it_is_the_output(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_line_is_written_if_it_weighs_enough(
+def test_a_line_is_written_if_its_level_is_high_enough(
     level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = make("json", level)
@@ -312,7 +312,7 @@ def test_a_line_is_written_if_it_weighs_enough(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_process_may_have_a_level_of_its_own(
+def test_a_process_may_have_its_own_log_level(
     level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = make("json", "warning")
@@ -367,7 +367,7 @@ def test_an_exception_in_flight_is_written_as_text_by_every_output(
     assert "exc_info" not in written
 
 
-def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(
+def test_a_field_does_not_replace_the_process_the_level_or_the_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     records: list[LogRecord] = []
@@ -382,7 +382,7 @@ def test_a_field_does_not_pass_for_the_speaker_the_level_or_the_time(
     assert (records[0].source, records[0].level) == (ME, "info")
 
 
-def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(
+def test_fields_bound_to_a_logger_are_in_each_of_its_lines_and_in_no_other_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger = make("json").logger(ME)
@@ -399,7 +399,7 @@ def test_what_is_bound_to_a_logger_is_in_each_of_its_lines_and_in_no_others(
 # -- logger processes ------------------------------------------------------------------------------
 
 
-def test_a_record_is_offered_while_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_is_offered_while_a_logger_listens(capsys: pytest.CaptureFixture[str]) -> None:
     records: list[LogRecord] = []
     log = Log("demo@localhost", "info", "none", records.append)
     logger = log.logger(ME, name="db")
@@ -421,7 +421,7 @@ def test_a_record_is_offered_while_somebody_listens(capsys: pytest.CaptureFixtur
     assert record.fields == {"node": "demo@localhost", "name": "db", "depth": 5}
 
 
-def test_what_a_listener_does_with_a_record_does_not_change_the_line(
+def test_a_listener_that_changes_a_record_does_not_change_the_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def spoil(record: LogRecord) -> None:
@@ -556,7 +556,7 @@ async def crash_beside(output: Output) -> NodeInfo:
 
 @pytest.mark.parametrize("stream", BROKEN_STREAMS)
 @pytest.mark.parametrize("output", ["console", "json"])
-async def test_a_node_lives_on_without_a_standard_error(
+async def test_a_node_continues_without_a_standard_error(
     output: Output, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -568,7 +568,7 @@ async def test_a_node_lives_on_without_a_standard_error(
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.usefixtures("reset_structlog")
-async def test_a_node_lives_on_when_the_hosts_logging_raises_and_says_so_on_standard_error(
+async def test_a_node_continues_when_the_hosts_logging_raises_and_reports_it(
     host: str, our_stdlib_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = await crash_beside(host_fails(host, our_stdlib_logger))
@@ -582,7 +582,7 @@ async def test_a_node_lives_on_when_the_hosts_logging_raises_and_says_so_on_stan
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.usefixtures("reset_structlog")
-async def test_a_node_lives_on_when_neither_the_hosts_logging_nor_standard_error_can_be_used(
+async def test_a_node_continues_when_neither_logging_nor_standard_error_works(
     host: str, our_stdlib_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = host_fails(host, our_stdlib_logger)
@@ -593,7 +593,7 @@ async def test_a_node_lives_on_when_neither_the_hosts_logging_nor_standard_error
     assert info.log_lines_lost == 1
 
 
-def test_lines_that_were_lost_are_told_of_once_when_a_line_can_be_written_again(
+def test_lost_lines_are_reported_once_when_a_line_can_be_written_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = make("console")
@@ -614,7 +614,7 @@ def test_lines_that_were_lost_are_told_of_once_when_a_line_can_be_written_again(
     assert "four" in four
 
 
-def test_that_an_output_raised_is_said_once_and_every_line_is_written(
+def test_an_error_of_an_output_is_reported_once_and_every_line_is_written(
     our_stdlib_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logger = make(host_fails("filter", our_stdlib_logger)).logger(ME)
@@ -630,7 +630,7 @@ def test_that_an_output_raised_is_said_once_and_every_line_is_written(
     assert below == "  Traceback …"
 
 
-def test_a_standard_error_that_the_program_has_replaced_and_that_fails_is_stepped_over(
+def test_a_replaced_standard_error_that_fails_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = make("console")
@@ -652,7 +652,7 @@ class Unspeakable:
 
 
 @pytest.mark.parametrize("output", ["console", "json", "stdlib"])
-def test_a_value_that_cannot_be_shown_is_replaced_by_a_remark(
+def test_a_value_with_a_failing_str_is_replaced_by_a_remark(
     output: Output, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -669,7 +669,9 @@ def test_a_value_that_cannot_be_shown_is_replaced_by_a_remark(
 @pytest.mark.parametrize(
     "value", [{(1, 2): 3}, "itself"], ids=["keys that are no text", "a value in itself"]
 )
-def test_json_shows_what_json_does_not_know(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_shows_the_repr_of_unknown_values(
+    value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     if value == "itself":
         value = []
         value.append(value)
@@ -703,7 +705,7 @@ FORGED = "no\n12:00:00 [error    ] forged\x1b[2J\x9b\u2028end"
 
 
 @pytest.mark.parametrize("stream", [Terminal, ColourTerminal])
-def test_no_text_passes_for_a_line_of_the_console_or_moves_the_cursor(
+def test_no_text_imitates_a_line_of_the_console_or_moves_the_cursor(
     stream: type[Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Strange:
@@ -726,7 +728,7 @@ def test_no_text_passes_for_a_line_of_the_console_or_moves_the_cursor(
     assert "no\\n12:00:00" in first
 
 
-def test_no_text_passes_for_a_line_of_the_stdlib(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_text_imitates_a_line_of_the_stdlib(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     make("stdlib").logger(ME).error(FORGED, exception=FORGED, text=FORGED)
@@ -738,7 +740,7 @@ def test_no_text_passes_for_a_line_of_the_stdlib(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_console_does_not_warn_about_a_traceback_that_it_is_given_as_text(
+def test_the_console_does_not_warn_about_a_traceback_given_as_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log = make("console")
@@ -787,7 +789,7 @@ class Speaking(MetaProcess):
         return request(self)
 
 
-async def test_processes_and_meta_processes_may_have_levels_of_their_own(
+async def test_processes_and_meta_processes_may_have_their_own_log_levels(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def speak(me: Any) -> None:
@@ -815,7 +817,7 @@ async def test_processes_and_meta_processes_may_have_levels_of_their_own(
     assert said == 2 * [["error", "critical"], METHODS, ["critical"], []]
 
 
-async def test_a_line_carries_the_name_that_its_process_has_at_that_moment(
+async def test_a_line_has_the_current_name_of_its_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def speak(me: Puppet) -> None:

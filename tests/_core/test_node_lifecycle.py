@@ -81,7 +81,7 @@ class SlowEnd(Witness):
 # -- N1: up and down -------------------------------------------------------------------------------
 
 
-async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_started_first(
+async def test_a_node_is_ready_on_entry_and_stops_its_processes_on_exit_last_started_first(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -98,7 +98,7 @@ async def test_a_node_is_ready_on_entry_and_everything_is_stopped_on_exit_last_s
     assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
-async def test_a_node_leaves_no_thread_behind() -> None:
+async def test_a_node_leaves_no_thread_running() -> None:
     before = set(threading.enumerate())
 
     async with running_node(watchdog=0.5) as node:
@@ -110,7 +110,7 @@ async def test_a_node_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
-async def test_what_the_body_raises_comes_out_as_it_is_after_everything_has_stopped(
+async def test_an_error_of_the_body_is_raised_unchanged_after_the_node_has_stopped(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -125,7 +125,7 @@ async def test_what_the_body_raises_comes_out_as_it_is_after_everything_has_stop
     assert ends == [("process", Shutdown())]
 
 
-async def test_a_node_cancelled_from_outside_stops_in_order_and_hands_the_cancellation_on(
+async def test_a_node_cancelled_from_outside_stops_in_order_and_passes_the_cancellation_on(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -141,7 +141,7 @@ async def test_a_node_cancelled_from_outside_stops_in_order_and_hands_the_cancel
     assert trio.current_time() == 3
 
 
-async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(
+async def test_a_node_opened_in_a_cancelled_scope_still_stops(
     autojump_clock: MockClock,
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
@@ -166,7 +166,7 @@ async def test_a_node_opened_where_all_is_cancelled_already_still_comes_down(
     ],
     ids=["in the body", "as a signal handler would", "from a process", "from a thread"],
 )
-async def test_asking_a_node_to_stop_ends_its_body_quietly(stop: Callable[[Node], Any]) -> None:
+async def test_stop_ends_the_body_of_a_node_quietly(stop: Callable[[Node], Any]) -> None:
     ends: list[Any] = []
     reached = False
 
@@ -183,7 +183,7 @@ async def test_asking_a_node_to_stop_ends_its_body_quietly(stop: Callable[[Node]
     assert node.stopping
 
 
-async def test_stopping_twice_is_stopping(autojump_clock: MockClock) -> None:
+async def test_a_second_stop_has_no_effect(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         node.stop()
         node.stop()
@@ -193,7 +193,7 @@ async def test_stopping_twice_is_stopping(autojump_clock: MockClock) -> None:
         node.stop()
 
 
-async def test_two_nodes_in_one_program_are_independent(autojump_clock: MockClock) -> None:
+async def test_two_nodes_in_the_same_program_are_independent(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node("left@localhost", env={"side": "left"}) as left:
         async with running_node("right@localhost", env={"side": "right"}) as right:
@@ -218,7 +218,7 @@ async def test_two_nodes_in_one_program_are_independent(autojump_clock: MockCloc
     assert heard == ["for the left", "the other one is down"]
 
 
-async def test_processes_of_one_node_may_talk_to_another_node_of_the_program_through_it(
+async def test_a_process_may_call_a_process_of_another_node_through_that_node(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node("left@localhost") as left, running_node("right@localhost") as right:
@@ -243,7 +243,7 @@ async def test_a_context_is_entered_once(autojump_clock: MockClock) -> None:
         await context.__aenter__()
 
 
-async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(
+async def test_a_context_entered_by_two_tasks_at_once_is_entered_once(
     autojump_clock: MockClock,
 ) -> None:
     context = open_node(log_output="none", watchdog=None)
@@ -264,7 +264,7 @@ async def test_a_context_entered_by_two_tasks_at_once_is_entered_by_one(
     assert sorted(outcomes) == ["entered", "refused"]
 
 
-async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(
+async def test_a_timer_that_is_due_while_the_node_stops_is_no_error(
     autojump_clock: MockClock,
 ) -> None:
     # Which task is first is left to chance in each turn of the scheduler.
@@ -279,7 +279,7 @@ async def test_a_timer_that_is_due_while_the_node_goes_down_is_no_error(
 
 
 @pytest.mark.parametrize("behaviour", [Stubborn, Shielded])
-async def test_a_node_comes_down_although_a_process_will_not_end(
+async def test_a_node_stops_although_a_process_does_not_end(
     fast_clock: MockClock, behaviour: type[Actor]
 ) -> None:
     ends: list[Any] = []
@@ -296,7 +296,7 @@ async def test_a_node_comes_down_although_a_process_will_not_end(
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
-async def test_a_node_comes_down_within_its_stop_timeout_and_a_grace(
+async def test_a_node_stops_within_its_stop_timeout_and_a_grace(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(stop_timeout=3) as node:
@@ -310,7 +310,7 @@ async def test_a_node_comes_down_within_its_stop_timeout_and_a_grace(
     assert len(node.exit_report.abandoned) == 10
 
 
-async def test_a_node_comes_down_although_a_process_waits_for_a_thread() -> None:
+async def test_a_node_stops_although_a_process_waits_for_a_thread() -> None:
     release = threading.Event()
 
     class Blocked(Actor):
@@ -378,7 +378,7 @@ TREES: dict[str, tuple[Any, ...]] = {
     "stop_timeout", [0.0, 1.0, 5.5, 30.0], ids=lambda seconds: f"{seconds:g} s"
 )
 @pytest.mark.parametrize("tree", TREES)
-async def test_stuck_processes_at_any_depth_keep_neither_the_node_nor_the_run(
+async def test_stuck_processes_at_any_depth_block_neither_the_node_nor_the_run(
     autojump_clock: MockClock, tree: str, stop_timeout: float
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
@@ -443,7 +443,7 @@ STUCK = [
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_run(
+async def test_a_stuck_callback_blocks_neither_the_node_nor_the_run(
     stuck: Any,
 ) -> None:
     HELD.clear()
@@ -469,7 +469,7 @@ async def test_whatever_a_callback_is_stuck_in_keeps_neither_the_node_nor_the_ru
         end_programs(children().keys() - programs)
 
 
-async def test_the_report_names_those_that_were_killed_and_not_their_parent(
+async def test_the_exit_report_names_the_killed_processes_and_not_their_parent(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -490,7 +490,7 @@ async def test_the_report_names_those_that_were_killed_and_not_their_parent(
     assert ends == [*[Killed()] * 3, "door"]
 
 
-async def test_supervisors_that_are_killed_while_they_stop_abandon_nobody(
+async def test_supervisors_that_are_killed_while_they_stop_abandon_no_process(
     autojump_clock: MockClock,
 ) -> None:
     class Waits(Actor):
@@ -509,7 +509,7 @@ async def test_supervisors_that_are_killed_while_they_stop_abandon_nobody(
     assert [one.name for one in report.killed] == ["leaf"]
 
 
-async def test_a_last_callback_that_a_kill_cuts_off_is_not_said_to_have_taken_its_time(
+async def test_a_terminate_cut_off_by_a_kill_is_logged_as_cut_off_by_a_kill(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Waits(Actor):
@@ -528,7 +528,7 @@ async def test_a_last_callback_that_a_kill_cuts_off_is_not_said_to_have_taken_it
     assert "by a kill" not in by_limit
 
 
-async def test_a_node_comes_down_although_a_terminate_never_returns(
+async def test_a_node_stops_although_a_terminate_never_returns(
     autojump_clock: MockClock,
 ) -> None:
     class Endless(Actor):
@@ -542,7 +542,7 @@ async def test_a_node_comes_down_although_a_terminate_never_returns(
     assert trio.current_time() == 3
 
 
-async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends(
+async def test_a_node_stops_although_a_process_spawns_whenever_a_child_ends(
     autojump_clock: MockClock,
 ) -> None:
     class Hydra(Puppet):
@@ -563,7 +563,7 @@ async def test_a_node_comes_down_although_a_process_spawns_whenever_a_child_ends
     assert node.processes() == []
 
 
-async def test_a_node_comes_down_although_its_processes_talk_without_end(
+async def test_a_node_stops_although_its_processes_send_without_end(
     autojump_clock: MockClock,
 ) -> None:
     class Talker(Actor):
@@ -602,7 +602,7 @@ async def test_an_init_that_is_still_running_ends_with_the_node(autojump_clock: 
     assert node.processes() == []
 
 
-async def test_an_init_that_cannot_be_ended_is_left_behind_and_its_spawner_is_told_when_it_ends(
+async def test_an_init_that_cannot_be_ended_is_abandoned_and_its_spawner_gets_an_error(
     autojump_clock: MockClock,
 ) -> None:
     errors: list[BaseException] = []
@@ -633,7 +633,7 @@ async def test_an_init_that_cannot_be_ended_is_left_behind_and_its_spawner_is_to
 # -- N4: the report --------------------------------------------------------------------------------
 
 
-async def test_the_exit_report_says_what_stopped_what_was_killed_and_what_was_left(
+async def test_the_exit_report_lists_stopped_killed_and_abandoned_processes(
     fast_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running_node(limit=600, log_output="json", log_level="info") as node:
@@ -659,7 +659,7 @@ async def test_the_exit_report_says_what_stopped_what_was_killed_and_what_was_le
     assert "node down in" in capsys.readouterr().err
 
 
-async def test_no_process_stands_in_the_exit_report_twice(autojump_clock: MockClock) -> None:
+async def test_no_process_is_in_the_exit_report_twice(autojump_clock: MockClock) -> None:
     async with running_node(stop_timeout=2) as node:
         parent = await node.spawn(Puppet, name="parent", shutdown=100)
         for name, shutdown in (("last", 100), ("left", 0), ("right", 0)):
@@ -677,7 +677,7 @@ async def test_no_process_stands_in_the_exit_report_twice(autojump_clock: MockCl
     assert report.stopped == ()
 
 
-async def test_the_exit_report_is_about_the_end_and_not_about_what_was_killed_before(
+async def test_the_exit_report_does_not_list_processes_killed_before_the_stop(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -756,7 +756,7 @@ class AsyncFatal(Fatal):
         (AsyncFatal, "while killed"),
     ],
 )
-async def test_an_interrupt_in_a_callback_reaches_the_host_after_everything_has_stopped(
+async def test_an_interrupt_in_a_callback_reaches_the_host_after_the_node_has_stopped(
     autojump_clock: MockClock, behaviour: type[Fatal], where: str, error: BaseException
 ) -> None:
     ends: list[Any] = []
@@ -781,7 +781,7 @@ async def test_an_interrupt_in_a_callback_reaches_the_host_after_everything_has_
     assert ends == [("other", Shutdown())]
 
 
-async def test_an_interrupt_in_init_reaches_whoever_spawns(autojump_clock: MockClock) -> None:
+async def test_an_interrupt_in_init_reaches_the_spawner(autojump_clock: MockClock) -> None:
     class Interrupted(Actor):
         def init(self) -> None:
             raise KeyboardInterrupt
@@ -794,7 +794,7 @@ async def test_an_interrupt_in_init_reaches_whoever_spawns(autojump_clock: MockC
         assert node.whereis("interrupted") is None
 
 
-async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(
+async def test_an_interrupted_process_ends_like_a_crashed_process(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -846,7 +846,7 @@ async def test_the_process_that_was_interrupted_ends_like_one_that_crashed(
     ],
     ids=repr,
 )
-async def test_an_option_that_cannot_be_right_is_refused_before_anything_happens(
+async def test_an_invalid_option_is_refused_before_any_task_starts(
     autojump_clock: MockClock, options: dict[str, Any], text: str
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
@@ -859,7 +859,7 @@ async def test_an_option_that_cannot_be_right_is_refused_before_anything_happens
     assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
-def test_a_node_that_is_opened_without_async_with_says_what_to_write() -> None:
+def test_a_node_that_is_opened_without_async_with_raises_and_suggests_it() -> None:
     context: Any = open_node()
 
     async def await_it() -> None:
@@ -897,7 +897,7 @@ async def test_an_option_that_does_not_exist_is_refused() -> None:
         open_node(max_proceses=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-async def test_the_reason_of_those_who_had_to_be_killed_is_killed(
+async def test_the_reason_of_a_killed_process_is_killed(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -916,7 +916,7 @@ async def test_an_escalation_is_kept_or_stops_the_node() -> None:
         open_node(**options)
 
 
-async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_cannot_be_made_raises_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: object, **_options: object) -> None:
         raise Failed("no kernel")
 
@@ -929,7 +929,7 @@ async def test_a_node_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPat
     assert caught.group_contains(Failed, match="no kernel")
 
 
-async def test_an_error_inside_the_node_itself_reaches_whoever_opened_it(
+async def test_an_error_inside_the_node_reaches_the_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Node] = []
@@ -1001,7 +1001,7 @@ async def test_an_error_in_the_end_of_a_process_ends_the_node_in_order_with_that
     assert node.processes() == []
 
 
-async def test_an_error_in_leaving_a_process_behind_ends_the_node_with_that_error(
+async def test_an_error_while_abandoning_a_process_ends_the_node_with_that_error(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     opened: list[Node] = []
@@ -1022,7 +1022,7 @@ async def test_an_error_in_leaving_a_process_behind_ends_the_node_with_that_erro
     assert node.processes() == []
 
 
-async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_left_behind(
+async def test_a_terminate_in_a_wait_that_cannot_be_aborted_is_abandoned(
     autojump_clock: MockClock,
 ) -> None:
     class Waits(Actor):
@@ -1061,7 +1061,7 @@ async def test_a_log_output_that_raises_no_exception_ends_the_node_in_order(
 
 
 @pytest.mark.parametrize("behaviour", [Puppet, Shielded], ids=["willing", "stuck"])
-async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
+async def test_an_error_in_the_nursery_of_the_node_ends_the_node(
     autojump_clock: MockClock, behaviour: type[Actor]
 ) -> None:
     """Nothing of ours raises there; what somebody else has started there may."""
@@ -1085,7 +1085,7 @@ async def test_an_error_in_the_nursery_of_the_node_itself_ends_the_node(
     assert node.processes() == []
 
 
-async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
+async def test_an_error_while_the_node_stops_is_raised_and_the_node_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Node] = []
@@ -1105,7 +1105,7 @@ async def test_an_error_in_the_stopping_of_the_node_is_raised_and_all_is_closed(
         node.send("anybody", 1)
 
 
-async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(
+async def test_an_error_of_closing_the_watchdog_is_raised_and_the_rest_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Node] = []
@@ -1125,7 +1125,7 @@ async def test_what_cannot_be_closed_is_raised_and_the_rest_is_closed(
     assert node.exit_report is not None
 
 
-async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(
+async def test_a_node_without_a_thread_for_its_watchdog_leaves_no_task_or_descriptor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     descriptors = open_descriptors()
@@ -1149,7 +1149,7 @@ async def test_a_node_whose_watchdog_gets_no_thread_leaves_nothing_behind(
     "error", [GeneratorExit, SystemExit, asyncio.CancelledError], ids=lambda one: one.__name__
 )
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-async def test_a_last_callback_that_raises_anything_keeps_nobody_from_being_stopped(
+async def test_a_terminate_that_raises_any_exception_does_not_keep_others_from_stopping(
     autojump_clock: MockClock, error: type[BaseException], asynchronous: bool
 ) -> None:
     ends: list[Any] = []
@@ -1177,7 +1177,7 @@ async def test_a_last_callback_that_raises_anything_keeps_nobody_from_being_stop
     assert ends == [Shutdown()]
 
 
-async def test_a_plain_terminate_that_raises_a_cancellation_keeps_nobody_from_being_stopped(
+async def test_a_plain_terminate_that_raises_a_cancellation_does_not_keep_a_node_running(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -1201,7 +1201,7 @@ async def test_a_plain_terminate_that_raises_a_cancellation_keeps_nobody_from_be
     assert ends == [Shutdown()]
 
 
-def test_a_node_that_nobody_closes_ends_with_the_loop() -> None:
+def test_a_node_that_is_never_closed_ends_with_the_loop() -> None:
     opened: list[Any] = []
 
     async def forget() -> None:
@@ -1213,7 +1213,7 @@ def test_a_node_that_nobody_closes_ends_with_the_loop() -> None:
     assert opened[0]._down.is_set()
 
 
-async def test_the_exit_report_names_all_of_very_many(autojump_clock: MockClock) -> None:
+async def test_the_exit_report_names_all_of_very_many_processes(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pids = [await node.spawn(Puppet) for _ in range(300)]
 

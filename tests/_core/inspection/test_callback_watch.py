@@ -61,7 +61,7 @@ async def doings(node: Node, me: Puppet, to: Any) -> dict[str, Any]:
     }
 
 
-async def test_every_verb_that_sends_is_told_of_with_whom_and_what(
+async def test_a_trace_reports_each_sending_verb_with_its_target_and_message_type(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -84,7 +84,7 @@ async def test_every_verb_that_sends_is_told_of_with_whom_and_what(
         assert {verb for verb, _, _ in seen} | {"reply_error"} == {*REPORTED_VERBS}
 
 
-async def test_answers_that_come_later_are_told_of_too(autojump_clock: MockClock) -> None:
+async def test_a_trace_also_reports_later_replies(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Hoarder)
         answers: list[object] = []
@@ -113,7 +113,7 @@ async def test_answers_that_come_later_are_told_of_too(autojump_clock: MockClock
         assert [str(one) for one in answers] == ["None", "no"]
 
 
-async def test_the_verbs_are_given_back_with_the_last_who_listens(
+async def test_the_verbs_are_restored_when_the_last_observer_leaves(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -132,7 +132,7 @@ async def test_the_verbs_are_given_back_with_the_last_who_listens(
         assert kernel_of(node).watches == {}
 
 
-async def test_statistics_and_remembered_types_leave_the_verbs_alone(
+async def test_statistics_and_remembered_types_do_not_replace_the_verbs(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(recent_messages=3) as node, trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ async def test_statistics_and_remembered_types_leave_the_verbs_alone(
         assert verbs == set()
 
 
-async def test_what_a_thread_sends_is_told_of_on_the_loop_and_in_order() -> None:
+async def test_a_trace_reports_the_sends_of_a_thread_on_the_loop_and_in_order() -> None:
     class Threaded(Actor):
         def handle_message(self, message: int, sender: Any) -> None:
             for number in range(message):
@@ -190,7 +190,7 @@ async def test_the_end_of_a_traced_process_ends_the_trace(autojump_clock: MockCl
         assert kernel_of(node).watches == {}
 
 
-async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
+async def test_an_observer_that_only_counts_callbacks_gets_no_sends(
     autojump_clock: MockClock,
 ) -> None:
     class Counting:
@@ -221,7 +221,7 @@ async def test_who_only_counts_callbacks_is_not_told_what_is_sent(
         assert counting.callbacks == ["handle_message"]
 
 
-async def test_a_callback_that_was_left_behind_while_it_was_traced_stays_silent() -> None:
+async def test_an_abandoned_callback_that_was_traced_reports_no_more_entries() -> None:
     gate, refused = Gate(), threading.Event()
     terminating, untraced = trio.Event(), trio.Event()
 
@@ -253,7 +253,7 @@ async def test_a_callback_that_was_left_behind_while_it_was_traced_stays_silent(
         assert await trio.to_thread.run_sync(refused.wait, 20)
 
 
-async def test_a_thread_that_has_sent_when_the_node_stops_tells_nobody() -> None:
+async def test_a_traced_send_of_a_thread_after_the_end_of_the_node_is_not_reported() -> None:
     class Sending(Recorder):
         def send(self, *_message: Any, **_options: Any) -> bool:
             """As if the node had been there until this very moment."""

@@ -41,7 +41,7 @@ class World:
 
 
 @pytest.mark.parametrize("lane", [Lane.MAIN, Lane.SYSTEM, Lane.URGENT])
-def test_a_mailbox_that_passes_the_limit_is_told_of(lane: Lane) -> None:
+def test_a_mailbox_above_the_limit_is_reported(lane: Lane) -> None:
     world = World(3)
     world.fill(0, LIMIT, lane)
     world.fill(2, LIMIT + 1, lane)
@@ -51,7 +51,7 @@ def test_a_mailbox_that_passes_the_limit_is_told_of(lane: Lane) -> None:
     assert world.said == [(2, LIMIT + 1)]
 
 
-def test_it_is_told_of_once_until_it_has_fallen_well_below_the_limit() -> None:
+def test_a_mailbox_is_reported_once_until_it_falls_well_below_the_limit() -> None:
     world = World()
     main = world.box(0).main
 
@@ -70,7 +70,7 @@ def test_it_is_told_of_once_until_it_has_fallen_well_below_the_limit() -> None:
     assert world.said == [(0, LIMIT + 1), (0, LIMIT + 4)]
 
 
-def test_nothing_is_kept_of_a_process_that_has_ended() -> None:
+def test_the_backlog_check_forgets_a_process_that_has_ended() -> None:
     world = World()
     world.fill(0, LIMIT + 1)
     world.backlogs.look()
@@ -81,7 +81,7 @@ def test_nothing_is_kept_of_a_process_that_has_ended() -> None:
     assert world.backlogs._warned == set()
 
 
-def test_one_that_ended_since_the_list_was_made_is_passed_over(
+def test_the_backlog_check_skips_a_process_that_ended_after_it_was_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replace_private(monkeypatch, "mailboxes looked at in a turn", 1)
@@ -95,7 +95,7 @@ def test_one_that_ended_since_the_list_was_made_is_passed_over(
     assert world.said == []
 
 
-def test_a_bounded_number_is_looked_at_each_time_and_all_of_them_in_the_end(
+def test_each_backlog_check_looks_at_a_bounded_number_and_reaches_every_mailbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replace_private(monkeypatch, "mailboxes looked at in a turn", 4)
@@ -116,7 +116,7 @@ class Stuck(Actor):
         await trio.sleep_forever()
 
 
-async def test_a_node_warns_of_a_long_mailbox_and_says_what_to_do(
+async def test_a_node_warns_of_a_long_mailbox_and_suggests_mailbox_size(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async with running_node(watchdog=0.02, mailbox_warning=100, log_output="console") as node:
@@ -132,6 +132,6 @@ async def test_a_node_warns_of_a_long_mailbox_and_says_what_to_do(
     assert all(word in said for word in (str(pid), "slow", "Stuck", "149", "mailbox_size="))
 
 
-async def test_a_node_can_be_told_not_to_warn() -> None:
+async def test_the_warning_about_long_mailboxes_can_be_switched_off() -> None:
     async with running_node(watchdog=0.5, mailbox_warning=None) as node:
         assert not looks_at_mailboxes(node)

@@ -64,7 +64,7 @@ async def test_a_snapshot_of_an_idle_process(autojump_clock: MockClock) -> None:
         )
 
 
-async def test_a_snapshot_of_a_process_that_has_one_of_everything(
+async def test_a_snapshot_of_a_process_with_all_kinds_of_relations(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(env={"colour": "red"}, expose_env=True) as node:
@@ -141,7 +141,9 @@ async def test_a_snapshot_is_frozen_and_does_not_change_with_its_process(
         assert (dataclasses.asdict(info), dataclasses.asdict(whole)) == before
 
 
-async def test_counters_count_what_came_in_and_what_went_out(autojump_clock: MockClock) -> None:
+async def test_counters_count_messages_received_and_messages_sent(
+    autojump_clock: MockClock,
+) -> None:
     class Silent(Actor):
         pass
 
@@ -168,7 +170,7 @@ async def test_counters_count_what_came_in_and_what_went_out(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_snapshot_says_in_which_call_a_process_waits(
+async def test_a_snapshot_shows_the_call_in_which_a_process_waits(
     autojump_clock: MockClock, inline_calls: bool
 ) -> None:
     callers: list[Caller] = []
@@ -202,7 +204,7 @@ async def test_a_snapshot_says_in_which_call_a_process_waits(
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_snapshot_knows_of_no_call_that_is_over(
+async def test_a_snapshot_shows_no_call_that_has_ended(
     autojump_clock: MockClock, inline_calls: bool
 ) -> None:
     async with running_node(inline_calls=inline_calls) as node:
@@ -320,7 +322,7 @@ async def test_running_time_grows_with_work_and_not_with_sleep() -> None:
         assert before + 0.02 <= waiting < after
 
 
-async def test_answering_on_the_spot_does_not_make_a_sleep_look_like_work() -> None:
+async def test_answering_inline_does_not_make_a_sleep_look_like_work() -> None:
     class NodeInspection(Actor):
         def handle_call(self, request: Any, caller: Caller) -> object:
             return self.node.process_info(self.pid)
@@ -418,7 +420,9 @@ async def test_a_snapshot_does_not_wait_for_a_busy_process(autojump_clock: MockC
         assert trio.current_time() == 0
 
 
-async def test_a_snapshot_of_a_process_in_its_init_says_so(autojump_clock: MockClock) -> None:
+async def test_a_snapshot_of_a_process_in_its_init_shows_that_state(
+    autojump_clock: MockClock,
+) -> None:
     class Slow(Actor):
         async def init(self) -> None:
             await trio.sleep(1)
@@ -432,7 +436,9 @@ async def test_a_snapshot_of_a_process_in_its_init_says_so(autojump_clock: MockC
         assert (info.state, info.callback, info.message_type) == (State.INIT, "init", None)
 
 
-async def test_there_is_no_snapshot_of_nobody(autojump_clock: MockClock) -> None:
+async def test_a_snapshot_of_a_process_that_has_ended_is_an_error(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         node.kill(pid)

@@ -47,7 +47,7 @@ class Busy:
 # -- state -----------------------------------------------------------------------------------------
 
 
-async def test_the_state_is_what_the_behaviour_has_as_attributes(autojump_clock: MockClock) -> None:
+async def test_the_state_is_the_attributes_of_the_behaviour(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Slotted)
 
@@ -56,7 +56,7 @@ async def test_the_state_is_what_the_behaviour_has_as_attributes(autojump_clock:
         assert state == {"label": "a", "total": 1}
 
 
-async def test_the_state_is_read_between_two_messages_and_before_those_that_wait(
+async def test_the_state_is_read_between_two_messages_and_before_waiting_messages(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -97,7 +97,7 @@ async def test_the_state_can_be_replaced_and_attributes_come_and_go(
         assert await node.get_state(pid) == new
 
 
-async def test_a_replacement_that_fails_changes_nothing_and_harms_nobody(
+async def test_a_replacement_that_fails_leaves_state_and_process_unchanged(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -121,7 +121,7 @@ async def test_a_replacement_that_fails_changes_nothing_and_harms_nobody(
         assert await node.get_state(pid) == {"label": "a", "total": 1}
 
 
-async def test_looking_at_nobody_at_a_meta_process_or_at_oneself_is_refused(
+async def test_get_state_of_an_unknown_name_or_of_the_calling_process_is_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -134,7 +134,9 @@ async def test_looking_at_nobody_at_a_meta_process_or_at_oneself_is_refused(
         assert isinstance(caught.value.__cause__, DeadlockError)
 
 
-async def test_a_process_that_ends_before_it_answers_says_so(autojump_clock: MockClock) -> None:
+async def test_get_state_raises_when_the_process_ends_before_it_answers(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         node.send(pid, lambda me: Busy.wait())
@@ -158,7 +160,7 @@ async def _kill_later(node: Node, pid: Any) -> None:
 
 
 @pytest.mark.parametrize("behaviour", [Recorder, Puppet])
-async def test_a_suspended_process_takes_no_message_and_loses_none(
+async def test_a_suspended_process_takes_no_message_and_loses_no_message(
     behaviour: type[Recorder] | type[Puppet], autojump_clock: MockClock
 ) -> None:
     heard: list[Any] = []
@@ -206,7 +208,7 @@ async def test_the_time_of_a_suspension_is_not_spent_in_callbacks(
         )
 
 
-async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -> None:
+async def test_a_suspended_process_can_be_inspected(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.suspend(pid)
@@ -220,9 +222,7 @@ async def test_a_suspended_process_can_be_looked_at(autojump_clock: MockClock) -
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "stop of the node"])
-async def test_a_suspended_process_ends_when_it_is_told_to(
-    how: str, autojump_clock: MockClock
-) -> None:
+async def test_a_suspended_process_ends_when_asked_to(how: str, autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.suspend(pid)
@@ -236,7 +236,7 @@ async def test_a_suspended_process_ends_when_it_is_told_to(
         assert kernel_of(node).watches == {}
 
 
-async def test_what_a_suspended_process_traps_or_watches_waits_for_it(
+async def test_exit_and_down_signals_of_a_suspended_process_wait_until_it_resumes(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -260,7 +260,7 @@ async def test_what_a_suspended_process_traps_or_watches_waits_for_it(
         assert len(heard) == 2
 
 
-async def test_a_process_may_be_suspended_again_and_again(autojump_clock: MockClock) -> None:
+async def test_a_process_may_be_suspended_repeatedly(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard)
@@ -275,7 +275,7 @@ async def test_a_process_may_be_suspended_again_and_again(autojump_clock: MockCl
 # -- watching: the stand-in ------------------------------------------------------------------------
 
 
-async def test_a_supervisor_that_is_watched_is_a_supervisor(autojump_clock: MockClock) -> None:
+async def test_a_traced_supervisor_remains_a_supervisor(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         handle = await node.supervise([ChildSpec("child", Puppet)], name="root")
         async with node.trace("root") as trace:
@@ -293,7 +293,7 @@ async def test_a_supervisor_that_is_watched_is_a_supervisor(autojump_clock: Mock
         assert "Supervisor" in type(process_of(node, "root").behaviour).__name__
 
 
-async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(
+async def test_a_traced_process_behaves_as_before_and_its_crash_has_its_own_error(
     autojump_clock: MockClock,
 ) -> None:
     class Rings(Recorder):
@@ -314,7 +314,9 @@ async def test_a_watched_process_behaves_as_before_and_its_crash_is_its_own(
         assert kernel_of(node).watches == {}
 
 
-async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: MockClock) -> None:
+async def test_verbs_for_processes_refuse_a_meta_process_and_name_its_verbs(
+    autojump_clock: MockClock,
+) -> None:
     class Waits(MetaProcess):
         async def start(self) -> None:
             await trio.sleep_forever()
@@ -341,7 +343,7 @@ async def test_a_meta_process_is_pointed_to_the_verbs_it_has(autojump_clock: Moc
             await node.get_state(alias)
 
 
-async def test_a_value_that_cannot_be_shown_is_named() -> None:
+async def test_a_value_with_a_failing_repr_is_shown_by_its_type() -> None:
     class Shy:
         def __repr__(self) -> str:
             raise Failed("not me")

@@ -30,7 +30,7 @@ class Abandonable(Actor):
         self.send(self.to, message)
 
 
-async def test_a_trace_tells_of_every_callback_with_types_only(autojump_clock: MockClock) -> None:
+async def test_a_trace_reports_every_callback_with_types_only(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         sink = await node.spawn(Recorder)
         pid = await node.spawn(Abandonable, sink)
@@ -113,7 +113,7 @@ async def test_a_trace_is_filtered_by_type_and_by_callback(autojump_clock: MockC
         assert calls == ["handle_call"]
 
 
-async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_back(
+async def test_a_trace_ends_after_its_time_and_restores_the_behaviour(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -134,7 +134,9 @@ async def test_a_trace_ends_by_itself_after_its_time_and_gives_the_behaviour_bac
         await trace.__aexit__(None, None, None)
 
 
-async def test_what_nobody_reads_is_counted_and_does_not_grow(autojump_clock: MockClock) -> None:
+async def test_a_trace_counts_unread_entries_and_keeps_a_bounded_number(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         async with node.trace(pid, limit=10_000) as trace:
@@ -166,7 +168,7 @@ async def test_a_process_that_sleeps_or_is_suspended_can_be_traced(
             ]
 
 
-async def test_filters_and_limits_that_cannot_be_right_are_refused(
+async def test_invalid_filters_and_limits_of_a_trace_are_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -187,7 +189,7 @@ async def test_filters_and_limits_that_cannot_be_right_are_refused(
         assert kernel_of(node).watches == {}
 
 
-async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -> None:
+async def test_statistics_add_up_the_work_of_a_process(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         sink = await node.spawn(Recorder)
         pid = await node.spawn(Abandonable, sink)
@@ -206,7 +208,7 @@ async def test_statistics_add_up_what_a_process_did(autojump_clock: MockClock) -
         assert kernel_of(node).watches == {}
 
 
-async def test_statistics_of_a_process_that_ends_say_so(autojump_clock: MockClock) -> None:
+async def test_statistics_of_a_process_that_ends_report_its_end(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         node.send_after(1, pid, "x")
@@ -223,7 +225,9 @@ async def test_statistics_of_a_process_that_ends_say_so(autojump_clock: MockCloc
         assert [row.message_type for row in told.callbacks] == ["str"]
 
 
-async def test_what_a_meta_process_handles_and_sends_is_counted(autojump_clock: MockClock) -> None:
+async def test_statistics_of_a_meta_process_count_messages_in_and_out(
+    autojump_clock: MockClock,
+) -> None:
     class Ticks(MetaProcess):
         async def start(self) -> None:
             while True:
@@ -249,7 +253,7 @@ async def test_what_a_meta_process_handles_and_sends_is_counted(autojump_clock: 
         assert ended.seconds < 10
 
 
-async def test_a_trace_with_contents_shows_the_error_itself() -> None:
+async def test_a_trace_with_contents_shows_the_error() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -261,7 +265,7 @@ async def test_a_trace_with_contents_shows_the_error_itself() -> None:
         assert "no number" in entry.error
 
 
-async def test_a_trace_that_is_over_takes_no_notice() -> None:
+async def test_a_trace_that_has_ended_takes_no_entries() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         trace = node.trace(pid)
@@ -272,7 +276,7 @@ async def test_a_trace_that_is_over_takes_no_notice() -> None:
         assert trace.missed == 0
 
 
-async def test_statistics_of_one_inside_a_long_callback_say_that_it_is_busy() -> None:
+async def test_statistics_of_a_process_inside_a_long_callback_show_it_as_busy() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         go_on = trio.Event()

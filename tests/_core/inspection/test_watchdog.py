@@ -148,7 +148,7 @@ async def use_every_callback(node: Node, pid: PID) -> None:
         ("terminate", None),
     ],
 )
-async def test_a_callback_that_blocks_is_reported_with_all_that_is_known(
+async def test_a_callback_that_blocks_is_reported_with_all_known_facts(
     callback: str, message_type: str | None
 ) -> None:
     reports = Reports()
@@ -277,7 +277,7 @@ async def test_a_child_that_blocks_when_it_is_ended_in_its_sleep_is_reported_and
     assert reports.about(owner) == []
 
 
-async def test_a_callee_that_answers_on_the_spot_is_reported_and_not_its_caller() -> None:
+async def test_a_callee_that_answers_inline_is_reported_and_not_its_caller() -> None:
     reports = Reports()
 
     class Plain(Actor):
@@ -316,7 +316,7 @@ async def test_a_task_that_is_no_process_is_reported_by_its_stack() -> None:
     assert reports.about(pid) == []
 
 
-async def test_one_blockage_is_reported_once_and_the_next_one_again() -> None:
+async def test_a_blockage_is_reported_once_and_the_next_blockage_again() -> None:
     reports = Reports()
 
     class Blocks(Actor):
@@ -449,7 +449,7 @@ async def test_a_report_is_logged_without_the_message(capsys: pytest.CaptureFixt
     assert "the secret" not in logged
 
 
-async def test_the_thread_is_gone_when_the_node_is() -> None:
+async def test_the_watchdog_thread_ends_with_the_node() -> None:
     async with running_node(watchdog=60):
         during = watchdog_threads()
 
@@ -457,7 +457,7 @@ async def test_the_thread_is_gone_when_the_node_is() -> None:
     assert not alive(during)
 
 
-async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> None:
+async def test_the_watchdog_thread_ends_when_the_loop_was_blocked_until_the_end() -> None:
     reports = Reports()
 
     class BlocksAtTheEnd(Actor):
@@ -474,12 +474,12 @@ async def test_the_thread_is_gone_when_the_loop_was_blocked_until_the_end() -> N
     assert not alive(during)
 
 
-async def test_a_node_without_watchdog_has_no_thread() -> None:
+async def test_a_node_without_watchdog_has_no_watchdog_thread() -> None:
     async with running_node(watchdog=None):
         assert watchdog_threads() == []
 
 
-async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
+async def test_a_watchdog_ends_when_its_node_has_stopped() -> None:
     bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), print)
     bridge.close()
 
@@ -490,7 +490,7 @@ async def test_a_watchdog_whose_node_has_stopped_meanwhile_goes_home() -> None:
     assert not thread_of(watchdog).is_alive()
 
 
-def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_counts() -> None:
+def test_a_sign_of_life_at_the_deadline_counts() -> None:
     reports: list[BlockedReport] = []
     enough = threading.Event()
 
@@ -527,7 +527,7 @@ def test_a_sign_of_life_that_comes_in_the_moment_in_which_the_time_is_over_count
 # -- a watchdog that goes on -----------------------------------------------------------------------
 
 
-async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
+async def test_the_watchdog_continues_when_a_report_cannot_be_taken() -> None:
     reports = Reports()
 
     def refuse_first(report: BlockedReport) -> None:
@@ -554,7 +554,7 @@ async def test_the_thread_goes_on_when_a_report_cannot_be_taken() -> None:
 
 
 @pytest.mark.parametrize("stream", ["none", "closed"])
-async def test_the_thread_goes_on_without_a_standard_error(
+async def test_the_watchdog_continues_without_a_standard_error(
     stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_node(watchdog=THRESHOLD, log_output="console") as node:
@@ -595,7 +595,7 @@ def test_a_stack_that_cannot_be_read_is_reported_without_a_process(
     assert "KeyError('self')" in reports[0].stack
 
 
-def test_a_program_that_stood_still_is_given_another_chance(
+def test_a_program_that_was_stopped_meanwhile_is_not_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The watchdog's own wait took far too long: so the loop had no more time than the watchdog."""
@@ -660,7 +660,7 @@ BEFORE = times(0.0, 0.0, 0.0, 0, 0.0)
         pytest.param(None, False, id="a system that does not tell"),
     ],
 )
-def test_a_loop_that_gets_no_time_is_told_from_one_that_is_blocked(
+def test_a_starved_loop_is_distinguished_from_a_blocked_loop(
     after: RunTimes | None, starved: bool
 ) -> None:
     assert was_starved(BEFORE, after) is starved
@@ -681,11 +681,11 @@ def test_the_times_of_a_thread_are_read() -> None:
     assert after.at > before.at
 
 
-def test_a_thread_that_is_gone_has_no_times() -> None:
+def test_a_thread_that_has_ended_has_no_times() -> None:
     assert run_times(0) is None
 
 
-async def test_a_starved_loop_is_reported_as_starved_and_logged_as_such(
+async def test_a_starved_loop_is_reported_and_logged_as_starved(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     replace_private(monkeypatch, "starvation of the watchdog", lambda before, after: True)
@@ -704,7 +704,7 @@ async def test_a_starved_loop_is_reported_as_starved_and_logged_as_such(
     assert "the event loop is blocked" not in logged
 
 
-async def test_the_kernels_own_work_for_a_process_is_not_put_down_to_its_callback(
+async def test_the_kernels_work_for_a_process_is_not_attributed_to_its_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A crash is written to a log that is slow, after the callback is over."""

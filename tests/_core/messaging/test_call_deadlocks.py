@@ -47,7 +47,7 @@ async def deadlock_of(me: Actor, target: Any, request: Any) -> tuple[object, ...
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_a_call_to_oneself_is_a_deadlock_however_addressed(
+async def test_a_call_of_a_process_to_itself_is_a_deadlock_however_addressed(
     autojump_clock: MockClock, inline_calls: bool
 ) -> None:
     async with running_node(inline_calls=inline_calls) as node:
@@ -85,7 +85,7 @@ async def test_a_ring_of_waiting_processes_is_a_deadlock_that_names_it(
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(
+async def test_a_ring_of_calls_through_the_node_is_a_deadlock(
     autojump_clock: MockClock, length: int
 ) -> None:
     async with running_node() as node:
@@ -103,7 +103,7 @@ async def test_a_ring_of_calls_by_way_of_the_node_is_a_deadlock_too(
         assert ring == (puppets[-1], *puppets)
 
 
-async def test_while_it_asks_by_way_of_the_node_a_process_waits_for_a_response(
+async def test_a_process_that_calls_through_the_node_waits_for_a_response(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -118,7 +118,9 @@ async def test_while_it_asks_by_way_of_the_node_a_process_waits_for_a_response(
         assert node.process_info(asking).state is State.SLEEP
 
 
-async def test_code_that_is_no_callback_asks_for_itself(autojump_clock: MockClock) -> None:
+async def test_a_call_by_a_callbacks_nursery_task_does_not_change_the_process_state(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         asking, asked = await node.spawn(Puppet), await node.spawn(Puppet)
 
@@ -135,7 +137,7 @@ async def test_code_that_is_no_callback_asks_for_itself(autojump_clock: MockCloc
         assert await node.call(asking, ask_in_a_task_of_its_own) == [State.RUNNING]
 
 
-async def test_an_init_that_asks_by_way_of_the_node_leaves_its_parent_waiting_for_it(
+async def test_an_init_that_calls_through_the_node_keeps_its_parent_waiting(
     autojump_clock: MockClock,
 ) -> None:
     rings: list[tuple[object, ...]] = []
@@ -200,7 +202,7 @@ async def test_a_ring_through_a_call_that_was_forwarded_is_a_deadlock(
         assert ring == (third, first, third)
 
 
-async def test_an_init_that_calls_the_parent_who_waits_for_it_is_a_deadlock(
+async def test_an_init_that_calls_its_waiting_parent_is_a_deadlock(
     autojump_clock: MockClock,
 ) -> None:
     rings: list[tuple[object, ...]] = []
@@ -240,7 +242,7 @@ async def test_a_ring_through_a_spawn_and_a_third_process_is_a_deadlock(
         assert rings == [(third, parent, child, third)]
 
 
-async def test_a_grandchild_whose_init_calls_the_waiting_grandparent_is_a_deadlock(
+async def test_the_init_of_a_grandchild_that_calls_the_waiting_grandparent_is_a_deadlock(
     autojump_clock: MockClock,
 ) -> None:
     rings: list[tuple[object, ...]] = []
@@ -269,7 +271,7 @@ async def test_a_grandchild_whose_init_calls_the_waiting_grandparent_is_a_deadlo
         ]
 
 
-async def test_an_init_may_call_anybody_who_does_not_wait_for_it(
+async def test_an_init_may_call_a_process_that_does_not_wait_for_it(
     autojump_clock: MockClock, way: Way
 ) -> None:
     class Child(Actor):
@@ -315,7 +317,7 @@ async def _note(answers: list[object], coming: Any) -> None:
     answers.append(await coming)
 
 
-async def test_the_one_that_deferred_may_call_the_one_that_waits_for_it(
+async def test_a_process_that_deferred_a_call_may_call_its_waiting_caller(
     autojump_clock: MockClock,
 ) -> None:
     """A waits for B, which has deferred and now calls A: no deadlock, since C answers A."""
@@ -336,7 +338,7 @@ async def test_the_one_that_deferred_may_call_the_one_that_waits_for_it(
         assert answers == ["c answered", "a is free"]
 
 
-async def test_tasks_of_a_handlers_own_nursery_may_call_without_being_a_ring(
+async def test_tasks_of_a_handlers_nursery_may_call_without_being_a_ring(
     autojump_clock: MockClock,
 ) -> None:
     """The process is not held up by a task that one of its callbacks started, so long as the
@@ -363,7 +365,7 @@ async def test_tasks_of_a_handlers_own_nursery_may_call_without_being_a_ring(
         assert sorted(await node.call(puppet, None)) == [1, 2]
 
 
-async def test_a_task_of_a_handlers_own_nursery_may_call_while_another_process_waits_for_it(
+async def test_a_task_of_a_handlers_nursery_may_call_while_another_process_waits_for_it(
     autojump_clock: MockClock,
 ) -> None:
     answers: list[object] = []
@@ -390,7 +392,7 @@ async def test_a_task_of_a_handlers_own_nursery_may_call_while_another_process_w
         assert node.info().crashed == 0
 
 
-async def test_a_ring_is_no_longer_one_after_the_call_that_made_it_has_ended(
+async def test_a_ring_ends_when_the_call_that_closed_it_has_ended(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -412,7 +414,7 @@ async def test_a_ring_is_no_longer_one_after_the_call_that_made_it_has_ended(
 # -- C6: who may call ------------------------------------------------------------------------------
 
 
-async def test_a_thread_may_call_and_gets_what_a_task_would_get(way: Way) -> None:
+async def test_a_call_from_a_thread_has_the_same_results_as_a_call_from_a_task(way: Way) -> None:
     def reject(me: Any, caller: Caller) -> object:
         raise Reject(LookupError("no such key"))
 
@@ -471,7 +473,7 @@ async def test_a_thread_that_waits_for_an_answer_is_woken_by_its_callees_death()
         assert reasons == [Killed()]
 
 
-async def test_a_thread_that_gives_up_leaves_a_late_reply() -> None:
+async def test_a_call_that_times_out_in_a_thread_leaves_a_late_reply() -> None:
     async with running_node() as node:
         server = await asleep(node, PlainServer)
 
@@ -488,7 +490,7 @@ async def test_a_thread_that_gives_up_leaves_a_late_reply() -> None:
         assert node.info().late_replies == 1
 
 
-async def test_a_blocking_call_on_the_loops_own_thread_is_refused_with_what_to_write(
+async def test_a_blocking_call_on_the_loops_thread_is_refused_and_suggests_await_node_call(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

@@ -81,7 +81,7 @@ async def test_a_thread_gets_the_error_of_the_callee_that_crashed() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-async def test_a_thread_that_calls_nobody_is_told_so() -> None:
+async def test_a_call_from_a_thread_to_an_unknown_target_raises() -> None:
     async with running_node() as node:
         with pytest.raises(TargetDownError):
             await in_thread(lambda: node.call_from_thread("nobody", 1))
@@ -89,7 +89,9 @@ async def test_a_thread_that_calls_nobody_is_told_so() -> None:
             await in_thread(lambda: node.call_from_thread(42, 1))  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-async def test_a_thread_does_not_wait_longer_than_it_said_and_a_late_answer_is_dropped() -> None:
+async def test_a_thread_does_not_wait_longer_than_its_timeout_and_a_late_answer_is_dropped() -> (
+    None
+):
     async with running_node() as node:
         pid = await node.spawn(Answering)
 
@@ -105,7 +107,7 @@ async def test_a_thread_does_not_wait_longer_than_it_said_and_a_late_answer_is_d
     assert info.late_replies == 1
 
 
-async def test_a_thread_does_not_wait_longer_than_it_said_while_the_loop_is_blocked() -> None:
+async def test_a_thread_does_not_wait_longer_than_its_timeout_while_the_loop_is_blocked() -> None:
     gave_up = threading.Event()
     errors: list[BaseException] = []
 
@@ -130,7 +132,7 @@ async def test_a_thread_does_not_wait_longer_than_it_said_while_the_loop_is_bloc
 
 
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "deferred"])
-async def test_a_thread_is_told_when_its_callee_dies(queued: bool) -> None:
+async def test_a_call_from_a_thread_raises_when_its_callee_dies(queued: bool) -> None:
     asked = threading.Event()
     errors: list[TargetDownError] = []
 
@@ -154,7 +156,7 @@ async def test_a_thread_is_told_when_its_callee_dies(queued: bool) -> None:
     assert [error.reason for error in errors] == [Killed()]
 
 
-async def test_a_thread_is_told_when_the_node_stops_while_it_waits() -> None:
+async def test_a_call_from_a_thread_raises_when_the_node_stops_meanwhile() -> None:
     asked = threading.Event()
     errors: list[BaseException] = []
 
@@ -173,7 +175,7 @@ async def test_a_thread_is_told_when_the_node_stops_while_it_waits() -> None:
     assert [error.reason for error in errors if isinstance(error, TargetDownError)] == [Shutdown()]
 
 
-async def test_calls_of_threads_race_with_the_end_of_the_node_and_all_end(
+async def test_calls_of_threads_that_race_with_the_end_of_the_node_all_end(
     switching_fast: None,
 ) -> None:
     ends: list[Exception] = []
@@ -199,7 +201,7 @@ async def test_calls_of_threads_race_with_the_end_of_the_node_and_all_end(
     assert len(ends) == 4
 
 
-async def test_a_blocking_call_on_the_loop_itself_is_refused() -> None:
+async def test_a_blocking_call_on_the_loop_is_refused() -> None:
     async with running_node() as node:
         pid = await node.spawn(Answering)
 
@@ -207,7 +209,7 @@ async def test_a_blocking_call_on_the_loop_itself_is_refused() -> None:
             node.call_from_thread(pid, 1)
 
 
-def test_an_interrupted_call_leaves_nothing_behind() -> None:
+def test_an_interrupted_call_leaves_no_deferred_call_behind() -> None:
     ready = threading.Event()
     finish = threading.Event()
     nodes: list[tuple[Node, PID]] = []
@@ -246,7 +248,7 @@ def test_an_interrupted_call_leaves_nothing_behind() -> None:
     assert left == [set(), False]
 
 
-def test_an_interrupted_send_that_waited_for_room_is_taken_back() -> None:
+def test_an_interrupted_send_that_waited_for_room_is_withdrawn() -> None:
     ready = threading.Event()
     finish = threading.Event()
     nodes: list[tuple[Node, PID]] = []
@@ -306,7 +308,7 @@ async def test_a_thread_answers_a_deferred_call() -> None:
     assert first == "from a thread"
 
 
-async def test_a_thread_hands_a_deferred_call_on_and_it_is_done_by_the_loop() -> None:
+async def test_a_thread_forwards_a_deferred_call_and_the_loop_delivers_it() -> None:
     where: list[int] = []
 
     class Answers(Actor):
@@ -350,7 +352,7 @@ async def test_a_thread_sees_the_node_and_its_processes() -> None:
     assert seen == (1, pid, [pid], pid, [])
 
 
-async def test_a_thread_names_asks_to_exit_and_kills() -> None:
+async def test_a_thread_registers_names_sends_exits_and_kills() -> None:
     async with running_node() as node:
         asked = await node.spawn(Recorder)
         killed = await node.spawn(Recorder)
@@ -386,7 +388,7 @@ async def test_a_thread_arms_a_timer() -> None:
         await until(lambda: heard == ["now"])
 
 
-async def test_a_thread_takes_a_timer_back() -> None:
+async def test_a_thread_cancels_a_timer() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         timer = node.send_after(3600.0, pid, "later")
@@ -399,14 +401,14 @@ async def test_a_thread_takes_a_timer_back() -> None:
     assert timer.cancel() is False
 
 
-async def test_a_timer_of_a_node_that_has_stopped_is_over_for_threads_too() -> None:
+async def test_threads_see_the_timers_of_a_stopped_node_as_ended() -> None:
     async with running_node() as node:
         timer = node.send_after(3600.0, "nobody", "later")
 
     assert await in_thread(timer.cancel) is False
 
 
-async def test_verbs_that_wait_on_the_loop_say_so_in_a_thread() -> None:
+async def test_verbs_that_wait_on_the_loop_are_refused_in_a_thread() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
 
@@ -447,7 +449,7 @@ VERBS: Verbs = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("thread", [True, False], ids=["in a thread", "on the loop"])
-async def test_a_node_that_has_stopped_says_so(verb: str, thread: bool) -> None:
+async def test_verbs_of_a_stopped_node_raise_node_stopped(verb: str, thread: bool) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
 
@@ -460,7 +462,7 @@ async def test_a_node_that_has_stopped_says_so(verb: str, thread: bool) -> None:
 
 @pytest.mark.parametrize("verb", [*VERBS, "call_from_thread"])
 @pytest.mark.parametrize("thread", [True, False], ids=["in a thread", "in the loop's thread"])
-def test_a_node_whose_loop_is_over_says_so(verb: str, thread: bool) -> None:
+def test_verbs_raise_node_stopped_after_the_end_of_the_loop(verb: str, thread: bool) -> None:
     async def whole() -> tuple[Node, PID]:
         async with running_node() as node:
             return node, await node.spawn(Recorder)
@@ -489,7 +491,7 @@ def test_a_node_whose_loop_is_over_says_so(verb: str, thread: bool) -> None:
     assert [type(error) for error in errors] == [expected]
 
 
-async def test_what_a_thread_logs_after_the_end_is_no_error() -> None:
+async def test_a_log_record_of_a_thread_after_the_end_of_the_node_is_no_error() -> None:
     class Logger(Actor):
         def handle_log(self, record: object) -> None: ...
 

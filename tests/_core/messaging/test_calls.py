@@ -53,7 +53,9 @@ async def sleep_for_ever(me: Any, caller: Caller) -> None:
 # -- C1: exactly one ending ------------------------------------------------------------------------
 
 
-async def test_a_call_returns_what_the_handler_returns(autojump_clock: MockClock, way: Way) -> None:
+async def test_a_call_returns_the_return_value_of_the_handler(
+    autojump_clock: MockClock, way: Way
+) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
         server = await asleep(node, way.server, name="server")
         caller = await node.spawn(Puppet)
@@ -111,7 +113,7 @@ async def test_a_rejected_call_raises_the_given_error_and_the_callee_lives_on(
     ],
     ids=repr,
 )
-async def test_a_call_to_nobody_raises_target_down_at_once(
+async def test_a_call_to_an_unknown_target_raises_target_down_at_once(
     autojump_clock: MockClock, target: Any, reason: object
 ) -> None:
     async with running_node() as node:
@@ -198,7 +200,7 @@ async def test_a_call_without_a_timeout_waits_as_long_as_the_callee_lives(
         assert answer == "at last"
 
 
-async def test_timeouts_of_different_length_end_each_at_its_own_time(
+async def test_timeouts_of_different_length_each_end_on_time(
     autojump_clock: MockClock,
 ) -> None:
     ended: dict[float, float] = {}
@@ -261,7 +263,7 @@ async def test_a_caller_killed_in_mid_call_ends_at_once_and_the_callee_goes_on(
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_call_cancelled_at_the_short_cut_does_not_stay_with_the_callee(
+async def test_a_call_cancelled_while_answered_inline_does_not_stay_with_the_callee(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -301,7 +303,7 @@ async def test_a_callee_that_crashes_wakes_its_caller_at_once_with_its_error_as_
         assert await node.wait_ended(server) == Crashed(Failed("on purpose"))
 
 
-async def test_a_crash_is_a_crash_whether_told_or_asked(
+async def test_a_crash_in_a_message_and_a_crash_in_a_call_both_end_the_process(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -401,7 +403,7 @@ async def test_queued_calls_end_when_the_callee_does(
         assert reasons == {Priority.NORMAL: reason, Priority.HIGH: reason}
 
 
-async def test_a_caller_whose_callee_is_killed_while_handling_the_call_is_told(
+async def test_a_caller_gets_target_down_when_its_callee_is_killed_while_handling_the_call(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -480,7 +482,7 @@ async def test_a_late_reply_is_counted_and_dropped_and_the_callee_does_not_notic
         assert answer == "alive"
 
 
-async def test_a_slow_handler_whose_caller_left_returns_into_the_void(
+async def test_a_slow_answer_to_a_caller_that_timed_out_is_a_late_reply(
     autojump_clock: MockClock,
 ) -> None:
     async def slow(me: Any, caller: Caller) -> str:
@@ -531,7 +533,7 @@ async def test_an_answer_needs_no_room_in_the_mailbox_of_the_caller(
         assert await node.call(caller, None) == ["fills its own mailbox"]
 
 
-async def test_a_deferred_reply_may_come_from_the_callee_itself(
+async def test_a_deferred_reply_may_come_from_the_callee(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -619,7 +621,7 @@ async def test_a_reply_is_not_kept_alive_by_the_deadline_of_its_call(
         assert gone() is None
 
 
-async def test_a_process_that_deferred_many_calls_keeps_none_that_is_answered(
+async def test_a_process_keeps_no_deferred_call_that_has_ended(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -639,7 +641,7 @@ async def test_a_process_that_deferred_many_calls_keeps_none_that_is_answered(
 # -- forward ---------------------------------------------------------------------------------------
 
 
-async def test_a_forwarded_call_is_answered_by_the_third_with_the_caller_unchanged(
+async def test_a_third_process_answers_a_forwarded_call_with_the_caller_unchanged(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -664,7 +666,7 @@ async def test_a_deferred_call_may_be_forwarded_later(autojump_clock: MockClock,
         assert answer == "from the third"
 
 
-async def test_a_call_that_was_deferred_and_forwarded_survives_the_one_who_did_so(
+async def test_a_call_deferred_and_then_forwarded_survives_the_process_that_forwarded_it(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -680,7 +682,7 @@ async def test_a_call_that_was_deferred_and_forwarded_survives_the_one_who_did_s
         assert node.processes() == [third]
 
 
-async def test_a_call_forwarded_to_nobody_raises_target_down(
+async def test_a_call_forwarded_to_an_unknown_name_raises_target_down(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -693,7 +695,7 @@ async def test_a_call_forwarded_to_nobody_raises_target_down(
         assert await node.call(server, echo("alive")) == "alive"
 
 
-async def test_a_forwarded_call_survives_the_death_of_the_one_who_forwarded_it(
+async def test_a_forwarded_call_survives_the_death_of_the_process_that_forwarded_it(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:
@@ -711,7 +713,7 @@ async def test_a_forwarded_call_survives_the_death_of_the_one_who_forwarded_it(
 @pytest.mark.parametrize(
     "request_at_third", [keep, sleep_for_ever], ids=["deferred", "in progress"]
 )
-async def test_a_forwarded_call_ends_with_the_death_of_the_one_it_was_forwarded_to(
+async def test_a_forwarded_call_ends_with_the_death_of_its_new_receiver(
     autojump_clock: MockClock, request_at_third: Doing
 ) -> None:
     async with running_node() as node:
@@ -746,7 +748,7 @@ async def test_a_forwarded_call_that_is_still_queued_ends_with_its_receiver(
         assert caught.value.reason == Killed()
 
 
-async def test_a_forwarded_call_leaves_nothing_with_the_one_who_forwarded_it(
+async def test_a_forwarded_call_is_not_kept_by_the_process_that_forwarded_it(
     autojump_clock: MockClock, way: Way
 ) -> None:
     async with running_node(inline_calls=way.inline_calls) as node:

@@ -160,7 +160,7 @@ async def test_an_earlier_deadline_that_is_armed_later_comes_first(
     fired.clock.stop()
 
 
-async def test_a_deadline_armed_while_others_expire_is_kept(
+async def test_a_deadline_armed_while_other_deadlines_expire_is_kept(
     fired: Fired, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     began = trio.current_time()
@@ -178,7 +178,7 @@ async def test_a_deadline_armed_while_others_expire_is_kept(
     fired.clock.stop()
 
 
-async def test_a_cancelled_timer_does_not_fire_and_the_others_do(
+async def test_a_cancelled_timer_does_not_fire_and_the_other_timers_do(
     fired: Fired, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     nursery.start_soon(fired.clock.run)
@@ -215,7 +215,7 @@ async def test_a_periodic_timer_keeps_its_rhythm_after_the_clock_was_late(
     fired.clock.stop()
 
 
-async def test_a_crowd_of_expiries_leaves_others_their_turns(
+async def test_a_crowd_of_expiries_lets_other_tasks_run(
     fired: Fired, nursery: trio.Nursery, mock_clock: MockClock
 ) -> None:
     callers = [Waiting(number) for number in range(2000)]
@@ -244,7 +244,9 @@ async def test_a_crowd_of_expiries_leaves_others_their_turns(
 
 
 @pytest.mark.parametrize("when", ["before it runs", "while it sleeps", "while it works"])
-async def test_it_ends_when_it_is_told_to(when: str, fired: Fired, mock_clock: MockClock) -> None:
+async def test_the_clock_ends_when_it_is_stopped(
+    when: str, fired: Fired, mock_clock: MockClock
+) -> None:
     ended = False
 
     async def run() -> None:
@@ -351,7 +353,9 @@ async def test_a_timer_that_finds_a_full_mailbox_leaves_a_dead_letter_and_goes_o
     assert not other.active
 
 
-async def test_a_call_of_a_process_takes_no_longer_than_it_said(autojump_clock: MockClock) -> None:
+async def test_a_call_of_a_process_takes_no_longer_than_its_timeout(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[float] = []
 
     async with running_node() as node:
@@ -371,7 +375,7 @@ async def test_a_call_of_a_process_takes_no_longer_than_it_said(autojump_clock: 
     assert ends == [0.0, 2.0, 2.0, 3.0, 4.0]
 
 
-async def test_who_waits_for_room_gives_up_in_time(autojump_clock: MockClock) -> None:
+async def test_send_wait_raises_mailbox_full_at_its_timeout(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1, overflow=Overflow.WAIT, shutdown=0)
         node.send(pid, stay)

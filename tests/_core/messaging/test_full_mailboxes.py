@@ -61,7 +61,7 @@ async def test_a_full_mailbox_refuses_by_default_with_target_and_message(
 
 
 @LANES
-async def test_drop_newest_drops_what_finds_no_room(
+async def test_drop_newest_drops_messages_without_room(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     heard: list[Any] = []
@@ -99,7 +99,7 @@ async def test_drop_oldest_lets_the_newest_take_the_place_of_the_oldest(
 
 
 @LANES
-async def test_divert_sends_what_finds_no_room_to_a_named_process_with_origin_and_tag(
+async def test_divert_sends_messages_without_room_to_a_named_process_with_origin_and_tag(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     heard: list[Any] = []
@@ -122,7 +122,9 @@ async def test_divert_sends_what_finds_no_room_to_a_named_process_with_origin_an
         assert node.info().dead_letters == {}
 
 
-async def test_what_cannot_be_diverted_is_a_dead_letter(autojump_clock: MockClock) -> None:
+async def test_a_message_that_cannot_be_diverted_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         gate = trio.Event()
         to_nobody = await busy(node, gate, mailbox_size=1, overflow=Divert("nobody"))
@@ -144,7 +146,7 @@ async def test_what_cannot_be_diverted_is_a_dead_letter(autojump_clock: MockCloc
         ]
 
 
-async def test_two_full_processes_that_divert_to_each_other_do_not_send_in_circles(
+async def test_two_full_processes_that_divert_to_each_other_cause_no_endless_loop(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -160,7 +162,7 @@ async def test_two_full_processes_that_divert_to_each_other_do_not_send_in_circl
         assert node.info().dead_letters == {Why.FULL: 2}
 
 
-async def test_what_was_diverted_once_is_not_diverted_again(autojump_clock: MockClock) -> None:
+async def test_a_diverted_message_is_not_diverted_again(autojump_clock: MockClock) -> None:
     seen: list[Any] = []
 
     class SendsBack(Actor):
@@ -183,7 +185,9 @@ async def test_what_was_diverted_once_is_not_diverted_again(autojump_clock: Mock
 
 
 @LANES
-async def test_the_bound_is_that_of_one_lane(autojump_clock: MockClock, priority: Priority) -> None:
+async def test_the_bound_applies_to_each_lane(
+    autojump_clock: MockClock, priority: Priority
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -264,7 +268,7 @@ async def test_signals_are_not_refused_dropped_or_delayed_by_a_bound(
 
 
 @LANES
-async def test_a_plain_send_to_a_full_mailbox_that_lets_others_wait_is_refused(
+async def test_a_plain_send_to_a_full_mailbox_with_waiting_senders_is_refused(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     async with running_node() as node:
@@ -321,7 +325,7 @@ async def test_send_wait_waits_for_room_first_come_first_served(
 
 
 @LANES
-async def test_those_who_wait_are_let_in_as_soon_as_there_is_room(
+async def test_waiting_senders_enter_as_soon_as_there_is_room(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     waited: list[float] = []
@@ -349,7 +353,7 @@ async def test_those_who_wait_are_let_in_as_soon_as_there_is_room(
         assert waited == [1, 2, 3]
 
 
-async def test_nobody_overtakes_those_who_wait(autojump_clock: MockClock) -> None:
+async def test_a_plain_send_does_not_overtake_waiting_senders(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -368,7 +372,7 @@ async def test_nobody_overtakes_those_who_wait(autojump_clock: MockClock) -> Non
         assert heard == ["queued", "first", "second", "third"]
 
 
-async def test_send_wait_that_is_cancelled_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_send_wait_leaves_no_waiter_behind(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -388,7 +392,7 @@ async def test_send_wait_that_is_cancelled_leaves_nothing_behind(autojump_clock:
         assert node.send(pid, "room again") is True
 
 
-async def test_send_wait_that_is_cancelled_lets_those_behind_it_go_on(
+async def test_a_cancelled_send_wait_lets_the_senders_behind_it_continue(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -460,7 +464,7 @@ async def test_send_wait_to_a_process_that_ends_meanwhile_returns_false(
 @pytest.mark.parametrize(
     "overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("nobody")]
 )
-async def test_send_wait_to_one_that_lets_nobody_wait_is_an_ordinary_send(
+async def test_send_wait_is_an_ordinary_send_unless_the_receiver_lets_senders_wait(
     autojump_clock: MockClock, overflow: Any
 ) -> None:
     async with running_node() as node:
@@ -480,7 +484,9 @@ async def test_send_wait_to_one_that_lets_nobody_wait_is_an_ordinary_send(
         assert node.process_info(pid).dropped == 1
 
 
-async def test_send_wait_to_nobody_returns_false_at_once(autojump_clock: MockClock) -> None:
+async def test_send_wait_to_an_unknown_name_returns_false_at_once(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         sent = await node.send_wait("nobody", 1)
 
@@ -489,7 +495,7 @@ async def test_send_wait_to_nobody_returns_false_at_once(autojump_clock: MockClo
         assert trio.current_time() == 0
 
 
-async def test_a_thread_waits_for_room_and_goes_on_in_order() -> None:
+async def test_a_thread_waits_for_room_and_continues_in_order() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         gate = trio.Event()
@@ -513,7 +519,7 @@ async def test_a_thread_waits_for_room_and_goes_on_in_order() -> None:
         assert heard == list(range(50))
 
 
-async def test_a_thread_that_waits_for_room_is_let_go_by_the_receivers_death() -> None:
+async def test_a_thread_that_waits_for_room_is_freed_by_the_receivers_death() -> None:
     async with running_node() as node:
         pid = await busy(node, trio.Event(), mailbox_size=1, overflow=Overflow.WAIT)
         node.send(pid, "queued")
@@ -532,7 +538,7 @@ async def test_a_thread_that_waits_for_room_is_let_go_by_the_receivers_death() -
         assert node.info().dead_letters == {Why.STOPPING: 1, Why.UNHANDLED_AT_EXIT: 1}
 
 
-async def test_a_thread_is_refused_by_a_full_mailbox_like_anybody_else() -> None:
+async def test_a_full_mailbox_refuses_a_thread_as_it_refuses_a_task() -> None:
     async with running_node() as node:
         gate = trio.Event()
         pid = await busy(node, gate, mailbox_size=1)
@@ -614,7 +620,7 @@ async def test_a_call_that_is_displaced_raises_mailbox_full(
 
 
 @LANES
-async def test_a_call_that_is_diverted_is_answered_by_the_other(
+async def test_a_diverted_call_is_answered_by_its_new_receiver(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     async with running_node() as node:
@@ -632,7 +638,7 @@ async def test_a_call_that_is_diverted_is_answered_by_the_other(
         }
 
 
-async def test_a_call_that_is_diverted_ends_with_the_one_it_was_diverted_to(
+async def test_a_diverted_call_ends_with_its_new_receiver(
     autojump_clock: MockClock,
 ) -> None:
     class Keeping(Actor):
@@ -672,7 +678,7 @@ async def test_a_call_that_cannot_be_diverted_raises_mailbox_full(
         gate.set()
 
 
-async def test_a_call_that_is_diverted_to_its_own_caller_is_a_deadlock(
+async def test_a_call_diverted_to_its_caller_is_a_deadlock(
     autojump_clock: MockClock,
 ) -> None:
     async def ring_of(me: Puppet) -> tuple[object, ...]:
@@ -719,7 +725,7 @@ async def test_a_call_waits_for_room_in_turn_with_messages(
         assert answers == {"call": "call", "last call": "last call"}
 
 
-async def test_a_call_that_waits_for_room_ends_with_its_timeout_and_leaves_nothing_behind(
+async def test_a_call_that_waits_for_room_ends_at_its_timeout_and_leaves_no_waiter(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []

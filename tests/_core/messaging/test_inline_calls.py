@@ -25,7 +25,7 @@ from tests._core.messaging.servers import PlainServer, Way, asleep, echo
 from tests.support import Failed, Puppet, Recorder, kernel_of, running_node
 
 
-async def test_a_call_does_not_overtake_what_the_caller_sent_before(
+async def test_a_call_does_not_overtake_messages_sent_before_by_the_caller(
     autojump_clock: MockClock, way: Way
 ) -> None:
     log: list[object] = []
@@ -70,7 +70,9 @@ async def test_while_a_call_is_served_the_callee_shows_as_running(
         assert after.messages_in == 1
 
 
-async def test_a_caller_in_a_loop_starves_nobody_and_sees_its_cancellation(way: Way) -> None:
+async def test_a_caller_in_a_loop_lets_other_tasks_run_and_notices_its_cancellation(
+    way: Way,
+) -> None:
     turns = 0
 
     async def neighbour() -> None:
@@ -97,7 +99,7 @@ async def test_a_caller_in_a_loop_starves_nobody_and_sees_its_cancellation(way: 
         assert scope.cancelled_caught
 
 
-async def test_a_plain_handler_that_returns_a_coroutine_is_told_to_be_async(
+async def test_a_plain_handler_that_returns_a_coroutine_raises_and_suggests_async_def(
     autojump_clock: MockClock, way: Way
 ) -> None:
     class Mistaken(Actor):
@@ -135,7 +137,7 @@ async def test_a_call_to_a_process_without_handle_call_is_rejected_at_once(
         assert await node.call(recorder, 1) == []
 
 
-async def test_a_call_waiting_in_terminate_ends_like_any_other(
+async def test_a_call_waiting_in_terminate_ends_like_any_other_call(
     autojump_clock: MockClock, way: Way
 ) -> None:
     answers: list[object] = []
@@ -158,7 +160,7 @@ async def test_a_call_waiting_in_terminate_ends_like_any_other(
         assert node.processes() == [server]
 
 
-async def test_a_process_that_was_left_behind_and_calls_is_told_that_the_node_has_stopped() -> None:
+async def test_a_call_by_an_abandoned_process_raises_that_the_node_has_stopped() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -167,7 +169,7 @@ async def test_a_process_that_was_left_behind_and_calls_is_told_that_the_node_ha
 
 
 @pytest.mark.parametrize("inline", [True, False], ids=["on the spot", "in its own turn"])
-async def test_an_exception_that_a_callee_gives_to_every_caller_does_not_grow(inline: bool) -> None:
+async def test_an_exception_shared_by_many_callers_does_not_grow(inline: bool) -> None:
     def raised() -> Failed:
         try:
             raise Failed("always the same")
@@ -197,7 +199,7 @@ async def test_an_exception_that_a_callee_gives_to_every_caller_does_not_grow(in
     assert seen[2][-1] == "raised"
 
 
-async def test_an_exception_that_is_handed_on_says_where_it_was_raised_first() -> None:
+async def test_a_passed_on_exception_shows_where_it_was_raised_first() -> None:
     class First(Actor):
         def handle_call(self, request: Any, caller: Caller) -> Any:
             try:
@@ -247,7 +249,7 @@ def deadlocks(group: BaseException | None) -> list[DeadlockError]:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_a_call_to_oneself_in_a_task_that_the_callback_waits_for_is_a_deadlock(
+async def test_a_call_to_its_own_process_by_a_task_of_a_callback_is_a_deadlock(
     depth: int,
 ) -> None:
     async with running_node() as node:
@@ -285,7 +287,7 @@ async def test_a_ring_through_a_task_that_a_callback_waits_for_is_a_deadlock(clo
         assert set(found[0].ring) == {one, other}
 
 
-async def test_what_a_task_of_a_callback_asks_is_over_with_its_call() -> None:
+async def test_a_process_shows_no_call_after_the_call_of_a_callbacks_task_has_ended() -> None:
     async with running_node() as node:
         answering, plain = await node.spawn(Puppet), await node.spawn(Recorder)
         pid = await node.spawn(Puppet)
@@ -294,7 +296,7 @@ async def test_what_a_task_of_a_callback_asks_is_over_with_its_call() -> None:
             assert node.process_info(pid).asks is None
 
 
-async def test_a_thread_that_a_callback_waits_for_cannot_ask_that_process() -> None:
+async def test_a_thread_that_a_callback_waits_for_cannot_call_that_process() -> None:
     async with running_node() as node:
         pid, other = await node.spawn(Puppet), await node.spawn(Puppet)
 

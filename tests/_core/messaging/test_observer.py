@@ -100,7 +100,7 @@ async def test_a_message_and_a_call_are_seen_when_sent_and_when_delivered(
         ]
 
 
-async def test_what_a_process_sends_to_another_is_seen(autojump_clock: MockClock) -> None:
+async def test_an_observer_sees_messages_between_two_processes(autojump_clock: MockClock) -> None:
     seen: list[Sight] = []
     async with running_node(observer=seen.append) as node:
         one, other = await node.spawn(Puppet), await node.spawn(Recorder)
@@ -120,7 +120,7 @@ async def test_what_a_process_sends_to_another_is_seen(autojump_clock: MockClock
         ]
 
 
-async def test_a_message_to_nobody_is_seen_to_be_sent_and_not_to_be_delivered(
+async def test_an_observer_sees_a_message_to_an_unknown_name_as_sent_and_not_delivered(
     autojump_clock: MockClock,
 ) -> None:
     seen: list[Sight] = []
@@ -146,7 +146,7 @@ async def test_a_message_that_waits_for_room_is_seen_once(autojump_clock: MockCl
         assert len(of(seen, Delivered)) == 2
 
 
-async def test_what_a_thread_sends_is_seen_once_and_on_the_loop() -> None:
+async def test_an_observer_sees_the_sends_of_a_thread_once_and_on_the_loop() -> None:
     seen: list[tuple[Sight, object]] = []
 
     def observe(sight: Sight) -> None:
@@ -265,7 +265,7 @@ async def test_a_meta_process_that_fails_to_start_is_not_seen(autojump_clock: Mo
 
 
 @pytest.mark.parametrize("where", [PINNED, POOL("workers", 2), Pod("pod")], ids=str)
-async def test_what_a_process_with_a_thread_handles_and_sends_is_seen_on_the_loop_and_in_order(
+async def test_an_observer_sees_a_process_with_a_thread_on_the_loop_and_in_order(
     where: Dispatcher,
 ) -> None:
     class Echo(Recorder):
@@ -300,7 +300,9 @@ async def test_what_a_process_with_a_thread_handles_and_sends_is_seen_on_the_loo
         ] == [Delivered(receiver, echo, number) for number in range(3)]
 
 
-async def test_a_process_that_was_looked_into_is_still_seen(autojump_clock: MockClock) -> None:
+async def test_an_observer_still_sees_a_process_after_a_trace_and_a_suspension(
+    autojump_clock: MockClock,
+) -> None:
     seen: list[Sight] = []
     async with running_node(observer=seen.append) as node:
         pid = await node.spawn(Recorder)
@@ -320,7 +322,7 @@ async def test_a_process_that_was_looked_into_is_still_seen(autojump_clock: Mock
         ]
 
 
-async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(
+async def test_an_observer_that_raises_is_reported_once_and_disturbs_no_delivery(
     autojump_clock: MockClock,
 ) -> None:
     def fail(sight: Sight) -> None:
@@ -346,13 +348,15 @@ async def test_an_observer_that_raises_is_reported_once_and_disturbs_nobody(
         ]
 
 
-async def test_without_an_observer_nothing_is_in_the_way(autojump_clock: MockClock) -> None:
+async def test_a_node_without_an_observer_has_a_plain_router_and_plain_calls(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         assert type(router_of(node)) is Router
         assert type(kernel_of(node).calls) is Calls
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_an_observer_that_is_no_function_is_refused() -> None:
     with pytest.raises(BadInputError, match="a function that takes"):
         open_node(observer="print")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
@@ -360,7 +364,7 @@ def test_what_is_no_function_is_refused() -> None:
 @pytest.mark.parametrize(
     "error", [GeneratorExit, SystemExit, KeyboardInterrupt], ids=lambda one: one.__name__
 )
-async def test_an_observer_that_raises_what_is_meant_for_the_program_stops_the_node_in_order(
+async def test_an_observer_that_raises_an_error_for_the_program_stops_the_node_in_order(
     autojump_clock: MockClock, error: type[BaseException]
 ) -> None:
     ends: list[Any] = []

@@ -111,7 +111,7 @@ async def test_every_subscriber_gets_each_publication_once_and_in_order() -> Non
             ] * 3
 
 
-async def test_a_new_subscriber_is_handed_the_last_few_publications() -> None:
+async def test_a_new_subscriber_gets_the_last_few_publications() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             producer = await node.spawn(Producer, "prices", 2)
@@ -124,7 +124,7 @@ async def test_a_new_subscriber_is_handed_the_last_few_publications() -> None:
             assert await contents(node, subscriber) == []
 
 
-async def test_the_producer_is_told_of_the_first_and_of_the_last_subscriber() -> None:
+async def test_the_producer_is_notified_of_the_first_and_of_the_last_subscriber() -> None:
     with trio.fail_after(30):
         async with open_node("n@h", watchdog=None) as node:
             producer = await node.spawn(Producer, "prices", 0, True)
@@ -145,7 +145,7 @@ async def test_the_producer_is_told_of_the_first_and_of_the_last_subscriber() ->
 
 
 @pytest.mark.parametrize("give_up", [True, False])
-async def test_the_end_of_an_event_is_told_with_its_reason(give_up: bool) -> None:
+async def test_subscribers_get_the_end_of_an_event_with_its_reason(give_up: bool) -> None:
     with trio.fail_after(30):
         async with open_node("n@h", watchdog=None) as node:
             producer = await node.spawn(Producer)
@@ -167,7 +167,7 @@ async def test_the_end_of_an_event_is_told_with_its_reason(give_up: bool) -> Non
             assert node.info().relations == 0
 
 
-async def test_an_event_that_is_gone_is_told_at_once_to_whoever_monitors_it() -> None:
+async def test_a_monitor_of_an_unknown_event_gets_down_at_once() -> None:
     with trio.fail_after(30):
         async with open_node("n@h", watchdog=None) as node:
             subscriber = await node.spawn(Subscriber)
@@ -179,7 +179,7 @@ async def test_an_event_that_is_gone_is_told_at_once_to_whoever_monitors_it() ->
             assert await node.call(subscriber, lambda actor: actor.messages) == [expected]
 
 
-async def test_only_the_producer_the_token_and_everybody_for_an_open_event_may_publish() -> None:
+async def test_publishing_needs_the_producer_the_token_or_an_open_event() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             producer = await node.spawn(Producer)
@@ -199,7 +199,7 @@ async def test_only_the_producer_the_token_and_everybody_for_an_open_event_may_p
             assert await node.call(stranger, try_to_publish) == "tried"
 
 
-async def test_mistakes_with_events_change_nothing_and_say_what_is_wrong() -> None:
+async def test_mistakes_with_events_raise_and_leave_events_unchanged() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             producer, other = await node.spawn(Producer), await node.spawn(Subscriber)
@@ -223,7 +223,7 @@ async def test_mistakes_with_events_change_nothing_and_say_what_is_wrong() -> No
             assert await contents(node, other) == [1]
 
 
-async def test_a_slow_subscriber_loses_by_its_own_rule_and_the_losses_are_counted() -> None:
+async def test_losses_of_a_slow_subscriber_follow_its_overflow_rule_and_are_counted() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             producer = await node.spawn(Producer)
@@ -247,7 +247,7 @@ async def test_a_slow_subscriber_loses_by_its_own_rule_and_the_losses_are_counte
             assert info.subscribers == {slow: 2, quick: 0}
 
 
-async def test_what_has_to_go_for_a_publication_is_counted_as_a_loss_of_that_subscriber() -> None:
+async def test_a_message_displaced_by_a_publication_is_a_loss_of_that_subscriber() -> None:
     async with running_node() as node:
         producer = await node.spawn(Producer)
         slow = await node.spawn(Subscriber, mailbox_size=1, overflow=Overflow.DROP_OLDEST)
@@ -335,7 +335,7 @@ async def test_a_full_subscriber_of_dead_letters_does_not_breed_dead_letters() -
             assert sum(node.info().dead_letters.values()) == 5
 
 
-async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> None:
+async def test_the_nodes_events_create_no_notices_without_subscribers() -> None:
     with trio.fail_after(30):
         async with open_node(watchdog=None) as node:
             observer = await node.spawn(Subscriber)
@@ -351,7 +351,7 @@ async def test_nothing_is_made_of_the_nodes_events_while_nobody_listens() -> Non
             assert set(node.events()) == set(NODE_EVENTS)
 
 
-async def test_a_producer_that_is_gone_is_told_nothing() -> None:
+async def test_a_producer_that_has_ended_gets_no_notices() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         await node.call(pid, lambda me: me.register_event("news", notify=True))
@@ -365,7 +365,7 @@ async def test_a_producer_that_is_gone_is_told_nothing() -> None:
         assert node.info().dead_letters == {}
 
 
-async def test_a_process_publishes_from_a_thread_too() -> None:
+async def test_a_process_also_publishes_from_a_thread() -> None:
     heard: list[Any] = []
 
     class Listener(Actor):
@@ -439,7 +439,7 @@ async def test_notices_of_events_are_signals_that_no_bound_counts_or_drops(
         assert [letter.message_type for letter in node.dead_letters()] == lost
 
 
-async def test_notices_that_a_producer_did_not_come_to_are_no_dead_letters() -> None:
+async def test_notices_that_a_producer_did_not_handle_are_no_dead_letters() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(BusyProducer, trio.Event(), heard)

@@ -43,7 +43,7 @@ FLOOD = 1_000_000 if THOROUGH else 50_000
 # -- addresses -------------------------------------------------------------------------------------
 
 
-async def test_a_process_is_reached_by_pid_name_and_alias_each_time_once(
+async def test_a_process_is_reached_once_by_pid_by_name_and_by_alias(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -60,7 +60,9 @@ async def test_a_process_is_reached_by_pid_name_and_alias_each_time_once(
         assert node.info().dead_letters == {}
 
 
-async def test_the_name_of_another_node_is_not_that_of_this_one(autojump_clock: MockClock) -> None:
+async def test_a_name_on_another_node_does_not_reach_a_process_of_this_node(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         await node.spawn(Recorder, heard, name="known")
@@ -113,7 +115,7 @@ async def test_a_forwarded_message_keeps_its_sender(autojump_clock: MockClock) -
         assert senders == [puppet]
 
 
-async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(
+async def test_a_pid_from_an_earlier_start_of_the_node_reaches_no_process(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -138,7 +140,7 @@ async def test_a_pid_from_an_earlier_start_of_the_node_reaches_nobody(
     [None, 7, b"name", ("test@localhost", 1, 1), object(), Recorder],
     ids=lambda target: type(target).__name__,
 )
-async def test_what_is_no_address_is_refused_by_every_verb_that_takes_one(
+async def test_every_verb_with_a_target_refuses_a_target_that_is_no_address(
     autojump_clock: MockClock, target: Any
 ) -> None:
     async with running_node() as node:
@@ -181,7 +183,7 @@ def _refused(error: type[Exception], verb: Callable[[Any], Any], me: Any) -> Non
         verb(me)
 
 
-async def test_a_priority_that_is_none_is_refused_and_nothing_is_sent(
+async def test_an_invalid_priority_is_refused_and_no_message_is_sent(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -211,7 +213,7 @@ async def test_a_priority_that_is_none_is_refused_and_nothing_is_sent(
 
 
 @LANES
-async def test_messages_of_one_sender_at_one_priority_arrive_in_sending_order(
+async def test_messages_of_a_sender_at_the_same_priority_arrive_in_sending_order(
     autojump_clock: MockClock, priority: Priority
 ) -> None:
     heard: list[Any] = []
@@ -269,7 +271,7 @@ async def test_messages_of_threads_arrive_in_the_order_in_which_each_thread_sent
 
 
 @bounds
-async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_overtake_itself(
+async def test_a_thread_that_uses_several_addresses_of_a_process_keeps_its_order(
     options: dict[str, Any],
 ) -> None:
     heard: list[Any] = []
@@ -290,7 +292,9 @@ async def test_a_thread_that_uses_several_addresses_of_one_process_does_not_over
 @pytest.mark.parametrize(
     "options", [{}, {"mailbox_size": 101}, {"mailbox_size": 101, "overflow": Overflow.WAIT}]
 )
-async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[str, Any]) -> None:
+async def test_threads_that_send_to_a_sleeping_process_wake_the_loop_once(
+    options: dict[str, Any],
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, **options)
@@ -306,7 +310,7 @@ async def test_threads_that_send_to_a_sleeper_wake_the_loop_once(options: dict[s
         assert heard == list(range(100))
 
 
-async def test_what_a_thread_puts_into_a_mailbox_as_its_owner_ends_is_a_dead_letter() -> None:
+async def test_a_message_a_thread_puts_into_an_ending_processs_mailbox_is_a_dead_letter() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         process = process_of(node, pid)
@@ -354,7 +358,7 @@ async def test_a_thread_that_saw_a_bounded_process_just_before_its_end_leaves_a_
         assert not process.main
 
 
-async def test_a_place_that_was_promised_is_given_back_when_its_message_is_in_it() -> None:
+async def test_a_reserved_place_is_released_when_its_message_is_in_it() -> None:
     heard: list[Any] = []
     sent_meanwhile: list[bool] = []
 
@@ -392,7 +396,7 @@ def in_a_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("priority", Priority)
-async def test_what_a_thread_sends_to_a_name_without_a_holder_never_reaches_a_later_one(
+async def test_a_threads_message_to_a_free_name_never_reaches_a_later_holder(
     priority: Priority,
 ) -> None:
     heard: list[Any] = []
@@ -410,7 +414,7 @@ async def test_what_a_thread_sends_to_a_name_without_a_holder_never_reaches_a_la
         assert (letter.target, letter.why) == ("service", Why.NO_PROCESS)
 
 
-async def test_what_a_thread_sends_to_one_that_takes_no_more_never_reaches_its_successor() -> None:
+async def test_a_threads_message_to_a_stopping_process_never_reaches_its_successor() -> None:
     heard: list[Any] = []
     ended = trio.Event()
 
@@ -440,7 +444,7 @@ async def test_what_a_thread_sends_to_one_that_takes_no_more_never_reaches_its_s
 @pytest.mark.parametrize(
     "options", [{"mailbox_size": 5, "overflow": Overflow.DROP_OLDEST}, {"mailbox_size": 5}]
 )
-async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(
+async def test_a_threads_message_to_a_name_goes_to_the_holder_it_found(
     options: dict[str, Any],
 ) -> None:
     before: list[Any] = []
@@ -463,7 +467,7 @@ async def test_a_thread_s_message_to_a_name_goes_to_the_holder_it_found(
         assert after == [3]
 
 
-async def test_a_thread_does_not_overtake_what_was_kept_for_the_successor(
+async def test_a_thread_does_not_overtake_messages_kept_for_the_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[Any] = []
@@ -511,7 +515,7 @@ def often_switching() -> Iterator[None]:
 
 
 @pytest.mark.no_cover
-async def test_threads_that_send_to_a_name_while_its_holder_restarts_lose_nothing_and_keep_their_order(
+async def test_threads_that_send_to_a_restarting_name_lose_no_message_and_keep_order(
     often_switching: None,
 ) -> None:
     heard: list[tuple[int, int]] = []
@@ -559,7 +563,7 @@ async def test_threads_that_send_to_a_name_while_its_holder_restarts_lose_nothin
 @pytest.mark.parametrize(
     "options", [{}, {"mailbox_size": 2}, {"mailbox_size": 100, "overflow": Overflow.WAIT}]
 )
-async def test_a_call_does_not_overtake_what_a_thread_has_just_sent(
+async def test_a_call_does_not_overtake_a_message_a_thread_has_just_sent(
     options: dict[str, Any],
 ) -> None:
     heard: list[Any] = []
@@ -577,7 +581,7 @@ async def test_a_call_does_not_overtake_what_a_thread_has_just_sent(
 
 @pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.HIGH])
 @pytest.mark.parametrize("target", ["pid", "name", "bounded", "nobody"])
-async def test_several_messages_at_once_are_delivered_like_one_after_the_other(
+async def test_send_many_delivers_like_separate_sends(
     autojump_clock: MockClock, target: str, priority: Priority
 ) -> None:
     heard: list[Any] = []
@@ -593,7 +597,7 @@ async def test_several_messages_at_once_are_delivered_like_one_after_the_other(
         assert sum(node.info().dead_letters.values()) == (3 if target == "nobody" else 0)
 
 
-async def test_a_process_that_sends_to_one_and_another_reaches_each(
+async def test_a_process_that_alternates_between_two_targets_reaches_both(
     autojump_clock: MockClock,
 ) -> None:
     left: list[Any] = []
@@ -615,7 +619,7 @@ async def test_a_process_that_sends_to_one_and_another_reaches_each(
         assert (left, right) == ([0, 1, 3, 5], [2, 4])
 
 
-async def test_a_process_that_sends_to_one_that_has_ended_meanwhile_is_told_so(
+async def test_send_returns_false_after_its_target_has_ended(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -682,7 +686,7 @@ async def test_a_thread_may_send_as_a_process() -> None:
     ids=repr,
 )
 @LANES
-async def test_a_message_to_nobody_is_a_dead_letter_and_no_error(
+async def test_a_message_without_a_receiver_is_a_dead_letter_and_no_error(
     autojump_clock: MockClock, target: Any, why: Why, priority: Priority
 ) -> None:
     async with running_node() as node:
@@ -746,7 +750,7 @@ async def test_a_message_to_a_process_past_its_stopping_point_is_a_dead_letter(
         assert heard == []
 
 
-async def test_messages_that_a_process_did_not_come_to_are_dead_letters(
+async def test_messages_that_a_process_did_not_handle_are_dead_letters(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -807,7 +811,7 @@ async def test_a_flood_of_messages_to_a_dead_process_costs_no_memory(
         assert grown < 1_000
 
 
-async def test_a_thread_that_sends_to_nobody_is_told_so() -> None:
+async def test_send_from_a_thread_to_an_unknown_name_returns_false() -> None:
     async with running_node() as node:
         sent = await trio.to_thread.run_sync(node.send, "nobody", 1)
         await wait_all_tasks_blocked(0.01)
@@ -816,7 +820,7 @@ async def test_a_thread_that_sends_to_nobody_is_told_so() -> None:
         assert node.info().dead_letters == {Why.NO_PROCESS: 1}
 
 
-async def test_sending_on_a_node_that_has_stopped_says_so(autojump_clock: MockClock) -> None:
+async def test_sending_on_a_stopped_node_raises_node_stopped(autojump_clock: MockClock) -> None:
     behaviours: list[Puppet] = []
 
     def show(me: Puppet) -> None:
@@ -838,9 +842,7 @@ async def test_sending_on_a_node_that_has_stopped_says_so(autojump_clock: MockCl
         await trio.to_thread.run_sync(node.send, pid, 1)
 
 
-async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becomes_a_dead_letter() -> (
-    None
-):
+async def test_a_message_with_a_reserved_place_is_a_dead_letter_if_the_receiver_has_ended() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1)
         process = process_of(node, pid)
@@ -853,7 +855,7 @@ async def test_a_message_that_was_promised_room_by_one_who_has_ended_since_becom
         assert node.info().dead_letters == {Why.STOPPING: 1}
 
 
-async def test_a_thread_that_begins_to_wait_for_one_who_has_ended_is_sent_away() -> None:
+async def test_a_thread_that_begins_to_wait_for_an_ended_process_is_refused() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, mailbox_size=1, overflow=Overflow.WAIT)
         process = process_of(node, pid)
@@ -869,7 +871,7 @@ async def test_a_thread_that_begins_to_wait_for_one_who_has_ended_is_sent_away()
         assert node.info().dead_letters == {Why.STOPPING: 1}
 
 
-async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wait() -> None:
+async def test_a_thread_that_begins_to_wait_when_there_is_room_again_does_not_wait() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.WAIT)
@@ -885,9 +887,7 @@ async def test_a_thread_that_begins_to_wait_when_there_is_room_again_need_not_wa
         assert heard == ["in"]
 
 
-async def test_one_that_should_make_room_and_is_taken_in_the_same_moment_is_no_dead_letter() -> (
-    None
-):
+async def test_an_oldest_message_taken_by_a_thread_before_its_drop_is_no_dead_letter() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, mailbox_size=1, overflow=Overflow.DROP_OLDEST)

@@ -101,7 +101,7 @@ async def test_messages_of_each_thread_arrive_in_its_order(
 
 
 @pytest.mark.parametrize("by", ["pid", "name"])
-async def test_a_thread_s_messages_keep_their_order_inside_each_priority(
+async def test_a_threads_messages_keep_their_order_inside_each_priority(
     by: str, switching_fast: None
 ) -> None:
     collection = Collection(3 * 600)
@@ -124,7 +124,7 @@ async def test_a_thread_s_messages_keep_their_order_inside_each_priority(
 
 
 @pytest.mark.parametrize("size", [None, 1, 2, 20])
-async def test_no_message_is_left_with_a_process_that_sleeps(
+async def test_no_message_stays_unhandled_with_a_sleeping_process(
     size: int | None, switching_fast: None
 ) -> None:
     lost: list[tuple[int, int]] = []
@@ -152,7 +152,7 @@ async def test_no_message_is_left_with_a_process_that_sleeps(
     assert lost == []
 
 
-async def test_a_process_may_send_from_a_thread_in_its_own_name() -> None:
+async def test_a_process_may_send_from_a_thread_as_itself() -> None:
     senders: list[Any] = []
     heard = trio.Event()
 
@@ -205,7 +205,7 @@ async def test_two_nodes_in_two_threads_send_to_each_other() -> None:
     assert heard == ["hello, answered by other@localhost"]
 
 
-async def test_a_thread_that_sends_to_nobody_gets_false_and_leaves_a_dead_letter() -> None:
+async def test_a_thread_that_sends_to_an_unknown_target_gets_false_and_a_dead_letter() -> None:
     async with running_node() as node:
         gone = await node.spawn(Recorder)
         node.kill(gone)
@@ -219,7 +219,7 @@ async def test_a_thread_that_sends_to_nobody_gets_false_and_leaves_a_dead_letter
     assert info.dead_letters == {Why.NO_PROCESS: 2}
 
 
-async def test_a_thread_is_told_at_once_that_its_target_is_no_address() -> None:
+async def test_a_thread_gets_an_error_at_once_if_its_target_is_no_address() -> None:
     async with running_node() as node:
         with pytest.raises(TargetTypeError):
             await in_thread(lambda: node.send(42, "hello"))  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
@@ -232,7 +232,7 @@ BOUND = 3
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_full_mailbox_refuses_a_thread_and_gives_the_message_back(
+async def test_a_full_mailbox_refuses_a_thread_and_the_error_has_the_message(
     priority: Priority,
 ) -> None:
     refused: list[MailboxFullError] = []
@@ -263,7 +263,9 @@ async def test_a_full_mailbox_refuses_a_thread_and_gives_the_message_back(
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_a_place_kept_for_a_thread_is_not_given_to_somebody_else(priority: Priority) -> None:
+async def test_a_place_reserved_for_a_thread_is_not_given_to_another_sender(
+    priority: Priority,
+) -> None:
     async with running_node() as node:
         pid, gate = await spawn_gated(node, mailbox_size=1)
         refused = []
@@ -289,7 +291,7 @@ async def test_a_place_kept_for_a_thread_is_not_given_to_somebody_else(priority:
     assert gate.heard == ["from the thread", "afterwards"]
 
 
-async def test_a_process_with_nothing_to_do_sleeps_until_a_promised_message_is_there() -> None:
+async def test_an_idle_process_sleeps_until_a_message_with_a_reserved_place_arrives() -> None:
     heard: list[Any] = []
 
     class Logging(Recorder):
@@ -312,7 +314,7 @@ async def test_a_process_with_nothing_to_do_sleeps_until_a_promised_message_is_t
 
 
 @pytest.mark.parametrize("lane", [Lane.MAIN, Lane.SYSTEM, Lane.URGENT])
-def test_who_has_seen_room_where_senders_wait_is_not_refused_because_a_thread_was_faster(
+def test_a_sender_that_saw_room_is_not_refused_because_a_thread_was_faster(
     lane: Lane,
 ) -> None:
     box = Mailbox(1, Overflow.WAIT)
@@ -384,7 +386,7 @@ async def test_threads_that_wait_for_room_are_freed_when_it_never_comes(end: str
         (Overflow.DROP_OLDEST, [7, 8, 9], Why.DISPLACED),
     ],
 )
-async def test_what_a_thread_sends_too_much_is_dropped_and_counted(
+async def test_excess_messages_of_a_thread_are_dropped_and_counted(
     overflow: Overflow, heard: list[int], why: Why
 ) -> None:
     async with running_node() as node:
@@ -405,7 +407,7 @@ async def test_what_a_thread_sends_too_much_is_dropped_and_counted(
     assert info.dead_letters == {why: 7}
 
 
-async def test_what_a_thread_sends_too_much_is_diverted() -> None:
+async def test_excess_messages_of_a_thread_are_diverted() -> None:
     diverted: list[Any] = []
 
     async with running_node() as node:

@@ -35,7 +35,7 @@ async def test_an_answer_wakes_the_task_that_called(nursery: trio.Nursery) -> No
     assert answers == ["first"]
 
 
-async def test_a_late_answer_does_not_wake_a_task_that_waits_for_another_one(
+async def test_a_late_answer_does_not_wake_a_task_that_waits_for_another_answer(
     nursery: trio.Nursery,
 ) -> None:
     calls: list[TaskCaller] = []
@@ -70,7 +70,9 @@ async def test_an_answer_before_the_task_sleeps_is_not_lost() -> None:
     assert call.result() == "at once"
 
 
-async def test_a_task_that_waits_for_room_learns_whether_it_got_in(nursery: trio.Nursery) -> None:
+async def test_a_task_that_waits_for_room_learns_whether_it_was_admitted(
+    nursery: trio.Nursery,
+) -> None:
     waiters: list[TaskWaiter] = []
     admitted: list[bool | None] = []
 
@@ -89,7 +91,7 @@ async def test_a_task_that_waits_for_room_learns_whether_it_got_in(nursery: trio
     assert admitted == [True, False]
 
 
-async def test_a_task_that_gave_up_waiting_for_room_is_left_alone(nursery: trio.Nursery) -> None:
+async def test_a_task_that_gave_up_waiting_for_room_is_not_woken(nursery: trio.Nursery) -> None:
     waiters: list[TaskWaiter] = []
     went_on = trio.Event()
 
@@ -110,7 +112,7 @@ async def test_a_task_that_gave_up_waiting_for_room_is_left_alone(nursery: trio.
     went_on.set()
 
 
-async def test_a_call_that_got_in_goes_on_waiting_for_its_answer() -> None:
+async def test_an_admitted_call_continues_to_wait_for_its_answer() -> None:
     async with running_node() as node:
         call = make_call(1, trio.lowlevel.current_task())
         call.callee = process_of(node, await node.spawn(Recorder))
@@ -120,7 +122,7 @@ async def test_a_call_that_got_in_goes_on_waiting_for_its_answer() -> None:
         assert not call.settled
 
 
-async def test_a_call_that_never_got_in_ends_with_the_reason_of_its_callee() -> None:
+async def test_a_call_that_was_never_admitted_ends_with_the_reason_of_its_callee() -> None:
     async with running_node() as node:
         receiver = process_of(node, await node.spawn(Recorder))
         errors = []
@@ -138,7 +140,7 @@ async def test_a_call_that_never_got_in_ends_with_the_reason_of_its_callee() -> 
     ]
 
 
-async def test_a_call_that_was_given_up_is_not_told_that_it_never_got_in() -> None:
+async def test_an_abandoned_call_is_not_told_that_it_was_never_admitted() -> None:
     call = make_call(1, trio.lowlevel.current_task())
     call.abandon()
 

@@ -122,7 +122,7 @@ CALLBACKS = {"init", "handle_message", "handle_call", "handle_response", "termin
 @pytest.mark.parametrize(
     "kind, on_loop", [(Plain, set()), (Coloured, CALLBACKS), (Mixed, {"handle_call", "terminate"})]
 )
-async def test_the_colour_of_a_callback_says_where_it_runs(
+async def test_the_colour_of_a_callback_decides_where_it_runs(
     kind: type[Where], on_loop: set[str]
 ) -> None:
     async with owning() as owned:
@@ -179,7 +179,7 @@ async def test_the_reader_goes_on_while_a_plain_callback_blocks() -> None:
 # -- bursts ----------------------------------------------------------------------------------------
 
 
-async def test_a_burst_of_plain_callbacks_takes_one_hop() -> None:
+async def test_a_burst_of_plain_callbacks_takes_a_single_hop() -> None:
     threads: list[int] = []
     async with owning() as owned:
         meta = InThread()
@@ -274,7 +274,7 @@ async def test_an_inspect_is_answered_between_two_messages_of_a_burst() -> None:
         assert told == [1]
 
 
-async def test_senders_that_wait_for_room_are_let_in_during_a_burst() -> None:
+async def test_senders_that_wait_for_room_are_admitted_during_a_burst() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = InThread()
         alias = await owned.spawn(meta, mailbox_size=2, overflow=Overflow.WAIT)
@@ -292,7 +292,7 @@ async def test_senders_that_wait_for_room_are_let_in_during_a_burst() -> None:
         assert len(hops) < 200
 
 
-async def test_a_full_mailbox_does_what_its_owner_chose() -> None:
+async def test_a_full_mailbox_applies_the_overflow_rule_of_its_owner() -> None:
     held, inside = threading.Event(), threading.Event()
 
     def block(_me: Any) -> None:
@@ -314,7 +314,7 @@ async def test_a_full_mailbox_does_what_its_owner_chose() -> None:
         assert owned.node.info().dead_letters == {Why.DISPLACED: 8}
 
 
-async def test_dropping_the_oldest_while_a_thread_takes_them_hurts_nobody(
+async def test_dropping_the_oldest_while_a_thread_takes_messages_loses_no_count(
     switching_fast: None,
 ) -> None:
     async with owning() as owned:
@@ -364,7 +364,7 @@ async def test_a_call_is_answered_refused_or_deferred(colour: type[Any]) -> None
         assert await owned.node.call(alias, "still there?") == []
 
 
-async def test_a_request_that_nobody_handles_is_refused_and_a_message_is_counted() -> None:
+async def test_an_unhandled_request_is_refused_and_an_unhandled_message_is_counted() -> None:
     class Silent(MetaProcess):
         def start(self) -> None:
             self.pause(60)
@@ -379,7 +379,7 @@ async def test_a_request_that_nobody_handles_is_refused_and_a_message_is_counted
         assert meta_of(meta).unhandled == 2
 
 
-async def test_what_a_worker_sent_before_it_failed_is_delivered_before_its_end_is_told() -> None:
+async def test_a_message_a_worker_sent_before_it_failed_arrives_before_its_down() -> None:
     def send_then_fail(watcher: PID, me: Any) -> None:
         me.send(watcher, "last", priority=Priority.HIGH)
         raise Failed
@@ -555,7 +555,7 @@ async def test_every_single_message_of_a_reader_wakes_its_receiver(
 
 @pytest.mark.parametrize("colour", [None, *COLOURS])
 @pytest.mark.no_cover
-async def test_of_a_flood_none_is_lost_none_comes_twice_and_each_sender_is_in_order(
+async def test_a_flood_loses_no_message_repeats_no_message_and_keeps_each_senders_order(
     colour: type[Any] | None, switching_fast: None
 ) -> None:
     count = 400_000 if THOROUGH else 1_500
@@ -613,9 +613,7 @@ class Passing(InTask):
         return isinstance(message, str)
 
 
-async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the_handler_s() -> (
-    None
-):
+async def test_simple_messages_run_in_the_senders_turn_and_others_in_the_handlers() -> None:
     async with owning() as owned:
         meta = Passing()
         alias = await owned.spawn(meta)
@@ -635,7 +633,7 @@ async def test_a_simple_message_is_served_in_its_sender_s_turn_and_others_in_the
         assert owned.node.meta_info(alias).messages_in == 3
 
 
-async def test_a_thread_s_message_is_not_served_in_its_thread() -> None:
+async def test_a_threads_message_is_not_served_in_its_thread() -> None:
     async with owning() as owned:
         meta = Passing()
         alias = await owned.spawn(meta)
@@ -646,7 +644,7 @@ async def test_a_thread_s_message_is_not_served_in_its_thread() -> None:
         assert meta.passed == [("from a thread", owned.node.pid)]
 
 
-async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() -> None:
+async def test_an_error_while_serving_in_passing_ends_the_meta_process_and_not_the_sender() -> None:
     async with owning() as owned:
         alias = await owned.spawn(Passing())
 
@@ -660,7 +658,7 @@ async def test_what_fails_in_passing_ends_the_meta_process_and_not_the_sender() 
         assert (crash.pid, crash.callback, crash.message_type) == (alias, "handle_message", "str")
 
 
-async def test_what_comes_after_the_end_was_decided_is_not_served_in_passing() -> None:
+async def test_a_message_after_the_decision_to_end_is_not_served_in_passing() -> None:
     async with owning() as owned:
         meta = Passing()
         alias = await owned.spawn(meta)
@@ -673,7 +671,7 @@ async def test_what_comes_after_the_end_was_decided_is_not_served_in_passing() -
         assert meta.passed == meta.heard == []
 
 
-async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -> None:
+async def test_an_observer_sees_messages_that_would_have_been_served_in_passing() -> None:
     seen: list[Any] = []
     async with owning(observer=seen.append) as owned:
         meta = Passing()
@@ -687,7 +685,7 @@ async def test_an_observer_is_told_of_what_would_have_been_served_in_passing() -
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]) -> None:
+async def test_a_fence_is_passed_when_all_messages_before_it_were_served(colour: type[Any]) -> None:
     served: list[list[Any]] = []
 
     class Fence:
@@ -711,7 +709,7 @@ async def test_a_fence_is_passed_when_all_before_it_was_served(colour: type[Any]
         assert served == [[0, 1, 2]]
 
 
-async def test_a_handler_that_finds_nothing_lets_those_in_who_wait_for_room() -> None:
+async def test_a_handler_that_finds_no_message_admits_waiting_senders() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = InThread()
         alias = await owned.spawn(meta, mailbox_size=1, overflow=Overflow.WAIT)
@@ -743,7 +741,7 @@ class Lingers(InTask):
         await self.gate.wait()
 
 
-async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
+async def test_a_caller_gets_the_failure_of_its_call_before_the_end() -> None:
     gate = trio.Event()
     async with owning() as owned:
         alias = await owned.spawn(Lingers(gate))
@@ -757,7 +755,7 @@ async def test_whose_call_has_failed_need_not_wait_for_the_end() -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_what_was_handled_last_is_not_in_progress_any_more_in_terminate(
+async def test_the_last_message_is_no_longer_in_progress_in_terminate(
     colour: type[Any],
 ) -> None:
     seen: list[Any] = []
@@ -810,7 +808,7 @@ async def test_a_sleeping_meta_process_is_inspected_by_the_task_that_asks(inline
 
 @pytest.mark.parametrize("inline", [True, False])
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_an_inspection_overtakes_a_message_that_has_just_come_and_loses_none(
+async def test_an_inspection_overtakes_a_message_that_has_just_come_and_loses_no_message(
     colour: type[Any], inline: bool
 ) -> None:
     async with owning(inline_calls=inline) as owned:
@@ -847,7 +845,7 @@ async def test_inspections_and_messages_of_threads_do_not_overlap(switching_fast
         assert [message for message, _ in meta.heard] == list(range(300))
 
 
-async def test_an_inspection_waits_for_the_handler_unless_it_could_be_next() -> None:
+async def test_an_inspection_waits_for_the_handler_unless_it_is_next() -> None:
     settled: list[Any] = []
 
     class Fence:
@@ -872,7 +870,7 @@ async def test_an_inspection_waits_for_the_handler_unless_it_could_be_next() -> 
         assert [in_its_reader, in_its_handler, behind_another, while_it_ends] == [False] * 4
 
 
-async def test_a_reader_in_a_task_may_inspect_its_own_meta_process() -> None:
+async def test_a_reader_in_a_task_may_inspect_its_meta_process() -> None:
     async with owning() as owned:
         meta = Inspected()
         alias = await owned.spawn(meta)
@@ -943,7 +941,7 @@ async def test_an_inspection_that_leaves_a_cancel_scope_open_crashes_its_meta_pr
         assert "handle_inspect has left a cancel scope open" in str(reason)
 
 
-async def test_a_meta_process_that_ends_in_an_inspection_has_its_own_reason() -> None:
+async def test_a_meta_process_that_ends_in_an_inspection_keeps_its_reason() -> None:
     def end(me: Any) -> None:
         trio.CancelScope().__enter__()
         me.stop("enough")
@@ -960,7 +958,7 @@ async def test_a_meta_process_that_ends_in_an_inspection_has_its_own_reason() ->
 
 
 @pytest.mark.parametrize("inline", [True, False])
-async def test_what_is_meant_for_the_program_leaves_an_inspection(inline: bool) -> None:
+async def test_an_error_meant_for_the_program_leaves_an_inspection(inline: bool) -> None:
     def leave(_me: Any) -> None:
         raise SystemExit(3)
 

@@ -31,7 +31,7 @@ class Waits:
         self.admitted.append(admitted)
 
 
-def test_what_users_send_goes_to_two_lanes_and_signals_come_before_both() -> None:
+def test_user_messages_go_to_two_lanes_and_signals_come_before_both() -> None:
     box = TwoLanes()
     for lane in (Lane.MAIN, Lane.SYSTEM, Lane.URGENT):
         box.admit(lane, message(lane.name))
@@ -45,7 +45,7 @@ def test_what_users_send_goes_to_two_lanes_and_signals_come_before_both() -> Non
     assert order == ["inspect", "SYSTEM", "URGENT", "let in late", "MAIN"]
 
 
-def test_the_two_upper_priorities_share_one_bound() -> None:
+def test_the_two_upper_priorities_share_a_bound() -> None:
     box = TwoLanes(2, Overflow.WAIT)
     box.admit(Lane.SYSTEM, message(1))
     promised = box.promise(Lane.URGENT)
@@ -66,7 +66,7 @@ def test_the_two_upper_priorities_share_one_bound() -> None:
     assert taken(box) == [2, 3]
 
 
-def test_what_is_no_message_is_not_displaced_by_one() -> None:
+def test_a_message_does_not_displace_a_fence() -> None:
     box = TwoLanes(2, Overflow.DROP_OLDEST)
     fence = (RESPONSE, None, None, "no message")
     box.push(Lane.MAIN, fence)
@@ -79,7 +79,7 @@ def test_what_is_no_message_is_not_displaced_by_one() -> None:
     assert taken(box) == ["no message", "new"]
 
 
-def test_a_lane_that_was_emptied_by_a_thread_in_the_meantime_is_no_error() -> None:
+def test_a_lane_that_a_thread_emptied_meanwhile_is_no_error() -> None:
     class Emptied(TwoLanes):
         """Loses its messages between the look and the taking, as if a worker thread had taken them."""
 
@@ -96,7 +96,7 @@ def test_a_lane_that_was_emptied_by_a_thread_in_the_meantime_is_no_error() -> No
 
 
 @pytest.mark.parametrize("ending", [False, True])
-async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_it_is_ending(
+async def test_the_answer_to_a_request_comes_before_waiting_messages_unless_ending(
     ending: bool,
 ) -> None:
     async with owning() as owned:

@@ -91,7 +91,7 @@ async def test_spawn_meta_returns_when_init_is_done_and_the_reader_begins_after_
 
 
 @pytest.mark.parametrize("kind", INITS)
-async def test_an_init_that_raises_leaves_nothing_and_its_error_is_the_cause(
+async def test_an_init_that_raises_leaves_no_meta_process_and_its_error_is_the_cause(
     kind: type[Any],
 ) -> None:
     meta = kind(partial(fail, "no"))
@@ -104,7 +104,7 @@ async def test_an_init_that_raises_leaves_nothing_and_its_error_is_the_cause(
 
 
 @pytest.mark.parametrize("kind", INITS)
-async def test_an_init_that_takes_too_long_leaves_nothing(kind: type[Any]) -> None:
+async def test_an_init_that_takes_too_long_leaves_no_meta_process(kind: type[Any]) -> None:
     held = threading.Event()
     meta = kind(lambda me: held.wait(20) if kind is Initialised else nap(20))
     async with owning() as owned:
@@ -115,7 +115,7 @@ async def test_an_init_that_takes_too_long_leaves_nothing(kind: type[Any]) -> No
         assert_nothing_is_left(owned)
 
 
-async def test_an_init_that_swallows_its_timeout_has_failed_all_the_same() -> None:
+async def test_an_init_that_swallows_its_timeout_has_failed() -> None:
     async def swallow() -> None:
         try:
             await trio.sleep(20)
@@ -131,7 +131,7 @@ async def test_an_init_that_swallows_its_timeout_has_failed_all_the_same() -> No
 
 
 @pytest.mark.parametrize("kind", INITS)
-async def test_what_a_failing_init_had_spawned_and_opened_ends_with_it(kind: type[Any]) -> None:
+async def test_children_and_files_of_a_failing_init_end_with_it(kind: type[Any]) -> None:
     child = InThread()
     read, write = os.pipe()
     file = os.fdopen(read, "rb")
@@ -156,14 +156,14 @@ async def test_what_a_failing_init_had_spawned_and_opened_ends_with_it(kind: typ
     os.close(write)
 
 
-async def test_messages_for_one_that_is_still_in_its_init_are_served_after_it() -> None:
+async def test_messages_for_a_meta_process_in_its_init_are_served_after_it() -> None:
     meta = InitialisedOnLoop(lambda me: me.send(me.id, "early") and None)
     async with owning() as owned:
         await owned.spawn(meta)
         await owned.until(lambda: meta.heard == [("early", meta.id)])
 
 
-async def test_nothing_is_served_before_init_is_done() -> None:
+async def test_no_message_is_served_before_init_is_done() -> None:
     async def send_and_wait(me: Any) -> None:
         me.send(me.id, "early")
         await wait_all_tasks_blocked()
@@ -178,7 +178,7 @@ async def test_nothing_is_served_before_init_is_done() -> None:
         assert served == []
 
 
-async def test_who_waits_for_room_during_an_init_that_fails_is_told() -> None:
+async def test_a_sender_that_waits_for_room_during_a_failing_init_is_freed() -> None:
     async def wait_and_fail(me: Any) -> None:
         me.send(me.id, "early")
         nursery.start_soon(send, me.id)
@@ -203,7 +203,7 @@ async def test_who_waits_for_room_during_an_init_that_fails_is_told() -> None:
         assert (waited, sent) == ([True], [False])
 
 
-async def test_an_init_that_is_left_in_its_thread_is_freed_from_what_it_has_opened() -> None:
+async def test_closing_its_open_file_frees_an_init_abandoned_in_its_thread() -> None:
     ours, theirs = socket.socketpair()
     freed = threading.Event()
 
@@ -220,7 +220,7 @@ async def test_an_init_that_is_left_in_its_thread_is_freed_from_what_it_has_open
             await owned.until(lambda: ours.fileno() == -1)
 
 
-async def test_messages_and_calls_for_one_whose_init_fails_are_not_lost_in_silence() -> None:
+async def test_messages_to_a_meta_process_with_a_failing_init_are_dead_letters() -> None:
     async def send_then_fail(me: Any) -> None:
         me.send(me.id, "early")
         raise Failed
@@ -234,7 +234,9 @@ async def test_messages_and_calls_for_one_whose_init_fails_are_not_lost_in_silen
 
 @pytest.mark.parametrize("kind", INITS)
 @pytest.mark.parametrize("end", ["stop", "kill", "exit"])
-async def test_one_that_is_ended_during_its_init_is_never_born(kind: type[Any], end: str) -> None:
+async def test_a_meta_process_that_is_ended_during_its_init_never_starts(
+    kind: type[Any], end: str
+) -> None:
     inside, released = threading.Event(), threading.Event()
 
     def stay(me: Any) -> Any:
@@ -266,7 +268,7 @@ async def test_one_that_is_ended_during_its_init_is_never_born(kind: type[Any], 
         assert_nothing_is_left(owned)
 
 
-async def test_an_owner_that_is_killed_during_an_init_leaves_nothing() -> None:
+async def test_an_owner_that_is_killed_during_an_init_leaves_no_meta_process() -> None:
     inside = trio.Event()
 
     async def stay() -> None:
@@ -289,7 +291,7 @@ async def test_an_owner_that_is_killed_during_an_init_leaves_nothing() -> None:
         assert meta.notes == []
 
 
-async def test_a_thread_that_the_system_has_not_got_is_an_error_and_nothing_is_left(
+async def test_a_thread_the_system_cannot_start_is_an_error_and_leaves_no_meta_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_more(_self: threading.Thread) -> None:
@@ -304,7 +306,7 @@ async def test_a_thread_that_the_system_has_not_got_is_an_error_and_nothing_is_l
         assert_nothing_is_left(owned)
 
 
-async def test_who_spawns_many_lets_others_run_now_and_then() -> None:
+async def test_an_owner_that_spawns_many_lets_other_tasks_run() -> None:
     ran = trio.Event()
 
     async def run() -> None:
@@ -328,7 +330,7 @@ async def test_who_spawns_many_lets_others_run_now_and_then() -> None:
 # -- threads ---------------------------------------------------------------------------------------
 
 
-async def test_the_limit_of_reader_threads_is_an_error_and_nothing_is_half_made() -> None:
+async def test_the_limit_of_reader_threads_is_an_error_and_leaves_no_partial_meta_process() -> None:
     async with owning(max_reader_threads=2) as owned:
         first, second = InThread(), InThread()
         await owned.spawn(first)
@@ -344,7 +346,7 @@ async def test_the_limit_of_reader_threads_is_an_error_and_nothing_is_half_made(
         assert owned.node.info().max_reader_threads == 2
 
 
-async def test_those_who_spawn_at_the_same_time_do_not_share_the_last_place() -> None:
+async def test_concurrent_spawns_do_not_share_the_last_place() -> None:
     async with owning(max_reader_threads=1) as owned:
         outcomes: list[str] = []
 
@@ -392,7 +394,7 @@ async def test_a_class_may_be_frozen() -> None:
         assert reason == Custom("enough")
 
 
-async def test_a_place_is_not_taken_by_what_cannot_be_spawned() -> None:
+async def test_a_spawn_that_fails_takes_no_place() -> None:
     async with owning(max_reader_threads=1) as owned:
         await spawn_and_fail(owned, Unassignable(1000.0), AttributeError)
 
@@ -426,7 +428,7 @@ async def test_the_system_shows_the_kind_and_the_number_of_a_reader() -> None:
         assert shown[1].endswith(f"-{metas[1].id.number}")
 
 
-async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else() -> None:
+async def test_threads_of_meta_processes_do_not_use_tokens_of_the_default_limiter() -> None:
     limiter = trio.to_thread.current_default_thread_limiter()
     inside, released = threading.Barrier(51), threading.Event()
 
@@ -449,7 +451,7 @@ async def test_threads_of_meta_processes_do_not_use_the_places_of_everybody_else
 
 
 @pytest.mark.no_cover
-async def test_two_thousand_blocked_readers_hold_up_neither_files_nor_names_nor_programs() -> None:
+async def test_two_thousand_blocked_readers_delay_neither_files_nor_names_nor_programs() -> None:
     count = 2_000
     # Had each of them to be waited for it would take hours; a busy machine needs a minute to start
     # and to end them all.
@@ -522,7 +524,9 @@ async def test_a_handler_that_raises_is_a_crash_and_its_caller_learns_at_once(
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_the_end_of_the_owner_is_the_end_and_its_reason_the_reason(colour: type[Any]) -> None:
+async def test_the_end_of_the_owner_ends_the_meta_process_with_the_same_reason(
+    colour: type[Any],
+) -> None:
     async with owning() as owned:
         meta = colour()
         await owned.spawn(meta)
@@ -534,7 +538,7 @@ async def test_the_end_of_the_owner_is_the_end_and_its_reason_the_reason(colour:
         assert owned.node.metas() == []
 
 
-async def test_a_reader_that_fails_because_it_was_told_to_end_has_not_crashed() -> None:
+async def test_a_reader_that_fails_because_it_was_asked_to_end_has_not_crashed() -> None:
     class FailsInThread(InThread):
         def start(self) -> None:
             super().start()
@@ -555,7 +559,7 @@ async def test_a_reader_that_fails_because_it_was_told_to_end_has_not_crashed() 
         assert owned.node.info().crashed == 0
 
 
-async def test_a_plain_start_that_returns_a_coroutine_says_what_to_write() -> None:
+async def test_a_plain_start_that_returns_a_coroutine_suggests_async_def() -> None:
     class Forgot(MetaProcess):
         def start(self) -> Any:
             return nap(0)
@@ -580,7 +584,7 @@ async def test_a_plain_start_that_returns_a_coroutine_says_what_to_write() -> No
 
 
 @pytest.mark.parametrize("colour", [InTask, InThreadServedOnLoop])
-async def test_what_is_meant_for_the_whole_program_is_passed_on_to_it(colour: type[Any]) -> None:
+async def test_an_error_meant_for_the_program_is_passed_on_to_it(colour: type[Any]) -> None:
     def interrupt(_me: Any) -> None:
         raise KeyboardInterrupt
 
@@ -599,7 +603,7 @@ async def test_what_is_meant_for_the_whole_program_is_passed_on_to_it(colour: ty
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_links_monitors_and_the_owner_are_told_after_terminate(colour: type[Any]) -> None:
+async def test_links_monitors_and_the_owner_are_notified_after_terminate(colour: type[Any]) -> None:
     told: list[Any] = []
 
     class Owner(Actor):
@@ -630,7 +634,7 @@ async def test_links_monitors_and_the_owner_are_told_after_terminate(colour: typ
         assert all(notes[-1] == ("terminate", reason) for _, notes in told)
 
 
-async def test_watching_one_that_is_gone_is_told_at_once() -> None:
+async def test_a_monitor_of_a_meta_process_that_has_ended_gets_down_at_once() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
@@ -655,7 +659,7 @@ async def test_calls_and_messages_to_an_alias_are_served_in_order(colour: type[A
         assert heard == [(number, owned.node.pid) for number in range(200)]
 
 
-async def test_priorities_overtake_and_an_inspect_overtakes_everything() -> None:
+async def test_priorities_overtake_and_an_inspect_overtakes_every_message() -> None:
     order: list[Any] = []
     hold = trio.Event()
 
@@ -689,7 +693,7 @@ async def test_priorities_overtake_and_an_inspect_overtakes_everything() -> None
         assert order == ["hold", "inspect", "max", "high", "late max", "normal"]
 
 
-async def test_calls_and_messages_that_are_left_at_the_end_are_answered_and_accounted_for() -> None:
+async def test_calls_and_messages_queued_at_the_end_are_answered_and_accounted_for() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         meta = InThreadServedOnLoop()
         alias = await owned.spawn(meta, stop_timeout=0.05)
@@ -718,7 +722,9 @@ async def test_calls_and_messages_that_are_left_at_the_end_are_answered_and_acco
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_deferred_call_ends_with_the_one_that_promised_an_answer(colour: type[Any]) -> None:
+async def test_a_deferred_call_ends_with_the_meta_process_that_deferred_it(
+    colour: type[Any],
+) -> None:
     callers: list[Caller] = []
 
     def defer(_me: Any, caller: Caller) -> object:

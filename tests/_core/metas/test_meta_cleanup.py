@@ -68,7 +68,7 @@ class EndsLate(InTask):
         await super().terminate(reason)
 
 
-async def test_one_whose_init_has_failed_refuses_messages_while_its_children_end() -> None:
+async def test_a_meta_process_with_a_failed_init_refuses_messages_while_its_children_end() -> None:
     async def spawn_then_fail(me: Any) -> None:
         await me.spawn_meta(child)
         raise Failed("in init")
@@ -98,7 +98,7 @@ async def test_one_whose_init_has_failed_refuses_messages_while_its_children_end
         assert_nothing_is_left(owned)
 
 
-async def test_an_owner_that_is_killed_during_an_init_waits_for_the_children_of_that(
+async def test_an_owner_killed_during_an_init_waits_for_the_children_of_that_init(
     autojump_clock: MockClock,
 ) -> None:
     async def spawn_and_stay(me: Any) -> None:
@@ -160,7 +160,7 @@ class LastWord(InTask):
         (1, 1, 0.04, True),
     ],
 )
-async def test_a_second_kill_and_no_other_cuts_the_last_word_short(
+async def test_only_a_second_kill_cuts_terminate_short(
     before: int, meanwhile: int, seconds: float, is_said: bool, autojump_clock: MockClock
 ) -> None:
     async with owning() as owned:
@@ -179,7 +179,7 @@ async def test_a_second_kill_and_no_other_cuts_the_last_word_short(
         assert (meta.notes[-1] == ("terminate", reason)) is is_said
 
 
-async def test_a_kill_does_not_give_more_time_than_there_was(autojump_clock: MockClock) -> None:
+async def test_a_kill_does_not_extend_the_time_limit(autojump_clock: MockClock) -> None:
     async with owning() as owned:
         meta = LastWord(0.03)
         alias = await owned.spawn(meta, stop_timeout=0.01)
@@ -195,7 +195,7 @@ async def test_a_kill_does_not_give_more_time_than_there_was(autojump_clock: Moc
 # -- crashes ---------------------------------------------------------------------------------------
 
 
-async def test_a_crash_is_logged_with_what_was_being_done() -> None:
+async def test_a_crash_is_logged_with_its_callback_and_message_type() -> None:
     async with owning() as owned:
         meta = InThreadServedOnLoop()
         alias = await owned.spawn(meta)
@@ -216,7 +216,7 @@ async def test_a_crash_is_logged_with_what_was_being_done() -> None:
         assert (crash.callback, crash.message_type) == ("handle_message", "partial")
 
 
-async def test_a_reader_that_fails_fails_neither_the_call_in_progress_nor_in_its_name() -> None:
+async def test_a_reader_that_fails_does_not_fail_the_handlers_call_in_progress() -> None:
     async def stay(_me: Any, _caller: Caller) -> str:
         await hold.wait()
         return "served"
@@ -248,7 +248,7 @@ async def test_a_reader_that_fails_fails_neither_the_call_in_progress_nor_in_its
 # -- shut, and left behind -------------------------------------------------------------------------
 
 
-async def test_who_waits_for_room_learns_at_once_that_there_will_be_none() -> None:
+async def test_a_sender_that_waits_for_room_is_refused_at_once_when_the_receiver_ends() -> None:
     hold = trio.Event()
     sent: list[bool] = []
     async with owning() as owned, trio.open_nursery() as nursery:
@@ -346,7 +346,7 @@ async def test_an_init_that_is_cut_off_has_its_time_to_end_and_no_more(
     )
 
 
-async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_waits(
+async def test_an_abandoned_meta_process_ends_its_children_even_after_cancellation(
     autojump_clock: MockClock,
 ) -> None:
     class Spawns(InitEndsLate):
@@ -372,7 +372,7 @@ async def test_one_that_is_left_behind_takes_its_children_along_even_if_nobody_w
         await detached.gone.wait()
 
 
-async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(
+async def test_a_meta_process_abandoned_in_terminate_closes_its_files(
     autojump_clock: MockClock,
 ) -> None:
     async with owning(limit=300.0) as owned:
@@ -394,7 +394,7 @@ async def test_one_that_is_left_in_its_last_word_leaves_nothing_open(
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
 
-async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_end_is_served(
+async def test_a_message_between_the_last_step_of_a_handler_and_its_end_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = handler_module.serve
@@ -419,7 +419,7 @@ async def test_a_message_that_comes_between_the_last_step_of_a_handler_and_its_e
         await owned.end(alias)
 
 
-async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
+async def test_a_meta_process_refuses_requests_that_only_a_process_serves() -> None:
     nobody: Any = None
     async with owning() as owned:
         meta = InTask()
@@ -438,7 +438,7 @@ async def test_to_ask_it_for_what_only_a_process_does_is_a_mistake() -> None:
 # -- what was opened -------------------------------------------------------------------------------
 
 
-async def test_what_was_opened_is_open_until_terminate_has_run() -> None:
+async def test_an_opened_file_stays_open_until_terminate_has_run() -> None:
     class Looks(InThread):
         def terminate(self, reason: Reason) -> None:
             seen.append(opened.closed)
@@ -481,7 +481,7 @@ async def leave_both(owned: Owned, meta: Stuck, opened: Closed) -> None:
 
 
 @pytest.mark.parametrize("first", ["reader", "handler"])
-async def test_the_last_thread_that_was_left_closes_what_was_opened(first: str) -> None:
+async def test_the_last_abandoned_thread_closes_the_opened_file(first: str) -> None:
     async with owning() as owned:
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)
@@ -499,7 +499,7 @@ async def test_the_last_thread_that_was_left_closes_what_was_opened(first: str) 
         assert not between
 
 
-async def test_a_worker_that_outlives_the_node_closes_what_was_opened() -> None:
+async def test_a_worker_that_outlives_the_node_closes_the_opened_file() -> None:
     async with owning() as owned:
         meta, opened = Stuck(), Closed()
         await leave_both(owned, meta, opened)

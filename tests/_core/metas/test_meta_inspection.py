@@ -46,7 +46,7 @@ from tests.support import (
 # -- looking inside --------------------------------------------------------------------------------
 
 
-async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
+async def test_meta_info_does_not_wait_for_a_busy_handler() -> None:
     held = threading.Event()
     async with owning() as owned:
         meta = InThread()
@@ -77,7 +77,7 @@ async def test_meta_info_needs_nothing_from_a_busy_handler() -> None:
         assert owned.node.metas() == [alias]
 
 
-async def test_an_inspect_that_fails_hurts_nobody() -> None:
+async def test_an_inspect_that_fails_does_not_end_the_meta_process() -> None:
     class Broken(InTask):
         def handle_inspect(self, *items: str) -> dict[str, str]:
             raise Failed
@@ -102,7 +102,7 @@ async def test_an_inspect_that_fails_hurts_nobody() -> None:
         ("inspect", "a meta-process", BadInputError, "`meta_info` and `inspect_meta`"),
     ],
 )
-async def test_asking_about_the_wrong_kind_says_what_to_ask_instead(
+async def test_inspecting_the_wrong_kind_raises_and_suggests_the_right_verb(
     verb: str, of: str, error: type[Exception], says: str
 ) -> None:
     async with owning() as owned:
@@ -119,7 +119,7 @@ async def test_asking_about_the_wrong_kind_says_what_to_ask_instead(
 
 
 @pytest.mark.parametrize("name", ["handle_inspect", "unblock"])
-async def test_what_must_be_quick_cannot_be_async(name: str) -> None:
+async def test_callbacks_that_must_be_quick_cannot_be_async(name: str) -> None:
     async def wrong(self: Any, *items: str) -> None: ...
 
     meta = type("Wrong", (InThread,), {name: wrong})()
@@ -130,7 +130,7 @@ async def test_what_must_be_quick_cannot_be_async(name: str) -> None:
         assert_nothing_is_left(owned)
 
 
-async def test_options_are_checked_before_anything_is_made() -> None:
+async def test_options_are_checked_before_the_spawn() -> None:
     async with owning() as owned:
         for options in (
             {"backlog": 0},
@@ -168,7 +168,7 @@ async def test_a_message_that_a_full_mailbox_drops_is_never_the_answer_to_a_requ
         assert owned.node.meta_info(alias).dropped == 4
 
 
-async def test_nothing_is_started_once_the_node_has_stopped() -> None:
+async def test_a_stopped_node_starts_no_meta_process() -> None:
     async with owning() as owned:
         process = process_of(owned.node, owned.owner)
 
@@ -176,7 +176,7 @@ async def test_nothing_is_started_once_the_node_has_stopped() -> None:
         await Meta.spawn(process, InTask(), MetaOptions())
 
 
-async def test_a_reader_whose_child_cannot_be_started_any_more_goes_on_and_is_told() -> None:
+async def test_a_reader_gets_node_stopped_when_its_child_cannot_be_started() -> None:
     class Closed:
         def start_soon(self, *_args: object, **_options: object) -> None:
             raise RuntimeError("Nursery is closed to new arrivals")
@@ -214,7 +214,7 @@ async def test_the_callback_in_progress_at_the_end_is_terminate() -> None:
         assert inner.current_callback() is None
 
 
-async def test_a_crash_is_accounted_for_where_nobody_wants_to_read_of_it() -> None:
+async def test_a_crash_below_the_log_level_still_has_its_reason() -> None:
     def fail(me: Any) -> None:
         raise Failed("unread")
 
@@ -244,7 +244,7 @@ async def test_a_child_that_lingers_is_not_killed_with_its_parent() -> None:
         assert owned.node.metas() == [others[0]]
 
 
-async def test_one_that_is_nearly_through_with_its_end_is_not_abandoned() -> None:
+async def test_a_meta_process_that_ends_in_time_is_not_abandoned() -> None:
     go = trio.Event()
 
     class Last(InTask):
@@ -267,7 +267,7 @@ async def test_one_that_is_nearly_through_with_its_end_is_not_abandoned() -> Non
     assert owned.node.exit_report.abandoned == ()
 
 
-async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_as_left() -> None:
+async def test_a_meta_process_abandoned_twice_is_listed_once_with_its_reader_thread() -> None:
     let_go = threading.Event()
 
     class Refuses(MetaProcess):
@@ -291,7 +291,7 @@ async def test_one_that_is_abandoned_twice_is_named_once_and_its_reader_counts_a
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
 
-async def test_one_that_is_ended_before_its_init_has_begun_has_nothing_to_cut_off() -> None:
+async def test_a_meta_process_that_ends_before_its_init_begins_has_no_init_to_cut_off() -> None:
     async with owning() as owned:
         process = process_of(owned.node, owned.owner)
         meta = Meta(kernel_of(owned.node), InTask(), MetaOptions(), process, process)
@@ -302,7 +302,7 @@ async def test_one_that_is_ended_before_its_init_has_begun_has_nothing_to_cut_of
         assert not meta.accepting
 
 
-async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> None:
+async def test_a_change_of_state_outside_the_table_is_refused() -> None:
     async with owning() as owned:
         meta = InTask()
         alias = await owned.spawn(meta)
@@ -316,7 +316,7 @@ async def test_a_change_of_state_that_the_table_does_not_know_is_a_mistake() -> 
 # -- what is known of it ---------------------------------------------------------------------------
 
 
-async def test_the_history_of_its_states_stays_short_and_ends_with_the_present_one() -> None:
+async def test_the_history_of_states_is_bounded_and_ends_with_the_current_state() -> None:
     async with owning() as owned:
         meta = InTask()
         alias = await owned.spawn(meta)
@@ -330,7 +330,7 @@ async def test_the_history_of_its_states_stays_short_and_ends_with_the_present_o
         assert list(moments) == sorted(moments)
 
 
-async def test_a_part_of_it_that_was_left_behind_is_remembered() -> None:
+async def test_an_abandoned_part_of_a_meta_process_is_remembered() -> None:
     held, inside = threading.Event(), threading.Event()
 
     class Swallows(InTask):
@@ -365,7 +365,7 @@ async def test_a_part_of_it_that_was_left_behind_is_remembered() -> None:
         await owned.until(lambda: not meta_of(stuck).abandoned_threads)
 
 
-async def test_one_in_its_init_says_so() -> None:
+async def test_meta_info_shows_a_meta_process_in_its_init() -> None:
     async def look(me: Any) -> None:
         seen.append(owned.node.meta_info(me.id))
 

@@ -154,7 +154,7 @@ QUEUED = {
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS)
-async def test_a_reader_waits_for_a_slow_receiver_and_loses_nothing(receiver: str) -> None:
+async def test_a_reader_waits_for_a_slow_receiver_and_loses_no_message(receiver: str) -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), RECEIVERS[receiver])
         await scene.pour(100)
@@ -175,7 +175,7 @@ async def test_a_reader_waits_for_a_slow_receiver_and_loses_nothing(receiver: st
         assert scene.node.meta_info(scene.meta.id).messages_out == 100
 
 
-async def test_what_the_loop_is_delivering_is_not_overtaken_by_the_reader() -> None:
+async def test_a_reader_does_not_overtake_the_message_that_the_loop_delivers() -> None:
     class Interrupted(Outbox):
         """Its reader sends again, once, in the middle of each delivery."""
 
@@ -200,7 +200,7 @@ async def test_what_the_loop_is_delivering_is_not_overtaken_by_the_reader() -> N
         assert scene.heard == [1, 11]
 
 
-async def test_a_reader_keeps_its_order_between_waiting_and_going_on() -> None:
+async def test_a_reader_keeps_its_order_between_waiting_and_continuing() -> None:
     heard: list[Any] = []
     async with owning() as owned:
         meta = InThread()
@@ -232,7 +232,7 @@ async def test_the_bound_holds_for_every_priority(receiver: str) -> None:
         assert scene.heard == list(range(100))
 
 
-async def test_readers_of_one_bounded_receiver_take_turns() -> None:
+async def test_readers_of_the_same_bounded_receiver_take_turns() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), RECEIVERS["bounded, refuses"])
         other = InThread()
@@ -256,7 +256,7 @@ async def test_readers_of_one_bounded_receiver_take_turns() -> None:
 
 
 @pytest.mark.parametrize("overflow", [Overflow.DROP_NEWEST, Overflow.DROP_OLDEST])
-async def test_a_bounded_receiver_that_drops_does_not_hold_a_reader_up(overflow: Overflow) -> None:
+async def test_a_bounded_receiver_that_drops_does_not_block_a_reader(overflow: Overflow) -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {"mailbox_size": 3, "overflow": overflow})
         await scene.pour(100)
@@ -269,7 +269,7 @@ async def test_a_bounded_receiver_that_drops_does_not_hold_a_reader_up(overflow:
         assert sum(scene.node.info().dead_letters.values()) == 96
 
 
-async def test_a_bounded_receiver_that_diverts_does_not_hold_a_reader_up() -> None:
+async def test_a_bounded_receiver_that_diverts_does_not_block_a_reader() -> None:
     async with owning() as owned:
         others: list[Any] = []
         let = Let()
@@ -300,7 +300,7 @@ async def test_a_receiver_that_ends_frees_the_reader_and_its_messages_become_dea
         assert all(letter.sender == scene.meta.id for letter in scene.node.dead_letters())
 
 
-async def test_a_receiver_that_never_was_makes_dead_letters_in_order() -> None:
+async def test_messages_to_an_unknown_receiver_are_dead_letters_in_order() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
@@ -314,7 +314,7 @@ async def test_a_receiver_that_never_was_makes_dead_letters_in_order() -> None:
 
 
 @pytest.mark.parametrize("reader", ["thread", "task"])
-async def test_what_a_reader_is_told_found_nobody_never_reaches_a_later_holder_of_the_name(
+async def test_a_readers_message_to_a_free_name_never_reaches_a_later_holder(
     reader: str,
 ) -> None:
     heard: list[Any] = []
@@ -372,7 +372,7 @@ async def test_a_node_that_stops_ends_the_waiting() -> None:
     assert scene.meta.notes[-1][0] == "terminate"
 
 
-async def test_a_reader_that_returns_has_its_messages_delivered_however_slow_the_receiver() -> None:
+async def test_messages_of_a_reader_that_returned_reach_a_slow_receiver() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {"mailbox_size": 3}, stop_timeout=0.01)
         scene.meta.give(
@@ -391,7 +391,7 @@ async def test_a_reader_that_returns_has_its_messages_delivered_however_slow_the
         assert scene.meta.notes[-1] == ("terminate", Normal())
 
 
-async def test_a_reader_that_winds_up_is_freed_by_a_stop() -> None:
+async def test_a_returning_reader_that_waits_for_its_outbox_is_freed_by_a_stop() -> None:
     async with owning() as owned:
         for meta in (InThread(), InTask()):
             scene = await set_up(owned, meta, {"mailbox_size": 1})
@@ -406,7 +406,7 @@ async def test_a_reader_that_winds_up_is_freed_by_a_stop() -> None:
             assert await owned.end(scene.meta.id, "asked") == Custom("asked")
 
 
-async def test_what_a_reader_sent_before_it_crashed_arrives() -> None:
+async def test_messages_a_reader_sent_before_it_crashed_arrive() -> None:
     def send_then_fail(me: Any) -> None:
         for number in range(500):
             me.send(me.parent, number)
@@ -490,7 +490,7 @@ async def test_a_reader_may_end_its_meta_process(receiver: str, colour: type[Any
 
 
 @pytest.mark.parametrize("way", ["put", "offer"])
-async def test_a_reader_that_ends_its_meta_process_sends_nothing_after_the_gap(way: str) -> None:
+async def test_a_reader_that_ends_its_meta_process_sends_no_message_after_the_gap(way: str) -> None:
     ends: list[None] = []
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
@@ -579,7 +579,7 @@ async def test_the_bound_holds_for_tasks_that_the_reader_has_started() -> None:
         await owned.in_reader(scene.meta, send_from_below)
 
 
-async def test_what_waits_in_line_is_not_overtaken_by_send_wait() -> None:
+async def test_send_wait_does_not_overtake_queued_messages() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InTask(), {})
 
@@ -596,7 +596,7 @@ async def test_what_waits_in_line_is_not_overtaken_by_send_wait() -> None:
         assert scene.heard == list(range(9))
 
 
-async def test_a_send_that_waits_is_told_when_its_receiver_ends() -> None:
+async def test_a_send_that_waits_returns_when_its_receiver_ends() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         scene = await set_up(owned, InTask(), {"mailbox_size": 1})
         results: list[Any] = []
@@ -613,7 +613,7 @@ async def test_a_send_that_waits_is_told_when_its_receiver_ends() -> None:
         assert scene.node.info().dead_letters[Why.STOPPING] == 1
 
 
-async def test_a_send_that_is_cancelled_while_it_waits_was_not_made() -> None:
+async def test_a_send_that_is_cancelled_while_it_waits_is_not_delivered() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InTask(), {"mailbox_size": 1})
 
@@ -659,7 +659,7 @@ async def test_the_handler_does_not_overtake_the_reader(colour: type[Any], recei
 
 
 @pytest.mark.parametrize("colour", [InThread, InThreadServedOnLoop])
-async def test_the_handler_is_not_held_up_by_receivers_of_the_reader(colour: type[Any]) -> None:
+async def test_receivers_of_the_reader_do_not_block_the_handler(colour: type[Any]) -> None:
     async with owning() as owned:
         scene = await set_up(owned, colour(), {})
         await scene.pour(100)
@@ -674,7 +674,7 @@ async def test_the_handler_is_not_held_up_by_receivers_of_the_reader(colour: typ
 # -- left behind -----------------------------------------------------------------------------------
 
 
-async def test_a_reader_that_floods_while_it_is_to_stop_is_bounded_too() -> None:
+async def test_a_reader_that_floods_while_it_is_stopping_is_bounded() -> None:
     class Ignores(MetaProcess):
         def __init__(self) -> None:
             self.ended = threading.Event()
@@ -703,7 +703,7 @@ async def test_a_reader_that_floods_while_it_is_to_stop_is_bounded_too() -> None
         assert outbox.dropped > 0
 
 
-async def test_a_thread_that_sends_after_the_node_is_gone_is_told_so() -> None:
+async def test_a_thread_that_sends_after_the_end_of_the_node_gets_an_error() -> None:
     errors: list[BaseException] = []
 
     class Outlives(MetaProcess):
@@ -734,7 +734,7 @@ def reasons(letters: list[DeadLetter]) -> Iterator[Why]:
         yield letter.why
 
 
-async def test_what_slips_through_when_a_reader_is_left_is_not_delivered() -> None:
+async def test_a_late_message_of_an_abandoned_reader_is_a_dead_letter() -> None:
     class Slips(InThread):
         pass
 
@@ -778,7 +778,7 @@ async def outbox_alone(queue: deque[Any]) -> AsyncIterator[tuple[Outbox, Owned]]
         yield outbox, owned
 
 
-async def test_a_reader_that_finds_its_oldest_delivered_need_not_drop_it() -> None:
+async def test_a_reader_that_finds_its_oldest_delivered_does_not_drop_it() -> None:
     async with outbox_alone(Vanishing()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "delivered meanwhile", Priority.NORMAL))
 
@@ -789,7 +789,7 @@ async def test_a_reader_that_finds_its_oldest_delivered_need_not_drop_it() -> No
         queue_of(outbox).clear()
 
 
-async def test_a_loop_that_finds_the_oldest_dropped_has_nothing_to_deliver() -> None:
+async def test_a_loop_that_finds_the_oldest_dropped_delivers_no_message() -> None:
     async with outbox_alone(Vanishing()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "dropped meanwhile", Priority.NORMAL))
 
@@ -799,7 +799,7 @@ async def test_a_loop_that_finds_the_oldest_dropped_has_nothing_to_deliver() -> 
         assert (outbox.sent, len(outbox), owned.heard) == (0, 0, [])
 
 
-async def test_one_who_is_told_of_room_after_it_took_its_message_back_delivers_it_once() -> None:
+async def test_an_outbox_notified_of_room_twice_delivers_its_message_once() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "once", Priority.NORMAL))
 
@@ -811,7 +811,7 @@ async def test_one_who_is_told_of_room_after_it_took_its_message_back_delivers_i
         assert outbox.sent == 1
 
 
-async def test_what_the_handler_sends_on_the_loop_comes_after_what_is_queued() -> None:
+async def test_a_message_of_the_handler_on_the_loop_comes_after_queued_messages() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
 
@@ -823,9 +823,7 @@ async def test_what_the_handler_sends_on_the_loop_comes_after_what_is_queued() -
         assert owned.heard == ["of the reader"]
 
 
-async def test_a_queue_that_changes_while_it_is_looked_through_is_taken_to_hold_the_receiver() -> (
-    None
-):
+async def test_a_queue_that_changes_during_a_search_counts_as_holding_the_receiver() -> None:
     async with outbox_alone(Changing()) as (outbox, owned):
         queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
 
@@ -857,7 +855,7 @@ async def test_a_reader_that_finds_all_delivered_before_it_waits_does_not_wait()
         assert not outbox.reader_waits
 
 
-async def test_what_the_handler_sends_to_somebody_else_does_not_wait_behind_the_reader() -> None:
+async def test_a_handlers_message_to_another_receiver_does_not_wait_behind_the_reader() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         other = await owned.node.spawn(Recorder)
         queue_of(outbox).append((owned.owner, "of the reader", Priority.NORMAL))
@@ -870,7 +868,7 @@ async def test_what_the_handler_sends_to_somebody_else_does_not_wait_behind_the_
 
 
 @pytest.mark.parametrize("queued", [False, True], ids=["keeps up", "is behind"])
-async def test_several_messages_at_once_come_after_what_was_sent_before(queued: bool) -> None:
+async def test_put_many_delivers_after_messages_sent_before(queued: bool) -> None:
     heard: list[Any] = []
     async with outbox_alone(deque()) as (outbox, owned):
         receiver = await owned.node.spawn(Recorder, heard)
@@ -885,9 +883,7 @@ async def test_several_messages_at_once_come_after_what_was_sent_before(queued: 
         assert outbox.direct == (0 if queued else 2)
 
 
-async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_queued_or_at_a_door() -> (
-    None
-):
+async def test_a_reader_delivers_directly_only_if_its_outbox_and_its_waiter_are_empty() -> None:
     async with owning() as owned:
         scene = await set_up(owned, InThread(), {})
         outbox = Outbox(router_of(scene.node), scene.node.pid, 1, Behind.WAIT, lambda: None)
@@ -918,7 +914,7 @@ async def test_a_reader_sends_nothing_straight_while_something_of_its_own_is_que
         assert owned.heard == [0, 3]
 
 
-async def test_a_reader_does_not_slip_past_what_the_loop_takes_back_from_a_door() -> None:
+async def test_a_reader_does_not_overtake_a_message_that_the_loop_takes_back() -> None:
     tries: list[bool] = []
 
     class Watched(deque[Any]):
@@ -944,7 +940,7 @@ async def test_a_reader_does_not_slip_past_what_the_loop_takes_back_from_a_door(
         assert tries == [False]
 
 
-async def test_a_reader_sends_nothing_straight_when_all_is_closed() -> None:
+async def test_a_reader_delivers_no_message_directly_after_close() -> None:
     async with outbox_alone(deque()) as (outbox, owned):
         before = outbox.deliver(owned.owner, "before", Priority.NORMAL)
         await owned.until(lambda: len(owned.heard) == 1)
@@ -959,7 +955,7 @@ async def test_a_reader_sends_nothing_straight_when_all_is_closed() -> None:
         assert owned.heard == ["before"]
 
 
-async def test_a_receiver_is_told_by_which_address_a_reader_sent() -> None:
+async def test_a_receiver_gets_the_address_to_which_a_reader_sent() -> None:
     heard: list[Any] = []
 
     class Split(Recorder):

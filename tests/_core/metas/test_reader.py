@@ -15,7 +15,7 @@ from tests._core.metas.metas import InTask, InThread, in_thread, owning
 from tests.support import meta_of
 
 
-async def test_a_reader_thread_knows_itself_and_nobody_else_is_taken_for_it() -> None:
+async def test_only_the_reader_thread_counts_as_the_reader() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
@@ -46,7 +46,7 @@ def size_of_this_stack() -> int:
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "pthread_getattr_np"), reason="this system does not tell"
 )
-async def test_a_reader_thread_has_a_small_stack_and_other_threads_what_they_always_have() -> None:
+async def test_a_reader_thread_has_a_small_stack_and_other_threads_the_usual_stack() -> None:
     async with owning() as owned:
         meta = InThread()
         before = await in_thread(size_of_this_stack)
@@ -80,7 +80,7 @@ print(run(Owner, watchdog=None, log_output="none"))
 """
 
 
-def test_a_recursion_without_an_end_is_a_crash_of_that_reader_only() -> None:
+def test_an_endless_recursion_crashes_only_its_reader() -> None:
     """On a stack that is too small for it, it would be one of the whole program. So it has a
     program of its own.
     """
@@ -126,7 +126,7 @@ async def test_a_reader_task_knows_itself_and_the_tasks_below_it() -> None:
         assert seen == {"reader": True, "handler": False, "thread": False, "loop": False}
 
 
-async def test_a_start_that_ends_before_anybody_looks_is_told_all_the_same() -> None:
+async def test_a_start_that_ends_at_once_is_reported_with_its_reason() -> None:
     ended: list[Any] = []
 
     class Brief(MetaProcess):
@@ -155,7 +155,7 @@ async def test_a_start_that_ends_before_anybody_looks_is_told_all_the_same() -> 
         )
 
 
-async def test_what_was_opened_is_closed_even_if_the_node_is_gone_before_the_reader() -> None:
+async def test_an_opened_file_is_closed_even_if_the_node_ends_before_the_reader() -> None:
     closed = threading.Event()
 
     class Thing:
@@ -177,7 +177,7 @@ async def test_what_was_opened_is_closed_even_if_the_node_is_gone_before_the_rea
     assert await in_thread(lambda: closed.wait(20))
 
 
-async def test_what_the_loop_does_between_its_tasks_is_not_the_reader() -> None:
+async def test_code_of_the_loop_between_tasks_does_not_count_as_the_reader() -> None:
     told: list[bool] = []
     done = trio.Event()
 

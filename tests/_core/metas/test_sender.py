@@ -12,7 +12,7 @@ from tests.support import Recorder, meta_of, process_of
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_each_side_is_counted_by_its_own_way(colour: type[Any]) -> None:
+async def test_sends_of_reader_and_handler_are_counted_separately(colour: type[Any]) -> None:
     async with owning() as owned:
         meta = colour()
         alias = await owned.spawn(meta)
@@ -29,7 +29,7 @@ async def test_each_side_is_counted_by_its_own_way(colour: type[Any]) -> None:
         assert owned.node.meta_info(alias).messages_out == 2
 
 
-async def test_a_thread_of_the_users_own_may_send_for_it() -> None:
+async def test_a_thread_of_the_user_may_send_as_the_meta_process() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
@@ -40,7 +40,7 @@ async def test_a_thread_of_the_users_own_may_send_for_it() -> None:
         assert sent is True
 
 
-async def test_after_its_end_it_may_send_unless_a_part_of_it_was_left_behind() -> None:
+async def test_a_meta_process_may_send_after_its_end_unless_a_part_was_abandoned() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.end(await owned.spawn(meta))
@@ -79,7 +79,7 @@ async def test_send_wait_of_a_reader_follows_the_policy(policy: Behind) -> None:
         process_of(owned.node, receiver).mailbox.limit = 0
 
 
-async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_address() -> None:
+async def test_wait_for_room_returns_whether_it_waited_and_refuses_an_invalid_address() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()
@@ -107,7 +107,7 @@ async def test_waiting_for_room_says_whether_it_waited_and_refuses_what_is_no_ad
             await meta.send_wait(3, "message")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-async def test_waiting_for_room_that_is_cancelled_leaves_nobody_in_line() -> None:
+async def test_a_cancelled_wait_for_room_leaves_no_waiter() -> None:
     async with owning() as owned, trio.open_nursery() as nursery:
         receiver = await owned.node.spawn(Recorder)
         meta = InTask()

@@ -33,13 +33,13 @@ def test_a_counter_loses_no_addition(switching_fast: None) -> None:
     assert (str(counter), repr(counter)) == ("240005", "Counter(240005)")
 
 
-def test_an_addition_says_what_came_of_it() -> None:
+def test_an_addition_returns_the_new_value() -> None:
     counter = Counter()
 
     assert [counter.add(), counter.add(10), counter.add(-1)] == [1, 11, 10]
 
 
-def test_a_flag_is_what_it_was_set_to_last() -> None:
+def test_a_flag_has_the_value_it_was_last_set_to() -> None:
     flag = Flag()
     states = [bool(flag)]
 
@@ -72,7 +72,7 @@ def test_an_attribute_is_reported_once_when_both_sides_have_written_it() -> None
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(
+async def test_a_node_in_debug_mode_names_an_attribute_that_both_sides_write(
     colour: type[Any],
 ) -> None:
     def write(me: Any) -> None:
@@ -96,7 +96,7 @@ async def test_a_node_that_debugs_names_the_attribute_that_both_sides_write(
 
 
 @pytest.mark.parametrize("colour", [InThread, InTask])
-async def test_what_terminate_and_init_write_is_nobodys_concern(colour: type[Any]) -> None:
+async def test_writes_in_init_and_in_terminate_are_not_reported(colour: type[Any]) -> None:
     class Alone(colour):  # type: ignore[misc]
         def init(self) -> None:
             self.resource = "open"
@@ -116,7 +116,7 @@ async def test_what_terminate_and_init_write_is_nobodys_concern(colour: type[Any
     assert lines == []
 
 
-async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched_too(
+async def test_writes_of_a_reader_before_the_spawn_returns_are_watched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     has_written = threading.Event()
@@ -143,7 +143,7 @@ async def test_what_a_reader_writes_before_anybody_knows_that_it_runs_is_watched
     assert lines == ["shared"]
 
 
-async def test_without_the_option_nothing_is_watched() -> None:
+async def test_without_the_option_no_attribute_is_watched() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)

@@ -63,7 +63,7 @@ def beside(process: Process, behaviour: MetaProcess, told: Told) -> Any:
     return Meta.spawn_beside(process.kernel, find_owner, behaviour, MetaOptions(), told.append)
 
 
-async def test_the_task_that_makes_it_is_its_reader_and_sees_to_its_end() -> None:
+async def test_the_task_that_spawns_a_meta_process_is_its_reader_and_ends_it() -> None:
     told: Told = []
     behaviour = InTask()
     async with owner() as (node, process):
@@ -82,7 +82,7 @@ async def test_the_task_that_makes_it_is_its_reader_and_sees_to_its_end() -> Non
         assert node.metas() == []
 
 
-async def test_one_whose_reader_is_a_thread_leaves_its_task_when_it_has_begun() -> None:
+async def test_the_spawning_task_ends_when_a_reader_thread_has_started() -> None:
     told: Told = []
     behaviour = InThread()
     async with owner() as (node, process):
@@ -100,7 +100,7 @@ async def test_one_whose_reader_is_a_thread_leaves_its_task_when_it_has_begun() 
     ],
     ids=["error", "exit"],
 )
-async def test_one_that_cannot_begin_leaves_nothing_but_the_reason(
+async def test_a_meta_process_that_cannot_start_leaves_only_its_error(
     failure: BaseException, text: str
 ) -> None:
     told: Told = []
@@ -111,7 +111,7 @@ async def test_one_that_cannot_begin_leaves_nothing_but_the_reason(
         assert node.metas() == []
 
 
-async def test_one_that_is_cut_short_before_it_has_begun_leaves_nothing() -> None:
+async def test_a_meta_process_cancelled_before_its_start_is_not_in_the_table() -> None:
     told: Told = []
     behaviour = InTask()
     async with owner() as (node, process):
@@ -124,7 +124,7 @@ async def test_one_that_is_cut_short_before_it_has_begun_leaves_nothing() -> Non
         assert node.metas() == []
 
 
-async def test_a_node_that_has_ended_makes_none() -> None:
+async def test_a_node_that_has_ended_spawns_no_meta_process() -> None:
     told: Told = []
     async with owner() as (_, process):
         kernel = process.kernel
@@ -148,7 +148,7 @@ class InPassing(InTask):
 
 
 @pytest.mark.parametrize("can", [False, True])
-async def test_one_that_can_begin_without_waiting_does_so_without_its_init(can: bool) -> None:
+async def test_a_meta_process_that_can_start_without_waiting_skips_its_init(can: bool) -> None:
     told: Told = []
     behaviour = InPassing(can)
     async with owner() as (_, process):

@@ -111,7 +111,7 @@ class Refuses(MetaProcess):
 # -- readers that will not end ---------------------------------------------------------------------
 
 
-async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() -> None:
+async def test_a_reader_thread_that_does_not_end_is_reported_counted_and_abandoned() -> None:
     heard: list[Any] = []
 
     class Subscriber(Actor):
@@ -149,7 +149,7 @@ async def test_a_reader_thread_that_will_not_end_is_reported_counted_and_left() 
     assert [ended.pid for ended in owned.node.exit_report.abandoned] == [alias]
 
 
-async def test_time_in_which_the_whole_program_stood_still_does_not_count(
+async def test_time_in_which_the_program_was_stopped_does_not_count(
     mock_clock: MockClock,
 ) -> None:
     async with owning(limit=10_000) as owned:
@@ -174,7 +174,7 @@ async def test_time_in_which_the_whole_program_stood_still_does_not_count(
         assert owned.node.info().threads_abandoned == 0
 
 
-async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends_late(
+async def test_a_reader_is_abandoned_in_time_even_if_each_wait_ends_late(
     mock_clock: MockClock,
 ) -> None:
     async with owning(limit=10_000) as owned:
@@ -195,7 +195,7 @@ async def test_a_reader_is_left_after_its_time_even_if_each_turn_of_waiting_ends
         assert owned.node.info().threads_abandoned == 1
 
 
-async def test_no_verb_works_for_a_reader_that_was_left() -> None:
+async def test_no_verb_works_for_an_abandoned_reader() -> None:
     class Tries(Refuses):
         def start(self) -> None:
             self.hold_on()
@@ -224,7 +224,7 @@ async def test_no_verb_works_for_a_reader_that_was_left() -> None:
         assert owned.node.metas() == []
 
 
-async def test_a_reader_that_was_left_cannot_send_while_terminate_still_runs() -> None:
+async def test_an_abandoned_reader_cannot_send_while_terminate_still_runs() -> None:
     class ComesBackLate(Refuses):
         async def terminate(self, reason: Reason) -> None:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
             self.send(self.parent, "last word")
@@ -242,7 +242,7 @@ async def test_a_reader_that_was_left_cannot_send_while_terminate_still_runs() -
         assert owned.heard == ["last word"]
 
 
-async def test_what_a_reader_reads_from_is_not_closed_before_it_has_ended() -> None:
+async def test_the_file_of_a_reader_is_not_closed_before_the_reader_has_ended() -> None:
     ours, theirs = socket.socketpair()
 
     class Holds(Refuses):
@@ -261,7 +261,7 @@ async def test_what_a_reader_reads_from_is_not_closed_before_it_has_ended() -> N
             assert open_while_used
 
 
-async def test_a_node_stops_in_time_whatever_its_readers_do() -> None:
+async def test_a_node_stops_in_time_even_if_its_readers_do_not_end() -> None:
     metas = [Refuses() for _ in range(20)]
     began = time.perf_counter()
     async with owning(stop_timeout=0.2) as owned:
@@ -312,7 +312,7 @@ async def test_a_reader_task_that_swallows_its_cancellation_is_cut_off() -> None
 # -- handlers that will not end --------------------------------------------------------------------
 
 
-async def test_a_callback_in_progress_is_allowed_to_finish_and_what_waits_is_not_begun() -> None:
+async def test_a_callback_in_progress_may_finish_and_waiting_messages_are_not_begun() -> None:
     hold = trio.Event()
 
     async def stay(me: Any) -> None:
@@ -355,7 +355,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
         assert meta.notes[-2:] == ["cancelled", ("terminate", Custom("asked"))]
 
 
-async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None:
+async def test_an_async_handler_that_swallows_its_cancellation_is_abandoned() -> None:
     async def swallow(_me: Any) -> None:
         while True:
             try:
@@ -380,7 +380,7 @@ async def test_an_async_handler_that_swallows_its_cancellation_is_left() -> None
         )
 
 
-async def test_a_kill_does_not_give_an_async_handler_its_time(
+async def test_a_kill_gives_an_async_handler_no_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun = trio.Event()
@@ -426,7 +426,7 @@ class UnguardedInThread(Unguarded):
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
-async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str) -> None:
+async def test_a_handler_thread_that_does_not_end_is_reported_and_abandoned(end: str) -> None:
     errors: list[BaseException] = []
     ours, theirs = socket.socketpair()
 
@@ -470,9 +470,7 @@ async def test_a_handler_thread_that_will_not_end_is_reported_and_left(end: str)
             assert owned.heard == []
 
 
-async def test_a_call_whose_answer_was_promised_before_a_callback_that_never_returns_is_answered_at_the_end() -> (
-    None
-):
+async def test_a_deferred_call_ends_even_if_a_later_callback_never_returns() -> None:
     go_on, inside, held = threading.Event(), threading.Event(), threading.Event()
     reasons: list[Reason] = []
 
@@ -503,7 +501,7 @@ async def test_a_call_whose_answer_was_promised_before_a_callback_that_never_ret
         assert reasons == [Custom("asked")]
 
 
-async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() -> None:
+async def test_a_handler_blocked_in_the_readers_file_is_freed() -> None:
     ours, theirs = socket.socketpair()
 
     class Duplex(UnguardedInThread):
@@ -541,7 +539,7 @@ async def test_a_handler_that_is_blocked_in_what_the_reader_opened_is_freed() ->
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_kill_ends_it_and_terminate_still_runs(colour: type[Any]) -> None:
+async def test_a_kill_ends_a_meta_process_and_terminate_still_runs(colour: type[Any]) -> None:
     async with owning() as owned:
         meta = colour()
         alias = await owned.spawn(meta)
@@ -566,7 +564,7 @@ async def test_a_kill_cancels_an_async_callback_at_once() -> None:
         assert meta.notes[-1] == ("terminate", Killed())
 
 
-async def test_a_kill_in_the_middle_of_a_polite_end_hurries_it() -> None:
+async def test_a_kill_during_a_graceful_end_hurries_it() -> None:
     async with owning() as owned:
         meta = InThreadServedOnLoop()
         alias = await owned.spawn(meta, stop_timeout=HELD)
@@ -600,7 +598,7 @@ async def test_a_second_kill_cuts_every_step_short() -> None:
         assert meta.last == [Killed()]
 
 
-async def test_an_owner_that_is_killed_twice_takes_its_meta_processes_along() -> None:
+async def test_an_owner_that_is_killed_twice_ends_its_meta_processes() -> None:
     async with owning() as owned:
         meta = Refuses()
         await owned.spawn(meta, stop_timeout=HELD)
@@ -641,7 +639,7 @@ class LastInThread(Last):
 
 
 @pytest.mark.parametrize("kind", [Last, LastInThread])
-async def test_a_terminate_that_raises_is_reported_and_changes_nothing(kind: type[Any]) -> None:
+async def test_a_terminate_that_raises_is_reported_and_keeps_the_reason(kind: type[Any]) -> None:
     def fail(_me: Any) -> None:
         raise Failed
 
@@ -674,7 +672,7 @@ async def test_a_terminate_that_takes_too_long_is_cut_off() -> None:
         assert len(kept.of("terminate was cut off")) == 1
 
 
-async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_same() -> None:
+async def test_a_terminate_that_waits_for_a_thread_still_has_its_full_time() -> None:
     class LastInThread(InThread):
         def terminate(self, reason: Reason) -> None:
             super().terminate(reason)
@@ -709,7 +707,7 @@ async def test_a_terminate_that_no_thread_comes_to_in_time_has_its_time_all_the_
         assert owned.node.info().threads_abandoned == 0
 
 
-async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:
+async def test_a_terminate_that_swallows_its_cancellation_is_abandoned() -> None:
     async def swallow(_me: Any) -> None:
         while True:
             try:
@@ -727,9 +725,7 @@ async def test_a_terminate_that_swallows_its_cancellation_is_left() -> None:
         assert all("Last" not in task.name for task in kernel_of(owned.node).nursery.child_tasks)
 
 
-async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_stays_open_until_it_does() -> (
-    None
-):
+async def test_an_abandoned_terminate_thread_keeps_the_opened_file_open_until_it_ends() -> None:
     held = threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -754,7 +750,7 @@ async def test_a_terminate_thread_that_will_not_end_is_left_and_what_was_opened_
             assert still_open
 
 
-async def test_what_terminate_sends_arrives() -> None:
+async def test_messages_sent_by_terminate_arrive() -> None:
     async with owning() as owned:
         for kind in (Last, LastInThread):
             meta = kind(lambda me: me.send(me.parent, "last word") and None)
@@ -789,7 +785,7 @@ class InPassing(Last):
 
 
 @pytest.mark.parametrize("can", [False, True])
-async def test_one_that_can_end_without_waiting_does_so_without_its_terminate(can: bool) -> None:
+async def test_a_meta_process_that_can_end_without_waiting_skips_its_terminate(can: bool) -> None:
     notes: list[Any] = []
     async with owning() as owned:
         await owned.end(await owned.spawn(InPassing(lambda: can, notes)), "asked")
@@ -797,7 +793,7 @@ async def test_one_that_can_end_without_waiting_does_so_without_its_terminate(ca
         assert notes == [Custom("asked")] + ([] if can else ["terminate"])
 
 
-async def test_what_fails_without_waiting_is_reported_as_a_failure_of_terminate() -> None:
+async def test_a_failure_while_ending_without_waiting_is_reported_as_terminate_raised() -> None:
     def fail() -> bool:
         raise Failed
 
@@ -815,9 +811,7 @@ async def test_what_fails_without_waiting_is_reported_as_a_failure_of_terminate(
 # -- what it owns ----------------------------------------------------------------------------------
 
 
-async def test_an_init_of_a_child_that_swallows_its_cancellation_does_not_hold_up_its_parent() -> (
-    None
-):
+async def test_a_childs_init_that_swallows_its_cancellation_does_not_delay_its_parent() -> None:
     class Stubborn(InThread):
         async def init(self) -> None:
             inside.set()
@@ -878,7 +872,7 @@ async def test_children_end_before_terminate_and_last_started_first() -> None:
         assert owned.node.metas() == []
 
 
-async def test_one_that_lingers_goes_on_with_the_owner_of_its_parent() -> None:
+async def test_a_lingering_child_continues_with_the_owner_of_its_parent() -> None:
     async with owning() as owned:
         parent, child = InThread(), InThread()
         alias = await owned.spawn(parent)
@@ -894,7 +888,7 @@ async def test_one_that_lingers_goes_on_with_the_owner_of_its_parent() -> None:
         assert child.notes[-1] == ("terminate", Custom("owner"))
 
 
-async def test_one_that_lingers_ends_with_the_owner_even_if_both_end_at_once() -> None:
+async def test_a_lingering_child_ends_with_the_owner_even_if_both_end_at_once() -> None:
     async with owning() as owned:
         parent, child = InThread(), InThread()
         await owned.spawn(parent)
@@ -956,7 +950,7 @@ def run_program(body: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("part", ["reader", "handler"])
-async def test_a_thread_that_is_stuck_for_ever_keeps_neither_node_nor_interpreter(
+async def test_a_thread_that_never_returns_keeps_neither_node_nor_interpreter(
     part: str,
 ) -> None:
     body = f"""
@@ -980,7 +974,7 @@ async def test_a_thread_that_is_stuck_for_ever_keeps_neither_node_nor_interprete
     assert "did not end and was abandoned" in done.stderr
 
 
-async def test_a_program_whose_main_fails_leaves_as_well() -> None:
+async def test_a_program_with_a_failing_main_exits_despite_a_blocked_reader() -> None:
     body = """
         async def main():
             async with open_node("stuck@localhost", log_output="none") as node:
@@ -998,7 +992,7 @@ async def test_a_program_whose_main_fails_leaves_as_well() -> None:
 # -- nothing of the loop's is touched --------------------------------------------------------------
 
 
-async def test_two_nodes_in_one_program_do_not_know_of_each_other() -> None:
+async def test_two_nodes_in_the_same_program_are_independent() -> None:
     mine, theirs = InThread(), InThread()
     async with (
         owning() as first,
@@ -1016,9 +1010,7 @@ async def test_two_nodes_in_one_program_do_not_know_of_each_other() -> None:
     assert theirs.notes[-1] == ("terminate", Shutdown())
 
 
-async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no_straggler() -> (
-    None
-):
+async def test_a_handler_that_returns_just_as_it_is_abandoned_is_no_straggler() -> None:
     gate = threading.Event()
 
     class JustInTime:
@@ -1049,7 +1041,7 @@ async def test_a_handler_that_comes_back_in_the_moment_in_which_it_is_left_is_no
         assert owned.node.info().threads_abandoned == 0
 
 
-async def test_a_handler_for_which_there_was_no_thread_yet_is_no_straggler(
+async def test_a_handler_that_never_got_a_thread_is_no_straggler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Served(MetaProcess):
@@ -1100,7 +1092,7 @@ FAILURES: dict[str, tuple[Callable[[Owned, Any], object], Reason]] = {
 
 @pytest.mark.parametrize("how", FAILURES)
 @pytest.mark.parametrize("by_class", [True, False])
-async def test_the_owner_of_one_that_is_needed_ends_with_its_failure(
+async def test_an_owner_ends_with_the_failure_of_a_needed_meta_process(
     how: str, by_class: bool
 ) -> None:
     fail, reason = FAILURES[how]
@@ -1119,7 +1111,7 @@ async def test_the_owner_of_one_that_is_needed_ends_with_its_failure(
 
 
 @pytest.mark.parametrize("how", FAILURES)
-async def test_an_owner_that_does_not_need_it_goes_on(how: str) -> None:
+async def test_an_owner_survives_the_failure_of_a_meta_process_it_does_not_need(how: str) -> None:
     fail, _ = FAILURES[how]
     async with owning() as owned:
         meta = Essential()
@@ -1132,7 +1124,7 @@ async def test_an_owner_that_does_not_need_it_goes_on(how: str) -> None:
 
 
 @pytest.mark.parametrize("reason", [Normal(), Shutdown()])
-async def test_one_that_is_needed_may_end_well(reason: Reason) -> None:
+async def test_a_needed_meta_process_may_end_normally(reason: Reason) -> None:
     async with owning() as owned:
         meta = Essential()
         alias = await owned.spawn(meta)
@@ -1144,7 +1136,7 @@ async def test_one_that_is_needed_may_end_well(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("linked", [True, False])
-async def test_an_owner_that_traps_exits_is_told_once(linked: bool) -> None:
+async def test_an_owner_that_traps_exits_gets_the_failure_once(linked: bool) -> None:
     async with running_node() as node:
         meta = Essential()
         owner = await node.spawn(Puppet)
@@ -1162,7 +1154,7 @@ async def test_an_owner_that_traps_exits_is_told_once(linked: bool) -> None:
         assert await node.call(owner, "what?") == [Exit(meta.id, Killed())]
 
 
-async def test_a_meta_process_ends_with_one_that_it_needs() -> None:
+async def test_a_meta_process_ends_with_a_child_that_it_needs() -> None:
     async with owning() as owned:
         parent, child = InTask(), Essential()
         alias = await owned.spawn(parent)
@@ -1173,7 +1165,7 @@ async def test_a_meta_process_ends_with_one_that_it_needs() -> None:
         assert await owned.ended(alias) == Custom("broken")
 
 
-async def test_an_init_that_fails_is_told_to_the_spawner_only() -> None:
+async def test_only_the_spawner_gets_the_error_of_an_init_that_fails() -> None:
     class Broken(Essential):
         async def init(self) -> None:
             raise Failed("on purpose")

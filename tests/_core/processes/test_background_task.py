@@ -53,7 +53,7 @@ class Ticker(Puppet):
         self.steps.append(reason)
 
 
-async def test_a_task_goes_on_between_callbacks_and_acts_for_its_process(
+async def test_a_task_runs_between_callbacks_and_acts_for_its_process(
     autojump_clock: MockClock,
 ) -> None:
     steps: list[Any] = []
@@ -174,7 +174,7 @@ async def test_a_start_that_fails_ends_the_tasks_that_it_has_started(
         assert steps == ["task ended"]
 
 
-async def test_what_decides_about_failures_decides_about_those_of_tasks(
+async def test_decide_also_decides_about_failures_of_tasks(
     autojump_clock: MockClock,
 ) -> None:
     steps: list[Any] = []
@@ -192,7 +192,7 @@ async def test_what_decides_about_failures_decides_about_those_of_tasks(
         assert steps == []
 
 
-async def test_a_task_can_be_cancelled_and_its_process_goes_on(autojump_clock: MockClock) -> None:
+async def test_a_task_can_be_cancelled_and_its_process_continues(autojump_clock: MockClock) -> None:
     steps: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Ticker, steps)
@@ -212,7 +212,7 @@ async def test_a_task_can_be_cancelled_and_its_process_goes_on(autojump_clock: M
 
 
 @pytest.mark.parametrize("how", ["exit", "kill", "node"])
-async def test_a_task_that_will_not_end_is_cut_off(
+async def test_a_task_that_does_not_end_is_cut_off(
     autojump_clock: MockClock, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps: list[Any] = []
@@ -238,7 +238,7 @@ async def test_a_task_that_will_not_end_is_cut_off(
 
 
 @pytest.mark.parametrize("killed_by", ["two kills", "its supervisor"])
-async def test_a_task_that_will_not_end_does_not_outlive_a_process_that_is_killed_while_it_waits_for_it(
+async def test_a_task_that_does_not_end_ends_with_a_process_killed_while_it_waits_for_it(
     autojump_clock: MockClock, killed_by: str
 ) -> None:
     steps: list[Any] = []
@@ -268,7 +268,7 @@ async def test_a_task_that_will_not_end_does_not_outlive_a_process_that_is_kille
         assert steps[:2] == ["task ended", reason]
 
 
-async def test_the_tasks_of_a_process_that_is_left_behind_are_cut_off_with_it(
+async def test_tasks_of_an_abandoned_process_are_cut_off_with_it(
     autojump_clock: MockClock,
 ) -> None:
     class Stuck(Ticker):
@@ -289,7 +289,7 @@ async def test_the_tasks_of_a_process_that_is_left_behind_are_cut_off_with_it(
     assert trio.lowlevel.current_statistics().tasks_living <= before
 
 
-async def test_what_a_task_raises_while_its_process_ends_is_logged(
+async def test_an_error_of_a_task_while_its_process_ends_is_logged(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps: list[Any] = []
@@ -312,7 +312,7 @@ async def test_what_a_task_raises_while_its_process_ends_is_logged(
 
 
 @pytest.mark.parametrize("error", [GeneratorExit, SystemExit])
-async def test_a_task_may_raise_anything(
+async def test_a_task_may_raise_any_exception(
     autojump_clock: MockClock, error: type[BaseException]
 ) -> None:
     class Odd(Ticker):
@@ -333,7 +333,7 @@ async def test_a_task_may_raise_anything(
         await live()
 
 
-async def test_a_process_with_a_thread_has_tasks_too() -> None:
+async def test_a_process_with_a_thread_also_has_tasks() -> None:
     steps: list[Any] = []
 
     class InThread(Actor):
@@ -352,7 +352,7 @@ async def test_a_process_with_a_thread_has_tasks_too() -> None:
     assert steps == [("work", True)]
 
 
-async def test_what_is_no_async_function_is_refused(autojump_clock: MockClock) -> None:
+async def test_start_task_refuses_a_function_that_is_not_async(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
@@ -364,7 +364,7 @@ async def test_what_is_no_async_function_is_refused(autojump_clock: MockClock) -
         assert "self.start_task(self.watch, path)" in await node.call(puppet, attempt)
 
 
-async def test_only_the_process_itself_starts_tasks(autojump_clock: MockClock) -> None:
+async def test_only_the_process_starts_its_tasks(autojump_clock: MockClock) -> None:
     steps: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Ticker, steps)
@@ -422,7 +422,7 @@ LIMITS: dict[str, dict[str, float]] = {
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-async def test_the_exit_report_says_the_same_of_all_whose_tasks_had_to_be_cut_off(
+async def test_the_exit_report_lists_all_processes_with_cut_off_tasks_as_killed(
     autojump_clock: MockClock, limits: Any
 ) -> None:
     async def hold_on() -> None:

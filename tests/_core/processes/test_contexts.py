@@ -106,7 +106,7 @@ everyone = pytest.mark.parametrize(
 
 
 @everyone
-async def test_a_callee_neither_sees_nor_changes_what_its_caller_has_set(
+async def test_a_callee_neither_sees_nor_changes_context_variables_of_its_caller(
     kind: type[Plain], where: Dispatcher, inline: bool
 ) -> None:
     TENANT.set("spawner")
@@ -129,7 +129,7 @@ async def test_a_callee_neither_sees_nor_changes_what_its_caller_has_set(
 
 
 @everyone
-async def test_what_a_process_sets_is_its_own_from_beginning_to_end(
+async def test_a_process_keeps_its_context_variables_from_start_to_end(
     kind: type[Plain], where: Dispatcher, inline: bool
 ) -> None:
     seen: list[Any] = []
@@ -164,7 +164,7 @@ async def test_what_a_process_sets_is_its_own_from_beginning_to_end(
     assert told == {"tenant": "third"}
 
 
-async def test_processes_of_one_pod_have_contexts_of_their_own() -> None:
+async def test_processes_of_the_same_pod_have_separate_contexts() -> None:
     pod = next(where for where in EVERYWHERE if str(where).startswith("pod"))
     async with running_node() as node:
         one, other = [await node.spawn(Plain, dispatcher=pod) for _ in range(2)]
@@ -175,7 +175,7 @@ async def test_processes_of_one_pod_have_contexts_of_their_own() -> None:
         assert [await node.call(pid, None) for pid in (one, other)] == ["one", "other"]
 
 
-async def test_a_child_has_a_copy_of_what_its_supervisor_has() -> None:
+async def test_a_child_has_a_copy_of_its_supervisors_context() -> None:
     TENANT.set("above")
     async with running_node() as node:
         await node.spawn(Supervisor, SupervisorSpec([ChildSpec("child", Plain)]))
@@ -190,7 +190,7 @@ async def test_a_child_has_a_copy_of_what_its_supervisor_has() -> None:
 
 
 @pytest.mark.parametrize("kind", [Plain, Async])
-async def test_an_init_that_fails_leaves_its_spawner_alone(kind: type[Plain]) -> None:
+async def test_an_init_that_fails_leaves_the_spawners_context_unchanged(kind: type[Plain]) -> None:
     class Fails(kind):  # type: ignore[valid-type, misc]
         def _note(self, callback: str) -> None:
             TENANT.set("broken")
@@ -204,7 +204,7 @@ async def test_an_init_that_fails_leaves_its_spawner_alone(kind: type[Plain]) ->
         assert TENANT.get() == "spawner"
 
 
-async def test_a_call_that_crashes_its_callee_on_the_spot_leaves_the_caller_alone() -> None:
+async def test_a_call_that_crashes_its_callee_inline_leaves_the_callers_context_unchanged() -> None:
     class Crashes(Plain):
         def handle_call(self, request: Any, caller: Caller) -> str:
             TENANT.set("broken")
@@ -222,7 +222,7 @@ async def test_a_call_that_crashes_its_callee_on_the_spot_leaves_the_caller_alon
 
 
 @in_threads
-async def test_what_is_awaited_for_a_callback_in_a_thread_may_set_something_too(
+async def test_a_coroutine_awaited_for_a_callback_in_a_thread_may_set_context_variables(
     where: Dispatcher,
 ) -> None:
     class Waits(Plain):
@@ -249,7 +249,7 @@ async def test_what_is_awaited_for_a_callback_in_a_thread_may_set_something_too(
 
 
 @in_threads
-async def test_one_that_is_inspected_while_its_callback_waits_tells_of_its_own_context(
+async def test_an_inspection_while_a_callback_waits_shows_the_processs_context(
     where: Dispatcher,
 ) -> None:
     waits, go_on = trio.Event(), trio.Event()
@@ -274,7 +274,7 @@ async def test_one_that_is_inspected_while_its_callback_waits_tells_of_its_own_c
 
 
 @in_threads
-async def test_a_kill_during_a_blocking_init_leaves_the_spawner_s_context_alone(
+async def test_a_kill_during_a_blocking_init_leaves_the_spawners_context_unchanged(
     where: Dispatcher,
 ) -> None:
     gate = Gate()
@@ -317,7 +317,7 @@ async def converse(log: list[Any]) -> None:
         TENANT.set(f"answered {number}")
 
 
-async def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
+async def test_each_step_of_a_coroutine_runs_in_the_given_context() -> None:
     TENANT.set("outside")
     context = copy_context()
     log: list[Any] = []
@@ -334,7 +334,7 @@ async def test_each_step_of_a_coroutine_is_made_in_the_other_context() -> None:
     assert context[TENANT] == "answered 1"
 
 
-async def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
+async def test_a_coroutine_that_raises_passes_its_error_to_the_awaiting_task() -> None:
     async def fail() -> None:
         TENANT.set("failed")
         raise Failed
@@ -347,7 +347,7 @@ async def test_a_coroutine_that_raises_does_so_for_whoever_awaits_it() -> None:
     assert TENANT.get() == "outside"
 
 
-def test_only_what_has_changed_is_adopted() -> None:
+def test_only_changed_variables_are_adopted() -> None:
     TENANT.set("before")
     OTHER.set("before")
     before = copy_context()
@@ -388,7 +388,7 @@ async def test_an_init_that_is_cut_off_cleans_up_in_its_own_context(
     assert seen == ["its own"]
 
 
-async def test_where_an_init_waits_can_be_seen() -> None:
+async def test_the_stack_of_a_waiting_init_can_be_seen() -> None:
     class Waits(Actor):
         async def init(self) -> None:
             begun.set()

@@ -82,7 +82,7 @@ async def test_lanes_are_served_in_order_and_each_first_in_first_out(
 
 
 @pytest.mark.parametrize("behaviour", ["plain", "async"])
-async def test_lanes_are_looked_at_before_every_single_message(
+async def test_lanes_are_checked_before_every_message(
     autojump_clock: MockClock, behaviour: str
 ) -> None:
     heard: list[Any] = []
@@ -190,7 +190,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_process_with_many_messages_lets_others_run_after_a_burst(kind: str) -> None:
+async def test_a_process_with_many_messages_lets_other_tasks_run_after_a_burst(kind: str) -> None:
     seen: list[int] = []
     turns = Turns()
 
@@ -217,7 +217,7 @@ async def test_a_process_with_many_messages_lets_others_run_after_a_burst(kind: 
     assert in_one_turn <= 64
 
 
-async def test_a_process_with_slow_handlers_lets_others_run_after_a_slice_of_time() -> None:
+async def test_a_process_with_slow_handlers_lets_other_tasks_run_after_a_time_slice() -> None:
     turns = Turns()
     seen: list[int] = []
 
@@ -247,7 +247,7 @@ async def test_a_process_with_slow_handlers_lets_others_run_after_a_slice_of_tim
 
 
 @pytest.mark.parametrize("inline_calls", [True, False])
-async def test_callbacks_of_one_process_never_overlap(
+async def test_callbacks_of_a_process_never_overlap(
     autojump_clock: MockClock, inline_calls: bool
 ) -> None:
     inside: list[str] = []
@@ -423,7 +423,7 @@ async def test_an_exception_that_leaves_a_callback_ends_that_process_only_and_is
         assert f"Failed: {where}" in line["exception"]
 
 
-async def test_a_crash_says_how_much_was_waiting(
+async def test_a_crash_report_counts_the_waiting_messages(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with running_node(log_output="json", log_level="error") as node:
@@ -493,7 +493,7 @@ async def test_the_contents_of_messages_do_not_appear_in_the_log(
     assert "top secret" not in logged
 
 
-async def test_a_plain_callback_that_returns_a_coroutine_is_told_to_be_async(
+async def test_a_plain_callback_that_returns_a_coroutine_raises_and_suggests_async_def(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -534,7 +534,7 @@ async def _generate_slowly() -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     "make", [_generate, _generate_slowly, AsyncioLike], ids=["generator", "async", "awaitable"]
 )
-async def test_what_a_plain_handler_returns_instead_of_doing_its_work_crashes_it(
+async def test_a_plain_handler_that_returns_a_coroutine_crashes_its_process(
     make: Callable[[], Any],
 ) -> None:
     ends: list[Any] = []
@@ -608,7 +608,7 @@ async def test_an_awaitable_of_another_library_crashes_only_the_process_that_awa
         assert await node.call(sibling, lambda me: "alive") == "alive"
 
 
-async def test_a_handler_that_survived_an_awaitable_of_another_library_goes_on(
+async def test_a_handler_that_survived_an_awaitable_of_another_library_continues(
     autojump_clock: MockClock,
 ) -> None:
     async def recover(me: Puppet) -> str:
@@ -628,7 +628,7 @@ async def test_a_handler_that_survived_an_awaitable_of_another_library_goes_on(
 # -- P6: stopping ----------------------------------------------------------------------------------
 
 
-async def test_stop_lets_the_callback_come_to_its_end_and_takes_nothing_more(
+async def test_stop_lets_the_callback_finish_and_takes_no_more_messages(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -715,7 +715,7 @@ async def test_a_stop_that_is_followed_by_a_crash_is_a_crash(autojump_clock: Moc
 # -- P8: exits -------------------------------------------------------------------------------------
 
 
-async def test_an_exit_of_somebody_else_is_trapped_with_sender_and_reason(
+async def test_an_exit_from_another_process_is_trapped_with_sender_and_reason(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -750,7 +750,7 @@ async def test_an_exit_of_the_parent_is_not_trapped(autojump_clock: MockClock) -
         assert node.processes() == [parent]
 
 
-async def test_an_exit_without_a_trap_ends_the_process_with_that_very_reason(
+async def test_an_exit_without_a_trap_ends_the_process_with_that_reason(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -780,7 +780,7 @@ async def test_trap_exit_can_be_switched_off_again(autojump_clock: MockClock) ->
 # -- child exits, inspections, log records ---------------------------------------------------------
 
 
-async def test_a_parent_that_wants_to_know_is_told_of_each_child_that_ends(
+async def test_a_parent_with_handle_child_exit_gets_the_end_of_each_child(
     autojump_clock: MockClock,
 ) -> None:
     told: list[Any] = []
@@ -828,7 +828,7 @@ def _raise_in_inspect(*items: str) -> dict[str, str]:
     [(_raise_in_inspect, Failed), (lambda *items: None, TypeError), (lambda *items: 7, TypeError)],
     ids=["raises", "returns None", "returns no mapping"],
 )
-async def test_looking_does_not_kill_what_is_looked_at(
+async def test_an_inspect_that_fails_does_not_end_the_inspected_process(
     autojump_clock: MockClock, handle: Callable[..., Any], error: type[Exception]
 ) -> None:
     class Clumsy(Puppet):
@@ -845,7 +845,7 @@ async def test_looking_does_not_kill_what_is_looked_at(
         assert node.info().crashed == 0
 
 
-async def test_an_inspect_of_a_busy_process_times_out_and_the_process_goes_on(
+async def test_an_inspect_of_a_busy_process_times_out_and_the_process_continues(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -862,7 +862,9 @@ async def test_an_inspect_of_a_busy_process_times_out_and_the_process_goes_on(
         assert await node.inspect(pid) == {"heard": "0"}
 
 
-async def test_a_process_that_inspects_itself_is_told_so_at_once(autojump_clock: MockClock) -> None:
+async def test_a_process_that_inspects_itself_gets_an_error_at_once(
+    autojump_clock: MockClock,
+) -> None:
     async def inspect_itself(me: Puppet) -> Any:
         with pytest.raises(DeadlockError) as caught:
             await me.node.inspect("me")
@@ -894,7 +896,7 @@ async def test_an_inspect_of_a_process_that_ends_meanwhile_raises_target_down(
             node.kill(pid)
 
 
-async def test_a_logger_process_gets_records_of_its_level_and_not_its_own(
+async def test_a_logger_process_gets_records_of_its_level_except_its_own(
     autojump_clock: MockClock,
 ) -> None:
     records: list[LogRecord] = []
@@ -925,7 +927,7 @@ async def test_a_logger_process_gets_records_of_its_level_and_not_its_own(
         assert removed == (True, False)
 
 
-async def test_a_message_nobody_handles_is_counted(autojump_clock: MockClock) -> None:
+async def test_an_unhandled_message_is_counted(autojump_clock: MockClock) -> None:
     class Silent(Actor):
         pass
 
@@ -982,9 +984,7 @@ async def test_a_recorder_with_plain_callbacks_answers_messages_and_calls_alike(
         assert heard == [1]
 
 
-async def test_a_failure_that_is_resumed_while_a_call_is_answered_on_the_spot_keeps_the_process() -> (
-    None
-):
+async def test_a_failure_that_is_resumed_during_an_inline_call_keeps_the_process() -> None:
     class Answers(Actor):
         def handle_call(self, request: Any, caller: Any) -> object:
             if request == "fail":
@@ -1001,7 +1001,7 @@ async def test_a_failure_that_is_resumed_while_a_call_is_answered_on_the_spot_ke
         assert await node.call("a", "who") == before
 
 
-async def test_one_that_only_greets_after_a_restart_is_silent_at_its_first_start() -> None:
+async def test_post_restart_does_not_run_at_the_first_start() -> None:
     greeted: list[Reason] = []
 
     class Greets(Actor):
@@ -1032,7 +1032,7 @@ class Unspeakable(Exception):
 
 @pytest.mark.parametrize("error", [GeneratorExit, Unspeakable], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
-async def test_whatever_leaves_a_callback_ends_its_process_only(
+async def test_any_exception_that_leaves_a_callback_ends_only_its_process(
     autojump_clock: MockClock, error: type[BaseException], asynchronous: bool
 ) -> None:
     class Plain(Actor):

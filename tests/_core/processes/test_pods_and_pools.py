@@ -43,7 +43,7 @@ from tests.support import (
 )
 
 
-async def test_the_processes_of_a_pod_share_one_thread_and_never_run_at_once() -> None:
+async def test_the_processes_of_a_pod_share_a_thread_and_never_run_at_once() -> None:
     order: list[Any] = []
     inside: list[int] = []
 
@@ -70,7 +70,7 @@ async def test_the_processes_of_a_pod_share_one_thread_and_never_run_at_once() -
         assert len(order) == 60
 
 
-async def test_one_of_a_pod_that_waits_is_served_before_the_rest_of_what_another_has() -> None:
+async def test_a_waiting_process_of_a_pod_is_served_before_the_backlog_of_another() -> None:
     gate = Gate()
     order: list[Any] = []
 
@@ -94,7 +94,7 @@ async def test_one_of_a_pod_that_waits_is_served_before_the_rest_of_what_another
         assert order == ["b", *"aaaaa"]
 
 
-async def test_a_message_that_one_of_a_pod_sends_to_another_keeps_its_order() -> None:
+async def test_messages_between_processes_of_a_pod_keep_their_order() -> None:
     async with running_node() as node:
         receiver = await node.spawn(Doer, dispatcher=Pod("pod"))
 
@@ -108,7 +108,7 @@ async def test_a_message_that_one_of_a_pod_sends_to_another_keeps_its_order() ->
         assert await heard(node, receiver) == list(range(100))
 
 
-async def test_a_pool_runs_as_many_at_once_as_it_has_threads() -> None:
+async def test_a_pool_runs_as_many_callbacks_at_once_as_it_has_threads() -> None:
     gates = [Gate() for _ in range(3)]
     async with running_node() as node:
         pids = [await node.spawn(Doer, dispatcher=POOL("three", 3)) for _ in range(4)]
@@ -131,7 +131,7 @@ async def test_a_pool_runs_as_many_at_once_as_it_has_threads() -> None:
             gate.opened.set()
 
 
-async def test_threads_go_home_with_the_last_process_that_uses_them() -> None:
+async def test_threads_end_with_the_last_process_that_uses_them() -> None:
     async with running_node() as node:
         pids = [
             await node.spawn(Doer, dispatcher=one)
@@ -148,7 +148,7 @@ async def test_threads_go_home_with_the_last_process_that_uses_them() -> None:
         assert counts == [4, 3, 3, 1, 0]
 
 
-async def test_a_pool_or_pod_of_that_name_that_is_another_one_is_refused() -> None:
+async def test_a_different_pool_or_pod_of_the_same_name_is_refused() -> None:
     async with running_node() as node:
         await node.spawn(Doer, dispatcher=POOL("p", 2))
 
@@ -170,7 +170,9 @@ async def test_a_supervisor_stays_on_the_loop() -> None:
 @needs_proc
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity on this platform")
 @pytest.mark.parametrize("make", [lambda cpu: Pinned(cpu=cpu), lambda cpu: Pod("pod", cpu=cpu)])
-async def test_a_thread_stays_on_its_cpu_as_proc_shows(make: Callable[[int], Dispatcher]) -> None:
+async def test_a_pinned_thread_stays_on_its_cpu_as_proc_shows(
+    make: Callable[[int], Dispatcher],
+) -> None:
     cpu = max(os.sched_getaffinity(0))
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=make(cpu))
@@ -185,7 +187,7 @@ async def test_a_thread_stays_on_its_cpu_as_proc_shows(make: Callable[[int], Dis
         assert await node.call(pid, lambda _: threading.get_native_id()) == thread
 
 
-async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
+async def test_a_missing_cpu_is_reported_and_another_cpu_is_used() -> None:
     records: list[Any] = []
 
     class Keeper(Recorder):
@@ -216,12 +218,12 @@ async def test_a_cpu_that_there_is_not_is_said_and_any_other_is_used() -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_dispatcher_is_refused(wrong: Callable[[], object], hint: str) -> None:
+def test_an_invalid_dispatcher_is_refused(wrong: Callable[[], object], hint: str) -> None:
     with pytest.raises(BadInputError, match=hint):
         wrong()
 
 
-async def test_a_callback_that_ends_while_an_inspect_is_answered_is_seen_to_have_ended() -> None:
+async def test_a_callback_that_ends_while_an_inspect_is_answered_is_noticed() -> None:
     gate = threading.Event()
 
     class Inspected(Actor):
@@ -251,7 +253,7 @@ async def test_a_callback_that_ends_while_an_inspect_is_answered_is_seen_to_have
 
 @pytest.mark.parametrize("priority", list(Priority))
 @pytest.mark.parametrize("options", [{}, {"mailbox_size": 5}], ids=["unbounded", "bounded"])
-async def test_a_message_whose_callback_never_began_is_not_lost_with_its_process(
+async def test_a_message_with_a_callback_that_never_began_is_a_dead_letter(
     priority: Priority, options: dict[str, Any]
 ) -> None:
     gate, began = threading.Event(), threading.Event()
@@ -296,7 +298,7 @@ class Inspecting(Actor):
         raise AssertionError("nothing wakes it")
 
 
-async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_told() -> None:
+async def test_a_wait_that_a_callback_begins_while_its_process_is_killed_is_refused() -> None:
     gate, asked = Gate(), trio.Event()
     refused: list[Exception] = []
 
@@ -325,9 +327,7 @@ async def test_a_callback_that_begins_to_wait_while_its_process_is_killed_is_tol
     assert "was abandoned in its thread" in str(refused[0])
 
 
-async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_not_left_behind() -> (
-    None
-):
+async def test_a_callback_that_ended_while_its_process_was_killed_is_not_abandoned() -> None:
     gate, asked = Gate(), trio.Event()
 
     async with running_node() as node, trio.open_nursery() as nursery:
@@ -347,9 +347,7 @@ async def test_a_callback_that_ended_while_its_process_was_asked_and_killed_is_n
         assert node.info().dead_letters == {}
 
 
-async def test_what_a_callback_wants_to_wait_for_in_the_moment_in_which_it_is_left_behind_is_refused() -> (
-    None
-):
+async def test_a_wait_that_a_callback_begins_as_it_is_abandoned_is_refused() -> None:
     gate = Gate()
 
     class Blocked(Doer):
@@ -377,7 +375,7 @@ async def inspect_in_vain(node: Node, pid: PID) -> None:
 
 @pytest.mark.parametrize("priority", Priority)
 @pytest.mark.parametrize("bound", [None, 8])
-async def test_a_message_that_a_kill_takes_back_from_a_thread_s_queue_keeps_its_place(
+async def test_a_message_that_a_kill_takes_back_from_a_threads_queue_keeps_its_place(
     priority: Priority, bound: int | None
 ) -> None:
     gate, heard_later = Gate(), []

@@ -23,7 +23,7 @@ from tests.support import Failed, Puppet, Recorder, Witness, process_of, running
 # -- P1: states ------------------------------------------------------------------------------------
 
 
-async def test_a_process_is_in_the_state_its_work_says(autojump_clock: MockClock) -> None:
+async def test_the_state_of_a_process_follows_its_work(autojump_clock: MockClock) -> None:
     seen: dict[str, State] = {}
 
     class NodeInspection(Actor):
@@ -60,7 +60,7 @@ async def test_a_process_is_in_the_state_its_work_says(autojump_clock: MockClock
     }
 
 
-async def test_inside_a_call_a_process_waits_for_the_response_and_then_goes_on_where_it_was(
+async def test_a_process_waits_for_the_response_inside_a_call_and_then_continues(
     autojump_clock: MockClock,
 ) -> None:
     class Asking(Actor):
@@ -91,7 +91,7 @@ async def test_inside_a_call_a_process_waits_for_the_response_and_then_goes_on_w
         assert states == [State.WAIT_RESPONSE, State.INIT, State.WAIT_RESPONSE, State.RUNNING]
 
 
-async def test_a_process_refuses_a_change_of_state_that_the_table_does_not_know() -> None:
+async def test_a_process_refuses_a_change_of_state_outside_the_table() -> None:
     async with running_node() as node:
         process = process_of(node, await node.spawn(Actor))
         with pytest.raises(AssertionError, match="no transition from SLEEP to TERMINATED"):
@@ -136,7 +136,7 @@ async def test_the_history_stays_short_in_a_callback_that_makes_many_calls(
 # -- P8: exits and kills ---------------------------------------------------------------------------
 
 
-async def test_an_exit_is_taken_between_messages_and_before_those_that_wait(
+async def test_an_exit_is_taken_between_messages_and_before_waiting_messages(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -217,7 +217,7 @@ async def test_a_process_may_be_killed_before_it_took_its_first_step(
         assert reason == Killed()
 
 
-async def test_a_process_with_plain_callbacks_is_killed_before_what_waits(
+async def test_a_process_with_plain_callbacks_is_killed_before_waiting_messages(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -277,7 +277,9 @@ async def test_a_process_may_kill_itself(autojump_clock: MockClock) -> None:
         assert ends == [Killed()]
 
 
-async def test_killing_or_asking_nobody_returns_false(autojump_clock: MockClock) -> None:
+async def test_kill_and_send_exit_to_an_unknown_target_return_false(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
@@ -290,7 +292,7 @@ async def test_killing_or_asking_nobody_returns_false(autojump_clock: MockClock)
         assert from_the_node == from_a_process == [False, False]
 
 
-async def test_what_a_callback_raises_while_it_is_killed_does_not_change_the_reason(
+async def test_an_error_of_a_callback_during_a_kill_does_not_change_the_reason(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -335,7 +337,7 @@ async def test_the_end_of_a_process_gives_wait_ended_its_reason(autojump_clock: 
         assert reasons == [Shutdown("for the night")] * 2
 
 
-async def test_a_kill_of_one_whose_init_has_failed_changes_nothing_while_its_children_end() -> None:
+async def test_a_kill_after_a_failed_init_does_not_hurry_the_end_of_the_children() -> None:
     go, ending = trio.Event(), trio.Event()
     pids: list[PID] = []
 
@@ -366,7 +368,7 @@ async def test_a_kill_of_one_whose_init_has_failed_changes_nothing_while_its_chi
     assert still_there
 
 
-async def test_a_thread_that_could_not_wake_a_process_does_not_keep_the_next_one_from_it(
+async def test_a_thread_that_failed_to_wake_a_process_does_not_block_the_next_sender(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[Any] = []
@@ -389,7 +391,7 @@ async def test_a_thread_that_could_not_wake_a_process_does_not_keep_the_next_one
         assert heard == ["first", "second"]
 
 
-async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(
+async def test_wait_gone_returns_at_once_for_a_process_that_has_ended(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -404,7 +406,9 @@ async def test_who_waits_for_the_end_of_one_that_has_ended_does_not_wait(
         assert process.state is State.TERMINATED
 
 
-async def test_killing_one_that_has_ended_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_a_kill_of_a_process_that_has_ended_changes_neither_state_nor_reason(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         process = process_of(node, pid)

@@ -92,7 +92,7 @@ async def test_spawn_returns_after_init_has_succeeded(
     assert order == ["init", "spawned"]
 
 
-async def test_what_init_sent_to_the_process_itself_is_handled_first(
+async def test_messages_that_init_sends_to_its_process_are_handled_first(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -156,7 +156,7 @@ async def swallow(me: Any) -> None:
 
 
 @pytest.mark.parametrize("from_a_process", [False, True], ids=["from the node", "from a process"])
-async def test_an_init_that_raises_leaves_nothing_behind(
+async def test_an_init_that_raises_leaves_no_process_behind(
     autojump_clock: MockClock, from_a_process: bool
 ) -> None:
     ends: list[Any] = []
@@ -181,7 +181,7 @@ async def test_an_init_that_raises_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, GeneratorExit])
-async def test_an_init_that_raises_what_cannot_be_printed_fails_as_any_other(
+async def test_an_init_that_raises_an_unprintable_error_fails_like_any_other(
     autojump_clock: MockClock, raised: type[BaseException]
 ) -> None:
     class Unprintable(Exception):
@@ -209,7 +209,7 @@ async def _rejecting(coming: Any) -> Any:
 
 
 @pytest.mark.parametrize("then", [wait, swallow], ids=["waiting", "swallowing the cancellation"])
-async def test_an_init_that_takes_too_long_leaves_nothing_behind(
+async def test_an_init_that_takes_too_long_leaves_no_process_behind(
     autojump_clock: MockClock, then: Callable[[Any], Any]
 ) -> None:
     ends: list[Any] = []
@@ -230,7 +230,7 @@ async def test_an_init_that_takes_too_long_leaves_nothing_behind(
 
 @pytest.mark.parametrize("then", [wait, swallow], ids=["waiting", "swallowing the cancellation"])
 @pytest.mark.parametrize("from_a_process", [False, True], ids=["from the node", "from a process"])
-async def test_a_process_killed_in_its_init_leaves_nothing_behind(
+async def test_a_process_killed_in_its_init_leaves_no_entry_in_the_tables(
     autojump_clock: MockClock, then: Callable[[Any], Any], from_a_process: bool
 ) -> None:
     ends: list[Any] = []
@@ -254,7 +254,7 @@ async def test_a_process_killed_in_its_init_leaves_nothing_behind(
         assert node.info().crashed == 0
 
 
-async def test_a_plain_init_that_kills_its_own_process_starts_nothing(
+async def test_a_plain_init_that_kills_its_process_fails_the_spawn(
     autojump_clock: MockClock,
 ) -> None:
     class Despairing(Actor):
@@ -268,7 +268,9 @@ async def test_a_plain_init_that_kills_its_own_process_starts_nothing(
         assert tables(node) == EMPTY
 
 
-async def test_a_spawn_that_is_cancelled_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+async def test_a_spawn_that_is_cancelled_leaves_no_entry_in_the_tables(
+    autojump_clock: MockClock,
+) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         await node.spawn(Puppet, name="watcher")
@@ -283,7 +285,7 @@ async def test_a_spawn_that_is_cancelled_leaves_nothing_behind(autojump_clock: M
         assert ends == ["grandchild", "second child", "first child"]
 
 
-async def test_a_spawner_killed_while_it_waits_for_an_init_takes_the_child_with_it(
+async def test_a_spawner_killed_while_it_waits_for_an_init_ends_the_child(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -302,7 +304,7 @@ async def test_a_spawner_killed_while_it_waits_for_an_init_takes_the_child_with_
         assert node.info().processes == 2
 
 
-async def test_a_constructor_that_raises_is_an_init_that_failed(autojump_clock: MockClock) -> None:
+async def test_a_constructor_that_raises_fails_the_init(autojump_clock: MockClock) -> None:
     class Broken(Actor):
         def __init__(self) -> None:
             raise Failed("in __init__")
@@ -315,7 +317,7 @@ async def test_a_constructor_that_raises_is_an_init_that_failed(autojump_clock: 
         assert tables(node) == EMPTY
 
 
-async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_for(
+async def test_messages_and_calls_for_a_process_with_a_failing_init_are_accounted_for(
     autojump_clock: MockClock,
 ) -> None:
     reasons: list[object] = []
@@ -349,7 +351,7 @@ async def test_messages_and_calls_for_a_process_whose_init_fails_are_accounted_f
         assert node.info().dead_letters == {Why.UNHANDLED_AT_EXIT: 1}
 
 
-async def test_whoever_watches_a_process_whose_init_fails_is_told_once(
+async def test_a_monitor_of_a_process_with_a_failing_init_gets_down_once(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -376,7 +378,9 @@ async def test_whoever_watches_a_process_whose_init_fails_is_told_once(
         assert heard == [heard[0], Down(heard[0], Crashed(Failed("in init")))]
 
 
-async def test_a_parent_is_not_told_of_a_child_that_never_lived(autojump_clock: MockClock) -> None:
+async def test_a_parent_gets_no_notice_of_a_child_that_never_started(
+    autojump_clock: MockClock,
+) -> None:
     told: list[Any] = []
 
     class Broken(Actor):
@@ -398,7 +402,7 @@ async def test_a_parent_is_not_told_of_a_child_that_never_lived(autojump_clock: 
         assert node.process_info(parent).children == ()
 
 
-async def test_a_name_that_is_taken_stops_a_spawn_before_anything_is_started(
+async def test_a_taken_name_stops_a_spawn_before_the_constructor_runs(
     autojump_clock: MockClock,
 ) -> None:
     started: list[Any] = []
@@ -421,7 +425,7 @@ async def test_a_name_that_is_taken_stops_a_spawn_before_anything_is_started(
         assert node.whereis("taken") == holder
 
 
-async def test_a_class_is_called_anew_for_each_start(autojump_clock: MockClock) -> None:
+async def test_a_class_is_called_again_for_each_start(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         factory = partial(Puppet, None)
         first, second = await node.spawn(factory), await node.spawn(factory)
@@ -435,7 +439,7 @@ async def test_a_class_is_called_anew_for_each_start(autojump_clock: MockClock) 
 # -- P3, P9, I1 ------------------------------------------------------------------------------------
 
 
-async def test_a_process_spawned_by_a_process_is_its_child_and_one_of_the_nodes_is_not(
+async def test_a_process_spawned_by_a_process_is_its_child(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -475,7 +479,7 @@ async def test_a_child_never_outlives_its_parent(
         assert node.processes() == []
 
 
-async def test_spawn_stops_at_max_processes_and_nothing_is_half_made(
+async def test_spawn_stops_at_max_processes_and_leaves_no_partial_process(
     autojump_clock: MockClock,
 ) -> None:
     started: list[Any] = []
@@ -546,7 +550,7 @@ async def test_numbers_of_pids_aliases_and_refs_only_grow_and_no_two_are_equal(
     assert len(set(values)) == len(values)
 
 
-async def test_calls_events_and_inspections_leave_the_numbers_of_processes_alone() -> None:
+async def test_calls_events_and_inspections_use_no_numbers_of_processes() -> None:
     async with running_node() as node:
         first = await node.spawn(Puppet, name="service")
         await node.call(first, lambda me: me.register_event("news"))
@@ -559,7 +563,7 @@ async def test_calls_events_and_inspections_leave_the_numbers_of_processes_alone
     assert second.number == first.number + 1
 
 
-async def test_every_start_of_a_node_has_a_creation_of_its_own() -> None:
+async def test_every_start_of_a_node_has_a_new_creation() -> None:
     creations = set()
     for _ in range(5):
         async with running_node() as node:
@@ -569,7 +573,7 @@ async def test_every_start_of_a_node_has_a_creation_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("clock", [lambda: 7, lambda: -1], ids=["stands still", "was set back"])
-async def test_every_start_has_a_creation_of_its_own_whatever_the_clock_says(
+async def test_every_start_of_a_node_has_a_new_creation_for_any_clock(
     clock: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time_ns", clock)
@@ -608,7 +612,9 @@ async def test_the_environment_is_inherited_from_node_to_parent_to_child(
         assert dict(node.env) == {"colour": "node", "size": "node", "shape": "node"}
 
 
-async def test_an_environment_is_no_way_to_change_somebody_elses(autojump_clock: MockClock) -> None:
+async def test_a_change_of_the_given_environment_changes_neither_node_nor_process(
+    autojump_clock: MockClock,
+) -> None:
     given = {"key": "old"}
     async with running_node(env=given) as node:
         pid = await node.spawn(Puppet, env=given)
@@ -621,7 +627,7 @@ async def test_an_environment_is_no_way_to_change_somebody_elses(autojump_clock:
         assert envs == [{"key": "old"}, {"key": "old"}]
 
 
-async def test_the_priority_a_process_was_spawned_with_is_that_of_what_it_sends(
+async def test_a_process_sends_with_the_priority_it_was_spawned_with(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -661,7 +667,7 @@ async def test_spawn_with_a_link_links_both_ways(autojump_clock: MockClock) -> N
         ]
 
 
-async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_has(
+async def test_a_linked_spawn_does_not_walk_through_the_links_of_its_parent(
     autojump_clock: MockClock,
 ) -> None:
     class NotWalked(dict[Any, Any]):
@@ -680,7 +686,7 @@ async def test_a_linked_spawn_does_not_walk_through_the_links_that_its_parent_ha
         assert child in node.process_info(parent).links
 
 
-async def test_a_linked_child_that_crashes_takes_its_parent_with_it(
+async def test_a_linked_child_that_crashes_ends_its_parent(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -720,7 +726,7 @@ async def test_the_end_of_a_linked_child_that_dies_at_once_is_never_missed(
         assert node.info().relations == 0
 
 
-async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(
+async def test_an_init_that_has_already_linked_does_not_prevent_a_link_by_spawn(
     autojump_clock: MockClock,
 ) -> None:
     class Linking(Puppet):
@@ -738,7 +744,7 @@ async def test_an_init_that_linked_already_is_no_obstacle_to_a_link_by_spawn(
 # -- spawning on a node that stops -----------------------------------------------------------------
 
 
-async def test_nothing_is_spawned_on_a_node_that_has_stopped(autojump_clock: MockClock) -> None:
+async def test_a_stopped_node_refuses_to_spawn(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pass
 
@@ -746,7 +752,7 @@ async def test_nothing_is_spawned_on_a_node_that_has_stopped(autojump_clock: Moc
         await node.spawn(Puppet)
 
 
-async def test_nothing_is_spawned_through_a_node_that_is_stopping(
+async def test_a_stopping_node_refuses_to_spawn(
     autojump_clock: MockClock,
 ) -> None:
     errors: list[BaseException] = []
@@ -766,7 +772,7 @@ async def test_nothing_is_spawned_through_a_node_that_is_stopping(
     assert len(node.exit_report.stopped) == 1
 
 
-async def test_a_child_may_still_be_spawned_by_a_process_that_finishes_its_work_while_the_node_stops(
+async def test_a_process_that_finishes_its_work_may_spawn_while_the_node_stops(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -872,7 +878,7 @@ async def test_a_supervisor_answers_although_the_init_of_a_child_is_stuck(
         assert node.whereis("other") is not None
 
 
-async def test_a_process_that_is_killed_and_left_behind_in_its_init_lets_its_spawner_go_on(
+async def test_a_process_that_is_killed_and_abandoned_in_its_init_frees_its_spawner(
     autojump_clock: MockClock,
 ) -> None:
     class Stuck(Actor):
@@ -929,7 +935,7 @@ def test_a_tree_of_a_hundred_levels_starts() -> None:
     assert found == [102]
 
 
-async def test_a_tree_that_is_too_deep_to_start_leaves_nothing_behind() -> None:
+async def test_a_tree_that_is_too_deep_to_start_leaves_no_process_behind() -> None:
     async with running_node(limit=60) as node:
         with pytest.raises((SpawnError, RecursionError)):
             await node.spawn(Supervisor, nested(400))
@@ -938,7 +944,7 @@ async def test_a_tree_that_is_too_deep_to_start_leaves_nothing_behind() -> None:
         assert node.whereis("leaf") is None
 
 
-async def test_a_child_whose_undoing_has_failed_is_undone_with_its_parent(
+async def test_a_child_with_a_failed_undoing_is_undone_with_its_parent(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     original = termination_module.undo
@@ -1010,7 +1016,7 @@ class Patient(Actor):
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_what_lives_below_a_child_whose_undoing_has_failed_is_stopped_with_its_parent(
+async def test_descendants_of_a_child_with_a_failed_undoing_end_with_its_parent(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     let_undoing_fail_once(monkeypatch, begun=begun)
@@ -1024,7 +1030,7 @@ async def test_what_lives_below_a_child_whose_undoing_has_failed_is_stopped_with
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_a_child_whose_undoing_has_failed_ends_with_a_parent_that_went_on(
+async def test_a_child_with_a_failed_undoing_ends_with_a_parent_that_continued(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     let_undoing_fail_once(monkeypatch, begun=begun)
@@ -1077,7 +1083,7 @@ async def test_a_process_that_has_ended_is_neither_undone_nor_released_again() -
         assert process.reason == Custom("enough")
 
 
-async def test_a_process_that_is_left_behind_before_its_first_step_takes_none() -> None:
+async def test_a_process_that_is_abandoned_before_its_first_step_takes_no_step() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         process = process_of(node, pid)

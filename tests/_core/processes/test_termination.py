@@ -96,7 +96,7 @@ class Watcher(Puppet):
 
 
 @EVERY_END
-async def test_a_process_ends_in_one_order_whatever_the_cause(
+async def test_a_process_ends_in_the_same_order_for_every_cause(
     autojump_clock: MockClock, how: str
 ) -> None:
     end, reason = ENDS[how]
@@ -168,9 +168,7 @@ async def test_terminate_runs_exactly_once_with_the_reason(
 
 
 @EVERY_END
-async def test_everybody_who_watches_is_told_the_reason_once(
-    autojump_clock: MockClock, how: str
-) -> None:
+async def test_every_monitor_gets_the_reason_once(autojump_clock: MockClock, how: str) -> None:
     end, reason = ENDS[how]
     heard: list[Any] = []
     async with running_node() as node:
@@ -242,9 +240,7 @@ async def test_a_name_is_free_only_after_terminate_has_finished(autojump_clock: 
 
 
 @EVERY_END
-async def test_nothing_of_an_ended_process_remains_in_any_table(
-    autojump_clock: MockClock, how: str
-) -> None:
+async def test_an_ended_process_remains_in_no_table(autojump_clock: MockClock, how: str) -> None:
     end, _ = ENDS[how]
     async with running_node() as node:
         other = await node.spawn(Puppet, name="other")
@@ -278,7 +274,7 @@ async def test_nothing_of_an_ended_process_remains_in_any_table(
         assert list(kernel_of(node).roots) == [other]
 
 
-async def test_after_many_rounds_of_linking_and_dying_the_tables_are_as_large_as_the_living(
+async def test_tables_do_not_grow_after_many_rounds_of_linking_and_dying(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -342,7 +338,7 @@ async def test_a_child_that_does_not_end_when_asked_is_killed_after_its_shutdown
         assert trio.current_time() == 2
 
 
-async def test_a_child_is_asked_to_shut_down_and_may_finish_what_it_does(
+async def test_a_child_is_asked_to_shut_down_and_may_finish_its_callback(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -378,7 +374,7 @@ class Sleeper(Puppet):
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["that never woke", "that has served"])
-async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(
+async def test_a_sleeping_child_is_ended_in_the_turn_of_its_owner(
     autojump_clock: MockClock, served: bool
 ) -> None:
     notes: list[Any] = []
@@ -401,7 +397,7 @@ async def test_a_child_that_sleeps_is_ended_in_the_turn_of_its_owner(
         assert node.whereis("held") is None
 
 
-async def test_calls_that_a_sleeping_child_has_put_off_are_answered_when_its_owner_ends(
+async def test_deferred_calls_of_a_sleeping_child_are_answered_when_its_owner_ends(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -422,7 +418,7 @@ async def test_calls_that_a_sleeping_child_has_put_off_are_answered_when_its_own
         assert node.processes() == []
 
 
-async def test_a_sleeping_child_whose_terminate_raises_ends_with_its_owner(
+async def test_a_sleeping_child_with_a_failing_terminate_ends_with_its_owner(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Raising(Puppet):
@@ -454,7 +450,7 @@ async def test_a_child_with_no_shutdown_time_is_killed_at_once(autojump_clock: M
         assert ends == [Killed(), Custom("enough")]
 
 
-async def test_a_child_with_an_infinite_shutdown_time_is_waited_for(
+async def test_the_parent_waits_for_a_child_with_an_infinite_shutdown_time(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -496,7 +492,7 @@ async def test_a_child_that_traps_exits_ends_when_its_parent_does(
         assert trio.current_time() == 0
 
 
-async def test_a_parent_killed_while_it_waits_for_its_children_takes_them_along_faster(
+async def test_a_parent_killed_while_it_waits_for_its_children_ends_them_faster(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -529,7 +525,7 @@ class Reception(MetaProcess):
         return [meta_of(self).router.processes[pid] for pid in self.sessions]
 
 
-async def test_sessions_end_together_before_the_others_and_their_owner_gives_them_their_time(
+async def test_sessions_end_together_before_other_children_and_have_their_shutdown_time(
     autojump_clock: MockClock,
 ) -> None:
     steps: list[Any] = []
@@ -552,7 +548,7 @@ async def test_sessions_end_together_before_the_others_and_their_owner_gives_the
     assert node.exit_report.killed == ()
 
 
-async def test_an_owner_that_hangs_after_its_sessions_have_ended_is_killed(
+async def test_an_owner_that_blocks_after_its_sessions_have_ended_is_killed(
     autojump_clock: MockClock,
 ) -> None:
     class Owner(Puppet):
@@ -598,7 +594,7 @@ async def test_a_terminate_that_never_returns_is_cut_off_after_its_time(
 
 
 @EVERY_END
-async def test_a_terminate_that_does_not_let_itself_be_cut_off_is_left_behind(
+async def test_a_terminate_that_cannot_be_cut_off_is_abandoned(
     autojump_clock: MockClock, how: str
 ) -> None:
     class Deaf(Puppet):
@@ -693,7 +689,7 @@ async def test_a_kill_during_terminate_cuts_it_short(autojump_clock: MockClock) 
         assert trio.current_time() == 1
 
 
-async def test_terminate_cannot_start_what_would_outlive_it(autojump_clock: MockClock) -> None:
+async def test_terminate_cannot_start_work_that_would_outlive_it(autojump_clock: MockClock) -> None:
     refused: dict[str, str] = {}
 
     class Late(Puppet):
@@ -805,7 +801,7 @@ class StubbornEnd(Actor):
 
 
 @pytest.mark.parametrize("behaviour", [Stubborn, Shielded, Rude, StubbornEnd])
-async def test_a_child_that_will_not_end_is_left_behind(
+async def test_a_child_that_does_not_end_is_abandoned(
     fast_clock: MockClock, behaviour: type[Actor]
 ) -> None:
     heard: list[Any] = []
@@ -841,7 +837,7 @@ async def test_a_child_that_will_not_end_is_left_behind(
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
-async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_behind_once(
+async def test_a_process_abandoned_by_two_waiters_in_the_same_turn_is_abandoned_once(
     fast_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -865,7 +861,7 @@ async def test_a_process_that_two_lose_patience_with_in_the_same_turn_is_left_be
     assert [one.name for one in node.exit_report.abandoned] == ["stubborn"]
 
 
-async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(
+async def test_abandoning_a_child_takes_no_longer_than_its_time_limits(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -882,7 +878,7 @@ async def test_leaving_a_child_behind_takes_no_longer_than_its_time_limits(
         assert trio.current_time() == 2 + 3 + 0.5 + 0.5
 
 
-async def test_a_call_to_a_process_that_is_left_behind_ends(autojump_clock: MockClock) -> None:
+async def test_a_call_to_an_abandoned_process_ends(autojump_clock: MockClock) -> None:
     reasons: list[Any] = []
 
     class StubbornServer(Actor):
@@ -912,7 +908,7 @@ async def test_a_call_to_a_process_that_is_left_behind_ends(autojump_clock: Mock
         assert reasons == [Killed(), Killed()]
 
 
-async def test_children_of_a_process_that_is_left_behind_end_with_it(fast_clock: MockClock) -> None:
+async def test_children_of_an_abandoned_process_end_with_it(fast_clock: MockClock) -> None:
     ends: list[Any] = []
 
     class StubbornParent(Stubborn):
@@ -934,7 +930,7 @@ async def test_children_of_a_process_that_is_left_behind_end_with_it(fast_clock:
         assert node.processes() == []
 
 
-async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock) -> None:
+async def test_an_abandoned_process_cannot_send(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     gate = trio.Event()
 
@@ -962,7 +958,7 @@ async def test_what_is_left_behind_takes_no_more_part(autojump_clock: MockClock)
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
-async def test_what_is_left_behind_with_tasks_of_its_own_does_no_harm_when_they_end(
+async def test_tasks_of_an_abandoned_process_do_no_harm_when_they_end(
     autojump_clock: MockClock, raises: bool
 ) -> None:
     gate = trio.Event()
@@ -996,7 +992,7 @@ async def test_what_is_left_behind_with_tasks_of_its_own_does_no_harm_when_they_
         assert await node.call(other, lambda me: "alive") == "alive"
 
 
-async def test_a_process_that_is_stopping_shows_it(autojump_clock: MockClock) -> None:
+async def test_process_info_shows_that_a_process_is_stopping(autojump_clock: MockClock) -> None:
     class Slow(Actor):
         async def terminate(self, reason: Reason) -> None:
             await trio.sleep(1)
@@ -1012,7 +1008,7 @@ async def test_a_process_that_is_stopping_shows_it(autojump_clock: MockClock) ->
         assert node.alive() == [f"<{info.behaviour} {pid}> stopping in terminate"]
 
 
-async def test_an_exit_asked_for_twice_is_one_end(autojump_clock: MockClock) -> None:
+async def test_an_exit_requested_twice_ends_the_process_once(autojump_clock: MockClock) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Witness, ends)
@@ -1027,7 +1023,7 @@ async def test_an_exit_asked_for_twice_is_one_end(autojump_clock: MockClock) -> 
         assert node.processes() == []
 
 
-async def test_one_who_has_ended_cannot_be_abandoned() -> None:
+async def test_a_process_that_has_ended_cannot_be_abandoned() -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         process = process_of(node, pid)
@@ -1040,7 +1036,7 @@ async def test_one_who_has_ended_cannot_be_abandoned() -> None:
     assert node.exit_report.abandoned == ()
 
 
-async def test_one_who_is_abandoned_takes_its_children_along(autojump_clock: MockClock) -> None:
+async def test_an_abandoned_process_ends_its_children(autojump_clock: MockClock) -> None:
     ends: list[Any] = []
 
     class Parent(Stubborn):
@@ -1060,7 +1056,7 @@ async def test_one_who_is_abandoned_takes_its_children_along(autojump_clock: Moc
     assert ends == ["child"]
 
 
-async def test_one_that_only_prepares_for_a_restart_ends_without_a_word() -> None:
+async def test_pre_restart_does_not_run_when_the_process_ends() -> None:
     heard: list[Any] = []
 
     class Prepares(Puppet):
@@ -1093,7 +1089,7 @@ class IdleHandlers(Puppet):
         self.ended.append(str(reason))
 
 
-async def test_time_in_which_the_program_stood_still_cuts_no_last_word_off_and_kills_nobody(
+async def test_time_in_which_the_program_was_stopped_neither_cuts_terminate_off_nor_kills(
     mock_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     let_go, ended = trio.Event(), list[str]()
@@ -1115,7 +1111,7 @@ async def test_time_in_which_the_program_stood_still_cuts_no_last_word_off_and_k
     assert capsys.readouterr().err == ""
 
 
-async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
+async def test_a_terminate_is_cut_off_at_its_time_limit_and_not_before(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_node(watchdog=None, log_output="json") as node:
@@ -1131,7 +1127,7 @@ async def test_a_last_word_is_cut_off_when_its_time_is_over_and_not_before(
 # -- many at once ----------------------------------------------------------------------------------
 
 
-async def test_many_are_killed_in_slices_and_others_run_in_between(
+async def test_many_processes_are_killed_in_slices_and_other_tasks_run_in_between(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "length of a time slice", 0.0)
@@ -1160,7 +1156,7 @@ async def test_many_are_killed_in_slices_and_others_run_in_between(
         assert node.processes() == []
 
 
-async def test_a_child_that_its_owner_asks_while_many_are_killed_is_not_cut_short(
+async def test_a_child_that_its_owner_stops_while_many_are_killed_is_not_cut_short(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_private(monkeypatch, "length of a time slice", 0.0)

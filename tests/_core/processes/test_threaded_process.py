@@ -49,7 +49,9 @@ from tests.support import (
 
 
 @in_threads
-async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: Dispatcher) -> None:
+async def test_plain_callbacks_run_in_threads_and_async_callbacks_on_the_loop(
+    where: Dispatcher,
+) -> None:
     class Mixed(Doer):
         async def handle_message(self, message: Any, sender: Any) -> None:
             self.heard.append(threading.get_ident())
@@ -71,7 +73,7 @@ async def test_plain_callbacks_run_in_threads_and_async_ones_on_the_loop(where: 
 
 
 @pytest.mark.parametrize("where", [PINNED, Pod("pod")], ids=str)
-async def test_from_init_to_terminate_it_is_the_same_thread(where: Dispatcher) -> None:
+async def test_init_to_terminate_run_in_the_same_thread(where: Dispatcher) -> None:
     log: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Doer, log, dispatcher=where)
@@ -83,7 +85,7 @@ async def test_from_init_to_terminate_it_is_the_same_thread(where: Dispatcher) -
 
 
 @in_threads
-async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_outside(
+async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_visible_from_outside(
     where: Dispatcher,
 ) -> None:
     gate = Gate()
@@ -115,7 +117,7 @@ async def test_a_blocked_callback_leaves_the_loop_responsive_and_is_seen_from_ou
 
 
 @in_threads
-async def test_an_urgent_message_is_next_after_the_one_that_blocks(where: Dispatcher) -> None:
+async def test_an_urgent_message_is_next_after_the_message_that_blocks(where: Dispatcher) -> None:
     gate = Gate()
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=where)
@@ -174,7 +176,9 @@ async def test_an_async_handle_inspect_is_answered_while_a_callback_blocks(
 
 
 @in_threads
-async def test_a_kill_takes_effect_when_the_callback_returns_and_says_so(where: Dispatcher) -> None:
+async def test_a_kill_takes_effect_when_the_callback_returns_and_is_logged(
+    where: Dispatcher,
+) -> None:
     records: list[Any] = []
 
     class Keeper(Recorder):
@@ -208,9 +212,7 @@ async def test_a_kill_takes_effect_when_the_callback_returns_and_says_so(where: 
         assert records == [(told, "handle_message")]
 
 
-async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process_is_killed() -> (
-    None
-):
+async def test_a_callback_that_waits_for_a_thread_is_withdrawn_when_its_process_is_killed() -> None:
     gate = Gate()
     async with running_node() as node:
         one, other = (
@@ -232,7 +234,7 @@ async def test_a_callback_that_waits_for_a_thread_is_taken_back_when_its_process
         gate.opened.set()
 
 
-async def test_an_init_that_takes_too_long_is_left_behind() -> None:
+async def test_an_init_that_takes_too_long_is_abandoned() -> None:
     gate = Gate()
 
     class Slow(Doer):
@@ -247,7 +249,7 @@ async def test_an_init_that_takes_too_long_is_left_behind() -> None:
         gate.opened.set()
 
 
-async def test_a_callback_that_never_returns_does_not_keep_the_node_from_stopping() -> None:
+async def test_a_callback_that_never_returns_does_not_prevent_the_node_from_stopping() -> None:
     gate = Gate()
     async with running_node() as node:
         pid = await node.spawn(Doer, dispatcher=PINNED, shutdown=0.05, terminate_timeout=0.05)
@@ -259,7 +261,7 @@ async def test_a_callback_that_never_returns_does_not_keep_the_node_from_stoppin
     gate.opened.set()
 
 
-async def test_a_terminate_that_never_returns_is_left_behind_and_cannot_send_any_more() -> None:
+async def test_a_terminate_that_never_returns_is_abandoned_and_can_no_longer_send() -> None:
     gate = Gate()
     refused: list[Exception] = []
 
@@ -443,7 +445,7 @@ async def test_every_verb_works_in_a_callback_that_runs_in_a_thread(
             await ended.wait()
 
 
-def test_no_verb_is_forgotten() -> None:
+def test_every_verb_is_covered() -> None:
     verbs = {
         name
         for name in [*vars(Behaviour), *vars(LinksAndEvents), "service"]
@@ -454,7 +456,7 @@ def test_no_verb_is_forgotten() -> None:
     assert {one for names in VERBS for one in names.split()} == verbs - {"connection"}
 
 
-async def test_what_a_verb_changes_is_changed_on_the_loop() -> None:
+async def test_verbs_change_state_on_the_loop() -> None:
     changing = {
         *("send_after", "send_every", "stop", "send_exit", "kill", "start_task"),
         *("register", "unregister", "create_alias"),
@@ -540,7 +542,9 @@ async def test_a_callback_in_a_thread_waits_for_an_answer_as_its_process(where: 
 
 
 @in_threads
-async def test_an_error_of_what_a_callback_waits_for_is_raised_in_it(where: Dispatcher) -> None:
+async def test_an_error_of_an_awaited_coroutine_is_raised_in_the_callback(
+    where: Dispatcher,
+) -> None:
     def ask_nobody(me: Doer) -> str:
         try:
             me.wait_for(me.call("nobody", "question"))
@@ -580,7 +584,7 @@ async def test_a_kill_reaches_a_callback_that_waits_in_its_thread(where: Dispatc
         assert records == []
 
 
-async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(
+async def test_an_init_that_waits_too_long_in_its_thread_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Asking(Doer):
@@ -598,7 +602,7 @@ async def test_an_init_that_waits_too_long_in_its_thread_leaves_nothing(
         assert (node.info().threads_abandoned, node.info().dispatcher_threads) == (0, 0)
 
 
-async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_is_left_behind(
+async def test_a_callback_that_does_not_return_when_its_wait_is_cancelled_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate()
@@ -628,9 +632,7 @@ async def test_a_callback_that_does_not_come_back_when_its_waiting_is_cancelled_
         assert "wait_for(...) is for a plain callback" in str(refused[0])
 
 
-async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_and_the_callback_told() -> (
-    None
-):
+async def test_a_process_is_abandoned_if_an_awaited_coroutine_refuses_to_end() -> None:
     told: list[BaseException] = []
     begun = trio.Event()
 
@@ -682,7 +684,7 @@ async def test_what_refuses_to_end_while_a_callback_waits_for_it_is_left_behind_
         ),
     ],
 )
-async def test_waiting_is_for_threads_and_for_what_can_be_awaited(
+async def test_wait_for_needs_a_thread_and_an_awaitable(
     where: Dispatcher, wait: Any, hint: str
 ) -> None:
     async with running_node() as node:
@@ -694,7 +696,7 @@ async def test_waiting_is_for_threads_and_for_what_can_be_awaited(
         assert re.search(hint, str(caught.value.__cause__))
 
 
-async def test_nobody_else_waits_in_the_name_of_a_process_with_a_thread() -> None:
+async def test_an_async_callback_cannot_use_wait_for() -> None:
     class Mixed(Doer):
         async def handle_message(self, message: Any, sender: Any) -> None:
             try:
@@ -711,7 +713,7 @@ async def test_nobody_else_waits_in_the_name_of_a_process_with_a_thread() -> Non
         assert "in an async callback write `await`" in said
 
 
-async def test_a_thread_that_a_callback_started_does_not_wait_in_its_name() -> None:
+async def test_a_thread_that_a_callback_started_cannot_wait_as_the_process() -> None:
     refused: list[Exception] = []
 
     def wait_elsewhere(me: Doer) -> None:
@@ -734,9 +736,7 @@ async def test_a_thread_that_a_callback_started_does_not_wait_in_its_name() -> N
         assert len(refused) == 1
 
 
-async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refused_at_once() -> (
-    None
-):
+async def test_a_wait_for_a_process_on_the_same_only_thread_is_refused_at_once() -> None:
     class Sharing(Doer):
         def init(self) -> None:
             """Plain, so it needs the thread."""
@@ -768,7 +768,7 @@ async def test_a_callback_that_waits_for_one_who_shares_its_only_thread_is_refus
         assert await node.call(outside, lambda me: me.call(other, "all")) == []
 
 
-async def test_one_that_shares_a_thread_and_does_not_wait_may_be_asked_by_everybody() -> None:
+async def test_a_process_on_a_busy_shared_thread_answers_callers_on_other_threads() -> None:
     gate = Gate()
     async with running_node() as node, trio.open_nursery() as nursery:
         one, other = [await node.spawn(Doer, dispatcher=Pod("pod")) for _ in range(2)]
@@ -790,7 +790,7 @@ async def test_one_that_shares_a_thread_and_does_not_wait_may_be_asked_by_everyb
         assert answers == [[]]
 
 
-async def test_one_that_answers_on_the_loop_may_be_asked_by_who_has_the_thread_they_share() -> None:
+async def test_a_process_that_answers_on_the_loop_may_be_called_from_its_shared_thread() -> None:
     class Mixed(Doer):
         async def handle_call(self, request: Any, caller: Caller) -> Any:
             return "from the loop"
@@ -804,7 +804,7 @@ async def test_one_that_answers_on_the_loop_may_be_asked_by_who_has_the_thread_t
         assert await node.call(one, lambda me: me.call(mixed, "question")) == "from the loop"
 
 
-async def test_a_ring_is_found_by_way_of_the_node_also_while_the_shared_thread_is_busy() -> None:
+async def test_a_ring_of_calls_through_the_node_is_found_while_the_shared_thread_is_busy() -> None:
     gate = Gate()
     rings: list[Any] = []
 

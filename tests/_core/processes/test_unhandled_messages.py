@@ -85,7 +85,7 @@ async def each_turn(node: Node, pid: PID, look: Callable[[int], object]) -> int:
 
 
 @pytest.mark.parametrize("priority", list(Priority))
-async def test_many_messages_of_one_that_ends_are_counted_while_others_run(
+async def test_many_messages_of_an_ending_process_are_counted_while_others_run(
     slow: None, priority: Priority
 ) -> None:
     async with running_node() as node:
@@ -154,7 +154,7 @@ async def test_many_deferred_calls_are_each_answered_once_while_others_run(slow:
         assert turns >= 600 // 256
 
 
-async def test_a_watcher_is_told_when_all_of_it_is_accounted_for(slow: None) -> None:
+async def test_a_watcher_gets_down_when_all_messages_are_accounted_for(slow: None) -> None:
     seen: list[Any] = []
 
     class Watcher(Actor):
@@ -180,7 +180,7 @@ async def test_a_watcher_is_told_when_all_of_it_is_accounted_for(slow: None) -> 
 
 
 @pytest.mark.parametrize("hurry", ["kill", "stop", "abandon"])
-async def test_a_hurry_in_the_middle_loses_nothing(slow: None, hurry: str) -> None:
+async def test_a_hurry_in_the_middle_loses_no_message(slow: None, hurry: str) -> None:
     answered: list[type] = []
 
     async def ask() -> None:
@@ -215,7 +215,7 @@ async def test_a_hurry_in_the_middle_loses_nothing(slow: None, hurry: str) -> No
     assert router_of(node).dead_letters.counts == {Why.UNHANDLED_AT_EXIT: MANY - 1}
 
 
-async def test_what_a_thread_appends_in_the_middle_is_accounted_for(slow: None) -> None:
+async def test_messages_that_a_thread_appends_in_the_middle_are_accounted_for(slow: None) -> None:
     async with running_node() as node:
         pid = await node.spawn(Stuck)
         process = process_of(node, pid)
@@ -239,7 +239,7 @@ async def test_what_a_thread_appends_in_the_middle_is_accounted_for(slow: None) 
         assert total(node) == {Why.UNHANDLED_AT_EXIT: MANY - 1 + len(appended)}
 
 
-async def test_many_messages_for_one_whose_init_fails_are_counted(slow: None) -> None:
+async def test_many_messages_for_a_process_with_a_failing_init_are_counted(slow: None) -> None:
     class Flooded(Actor):
         async def init(self) -> None:
             for number in range(MANY):
@@ -277,7 +277,7 @@ async def test_many_redirected_messages_go_to_the_other_process_while_others_run
 # -- what else may be much -------------------------------------------------------------------------
 
 
-async def test_many_watchers_are_told_in_slices_and_each_once(slow: None) -> None:
+async def test_many_watchers_get_down_in_slices_and_each_once(slow: None) -> None:
     heard: list[Any] = []
 
     class Watcher(Actor):
@@ -305,7 +305,7 @@ async def test_many_watchers_are_told_in_slices_and_each_once(slow: None) -> Non
         assert heard == [pid] * 600
 
 
-async def test_watchers_of_a_name_are_told_however_many_there_are() -> None:
+async def test_all_watchers_of_a_name_get_down() -> None:
     heard: list[Any] = []
 
     class Watcher(Actor):
@@ -329,7 +329,7 @@ async def test_watchers_of_a_name_are_told_however_many_there_are() -> None:
         assert heard == ["known"] * 300
 
 
-async def test_many_watchers_of_one_whose_init_fails_are_told() -> None:
+async def test_many_watchers_of_a_process_with_a_failing_init_get_down() -> None:
     heard: list[Any] = []
 
     class FailsLate(Actor):
@@ -362,7 +362,7 @@ async def test_many_watchers_of_one_whose_init_fails_are_told() -> None:
         assert heard == ["known"] * 300
 
 
-async def test_timers_links_and_subscriptions_of_one_that_ends_go_in_slices(slow: None) -> None:
+async def test_timers_links_and_subscriptions_of_an_ending_process_go_in_slices(slow: None) -> None:
     async with running_node() as node:
         targets = [await node.spawn(Recorder) for _ in range(300)]
         pid = await node.spawn(Puppet)
@@ -419,7 +419,7 @@ async def kept(
     return process  # type: ignore[no-any-return]
 
 
-async def test_a_successor_gets_the_lane_itself_and_not_message_by_message() -> None:
+async def test_a_successor_gets_the_whole_lane_and_not_message_by_message() -> None:
     heard: list[Any] = []
     gate = trio.Event()
     async with running_node() as node:
@@ -443,7 +443,7 @@ async def late(node: Node, process: Process) -> None:
     await wait_all_tasks_blocked()
 
 
-async def test_what_a_thread_appends_too_late_goes_to_the_successor(
+async def test_messages_that_a_thread_appends_too_late_go_to_the_successor(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -462,7 +462,7 @@ async def test_what_a_thread_appends_too_late_goes_to_the_successor(
         assert total(node) == {}
 
 
-async def test_what_a_thread_appends_after_the_place_was_closed_is_a_dead_letter() -> None:
+async def test_messages_that_a_thread_appends_after_the_slot_closed_are_dead_letters() -> None:
     heard: list[Any] = []
     gate = trio.Event()
     async with running_node() as node:
@@ -480,7 +480,7 @@ async def test_what_a_thread_appends_after_the_place_was_closed_is_a_dead_letter
         assert total(node) == {Why.NO_PROCESS: 2}
 
 
-async def test_a_call_that_comes_too_late_for_a_lane_nobody_has_is_answered() -> None:
+async def test_a_call_that_arrives_in_the_lane_of_an_ended_process_is_answered() -> None:
     async with running_node() as node:
         pid = await node.spawn(Recorder)
         process = process_of(node, pid)
@@ -557,7 +557,7 @@ async def test_a_kept_call_is_part_of_a_ring() -> None:
         assert heard == [0, "answered"]
 
 
-async def test_a_successor_gets_no_signal_that_was_for_its_predecessor(slow: None) -> None:
+async def test_a_successor_gets_no_signal_meant_for_its_predecessor(slow: None) -> None:
     class Fence(Caller):
         def awaken(self) -> None:
             heard.append("fence")
@@ -596,7 +596,7 @@ async def test_urgent_messages_are_kept_before_the_others_and_count_against_a_bo
 
 
 @pytest.mark.parametrize("ends", ["the child", "the supervisor"])
-async def test_many_kept_messages_of_one_that_does_not_come_back_are_buried_while_others_run(
+async def test_many_kept_messages_without_a_successor_are_buried_while_others_run(
     ends: str, slow: None, autojump_clock: MockClock
 ) -> None:
     heard: list[Any] = []

@@ -53,7 +53,7 @@ class Foreign:
 # -- transparent -----------------------------------------------------------------------------------
 
 
-async def test_a_relayed_coroutine_lives_as_without_the_relay(autojump_clock: MockClock) -> None:
+async def test_a_relayed_coroutine_runs_as_without_the_relay(autojump_clock: MockClock) -> None:
     steps: list[Any] = []
     send, receive = trio.open_memory_channel[int](0)
 
@@ -77,7 +77,7 @@ async def test_a_relayed_coroutine_lives_as_without_the_relay(autojump_clock: Mo
     assert relayed.abandonable.finished
 
 
-async def test_what_a_relayed_coroutine_raises_comes_out(autojump_clock: MockClock) -> None:
+async def test_an_error_of_a_relayed_coroutine_is_raised(autojump_clock: MockClock) -> None:
     async def body() -> None:
         await trio.lowlevel.checkpoint()
         raise LookupError("on purpose")
@@ -106,7 +106,7 @@ async def test_a_cancellation_reaches_a_relayed_coroutine(autojump_clock: MockCl
     assert order == ["cleaned up"]
 
 
-async def test_what_trio_throws_at_a_foreign_awaitable_reaches_the_coroutine_each_time(
+async def test_errors_that_trio_throws_at_a_foreign_awaitable_reach_the_coroutine(
     autojump_clock: MockClock,
 ) -> None:
     caught: list[str] = []
@@ -137,7 +137,7 @@ async def stubborn(steps: list[str]) -> None:
             steps.append("swallowed")
 
 
-async def test_a_coroutine_that_is_runnable_when_given_up_ends_at_its_next_step(
+async def test_a_coroutine_that_is_runnable_when_abandoned_ends_at_its_next_step(
     autojump_clock: MockClock,
 ) -> None:
     steps: list[str] = []
@@ -190,7 +190,7 @@ async def test_a_coroutine_that_sleeps_shielded_can_be_cut_off(autojump_clock: M
     assert steps == ["cleaned up"]
 
 
-async def test_a_coroutine_that_refuses_to_be_closed_is_left_without_a_word(
+async def test_a_coroutine_that_refuses_to_be_closed_is_abandoned_silently(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps: list[str] = []
@@ -218,7 +218,7 @@ async def test_a_coroutine_that_refuses_to_be_closed_is_left_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-async def test_who_is_left_waiting_in_its_cleaning_up_is_woken_by_nobody() -> None:
+async def test_an_abandoned_coroutine_that_waits_while_cleaning_up_is_not_woken() -> None:
     inner, outer = trio.Event(), trio.Event()
 
     async def body() -> None:
@@ -251,7 +251,7 @@ async def test_who_is_left_waiting_in_its_cleaning_up_is_woken_by_nobody() -> No
     assert inner.statistics().tasks_waiting == outer.statistics().tasks_waiting == 0
 
 
-async def test_who_is_left_in_a_cleaning_up_that_cannot_be_aborted_is_there_to_be_woken() -> None:
+async def test_an_abandoned_coroutine_that_cannot_be_aborted_can_still_be_woken() -> None:
     async def body() -> None:
         try:
             await trio.sleep_forever()
@@ -277,7 +277,7 @@ async def test_who_is_left_in_a_cleaning_up_that_cannot_be_aborted_is_there_to_b
 
 
 @pytest.mark.parametrize("when", ["inside", "at its end", "at its end, with nothing to wait for"])
-async def test_a_nursery_that_is_opened_in_the_cleaning_up_ends_before_its_task(when: str) -> None:
+async def test_a_nursery_that_is_opened_while_cleaning_up_ends_before_its_task(when: str) -> None:
     steps: list[str] = []
 
     async def body() -> None:
@@ -311,7 +311,7 @@ async def test_a_nursery_that_is_opened_in_the_cleaning_up_ends_before_its_task(
     assert steps == ([] if "nothing" in when else ["ended"] * 2)
 
 
-async def test_what_a_coroutine_raises_when_it_is_given_up_concerns_nobody(
+async def test_an_error_of_a_coroutine_as_it_is_abandoned_is_dropped(
     autojump_clock: MockClock,
 ) -> None:
     async def body() -> None:
@@ -356,7 +356,7 @@ async def test_a_coroutine_at_the_end_of_a_nursery_is_not_woken_before_its_tasks
     assert relayed.done
 
 
-async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(
+async def test_a_coroutine_with_a_nursery_ends_when_the_tasks_in_it_have_ended(
     autojump_clock: MockClock,
 ) -> None:
     steps: list[str] = []
@@ -381,7 +381,7 @@ async def test_a_coroutine_with_tasks_of_its_own_ends_when_they_have(
     assert steps[-1] == "cleaned up"
 
 
-async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(
+async def test_an_error_of_a_coroutine_after_it_was_abandoned_is_dropped(
     autojump_clock: MockClock,
 ) -> None:
     async def body() -> None:
@@ -399,7 +399,7 @@ async def test_what_a_coroutine_raises_after_it_was_given_up_concerns_nobody(
     assert relayed.error is None
 
 
-async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_the_thread_wakes_nobody() -> None:
+async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_not_woken_by_it() -> None:
     release = threading.Event()
     steps: list[str] = []
 
@@ -430,9 +430,7 @@ async def test_a_coroutine_that_waits_for_a_thread_is_cut_off_and_the_thread_wak
     assert steps == ["cleaned up"]
 
 
-async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its_next_step() -> (
-    None
-):
+async def test_a_coroutine_woken_in_the_turn_of_its_abandoning_ends_at_its_next_step() -> None:
     woken = trio.Event()
     steps: list[str] = []
 
@@ -455,7 +453,7 @@ async def test_one_that_is_woken_in_the_turn_in_which_it_is_given_up_ends_at_its
     assert steps == []
 
 
-async def test_one_whose_sleep_wants_to_know_why_it_is_ended_is_told() -> None:
+async def test_the_abort_function_of_an_abandoned_coroutine_gets_the_cause() -> None:
     told: list[BaseException] = []
 
     async def body() -> None:
@@ -501,7 +499,9 @@ class Surprised:
         return self.task
 
 
-async def test_a_coroutine_that_is_taken_over_goes_on_as_before(autojump_clock: MockClock) -> None:
+async def test_a_coroutine_that_is_taken_over_continues_as_before(
+    autojump_clock: MockClock,
+) -> None:
     steps: list[Any] = []
 
     async def body() -> None:
@@ -574,7 +574,7 @@ async def test_a_sleep_that_began_before_it_was_taken_over_can_be_cut_off(
     assert steps == ["cleaned up"]
 
 
-async def test_one_that_was_awake_when_it_was_taken_over_ends_at_its_next_step() -> None:
+async def test_a_runnable_coroutine_that_was_taken_over_ends_at_its_next_step() -> None:
     woken = trio.Event()
     steps: list[str] = []
 
@@ -610,7 +610,7 @@ class AfterFirstStep(trio.abc.Instrument):
             self.surprised.take_over()
 
 
-async def test_what_trio_is_about_to_throw_reaches_a_coroutine_that_is_taken_over() -> None:
+async def test_an_error_that_trio_is_about_to_throw_reaches_a_coroutine_taken_over() -> None:
     caught: list[str] = []
 
     async def body() -> None:
@@ -709,7 +709,7 @@ STUCK = [
 
 @pytest.mark.parametrize("taken_over", [False, True], ids=["from the beginning", "taken over"])
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
+async def test_a_stuck_task_is_cut_off_with_all_tasks_below(
     autojump_clock: MockClock, stuck: Any, taken_over: bool
 ) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
@@ -748,7 +748,7 @@ async def test_whatever_is_stuck_is_cut_off_with_all_tasks_below(
 
 
 @pytest.mark.parametrize("stuck", STUCK, ids=lambda function: function.__name__)
-async def test_a_part_of_a_task_is_cut_off_and_the_task_goes_on(
+async def test_a_part_of_a_task_is_cut_off_and_the_task_continues(
     autojump_clock: MockClock, stuck: Any
 ) -> None:
     steps: list[Any] = []

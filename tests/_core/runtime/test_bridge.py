@@ -116,7 +116,7 @@ def rounds_until_one_is_lost(bridge: Bridge, rounds: int, patience: float) -> in
     return None
 
 
-async def test_no_job_is_forgotten_however_the_steps_of_thread_and_loop_fall() -> None:
+async def test_no_job_is_lost_however_the_steps_of_thread_and_loop_interleave() -> None:
     bridge = make_bridge(Hesitant)
 
     with trio.fail_after(60):
@@ -126,7 +126,7 @@ async def test_no_job_is_forgotten_however_the_steps_of_thread_and_loop_fall() -
 
 
 @pytest.mark.parametrize("mutant", [LooksAtTheFlagFirst, TakesTheFlagDownLast])
-async def test_a_bridge_that_takes_the_steps_in_another_order_forgets_a_job(
+async def test_a_bridge_that_takes_the_steps_in_another_order_loses_a_job(
     mutant: type[Bridge],
 ) -> None:
     bridge = make_bridge(mutant)
@@ -137,7 +137,7 @@ async def test_a_bridge_that_takes_the_steps_in_another_order_forgets_a_job(
     assert lost is not None
 
 
-async def test_jobs_of_one_thread_run_in_its_order_on_the_loop(switching_fast: None) -> None:
+async def test_jobs_of_a_thread_run_in_order_on_the_loop(switching_fast: None) -> None:
     bridge = make_bridge()
     ran: list[tuple[int, int]] = []
     idents: set[int] = set()
@@ -160,7 +160,7 @@ async def test_jobs_of_one_thread_run_in_its_order_on_the_loop(switching_fast: N
 
 
 @pytest.mark.parametrize("kind", [Bridge, Hesitant])
-async def test_what_was_accepted_before_closing_is_run(
+async def test_jobs_accepted_before_closing_are_run(
     kind: type[Bridge], switching_fast: None
 ) -> None:
     bridge = make_bridge(kind)
@@ -220,15 +220,13 @@ def threads_left_hanging(kind: type[Bridge]) -> int:
     return len(believed)
 
 
-def test_nobody_is_promised_anything_by_a_loop_that_is_over() -> None:
+def test_a_loop_that_has_ended_leaves_no_thread_waiting() -> None:
     hanging = [threads_left_hanging(Hesitant) for _ in range(40)]
 
     assert sum(hanging) == 0
 
 
-def test_a_bridge_that_raises_its_flag_too_early_promises_what_a_loop_that_is_over_cannot_keep() -> (
-    None
-):
+def test_a_bridge_that_raises_its_flag_too_early_leaves_a_thread_waiting() -> None:
     hanging = any(threads_left_hanging(RaisesTheFlagBeforeTheLoopHasPromised) for _ in range(400))
 
     assert hanging
@@ -259,7 +257,7 @@ async def test_a_job_is_done_at_once_on_the_loop_and_soon_for_a_thread() -> None
         await soon.wait()
 
 
-async def test_what_threads_have_handed_over_can_be_done_before_anything_else() -> None:
+async def test_catch_up_runs_the_jobs_of_threads_at_once() -> None:
     bridge, done = make_bridge(), list[int]()
     bridge.post(done.append, 1)
 
@@ -295,7 +293,7 @@ def test_a_thread_is_named_in_the_system_and_that_leaves_no_file_open() -> None:
     assert held == []
 
 
-def test_no_slice_of_a_wait_is_longer_than_what_is_left() -> None:
+def test_no_slice_of_a_wait_is_longer_than_the_remaining_time() -> None:
     slices: list[float] = []
 
     def wait(seconds: float) -> bool:
@@ -308,7 +306,7 @@ def test_no_slice_of_a_wait_is_longer_than_what_is_left() -> None:
     assert 0.0 <= min(slices) <= max(slices) <= 0.01
 
 
-async def test_a_bridge_whose_loop_is_over_says_so_from_then_on() -> None:
+async def test_a_bridge_raises_node_stopped_after_the_end_of_its_loop() -> None:
     asked: list[Any] = []
 
     def refuse(job: Callable[[], None]) -> None:
@@ -333,7 +331,7 @@ class ClosedMeanwhile(Bridge):
         super()._arm()
 
 
-async def test_a_job_that_nobody_will_come_for_is_refused() -> None:
+async def test_a_job_that_no_loop_will_take_is_refused() -> None:
     asked: list[Any] = []
     loop: Any = SimpleNamespace(run_sync_soon=asked.append)
     bridge = ClosedMeanwhile("test@localhost", loop, complain)
@@ -345,7 +343,7 @@ async def test_a_job_that_nobody_will_come_for_is_refused() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
-async def test_where_there_is_a_bell_trio_is_not_asked() -> None:
+async def test_a_bridge_with_a_bell_does_not_use_run_sync_soon() -> None:
     asked: list[Any] = []
     loop: Any = SimpleNamespace(run_sync_soon=asked.append)
     bridge = Bridge("test@localhost", loop, complain)
@@ -358,7 +356,7 @@ async def test_where_there_is_a_bell_trio_is_not_asked() -> None:
     assert (rung, asked) == (1, [])
 
 
-async def test_closing_does_what_was_accepted_before_it_returns() -> None:
+async def test_close_runs_accepted_jobs_before_it_returns() -> None:
     bridge, done = make_bridge(), list[int]()
     bridge.post(done.append, 1)
 
@@ -369,16 +367,16 @@ async def test_closing_does_what_was_accepted_before_it_returns() -> None:
         bridge.post(done.append, 2)
 
 
-def test_the_stack_of_a_thread_says_what_it_is_doing() -> None:
+def test_the_stack_of_a_thread_shows_its_current_function() -> None:
     nobody = max(thread_names()) + 1
 
     here, nowhere = stack_of(threading.get_ident()), stack_of(nobody)
 
-    assert "test_the_stack_of_a_thread_says_what_it_is_doing" in here
+    assert "test_the_stack_of_a_thread_shows_its_current_function" in here
     assert nowhere == ""
 
 
-async def test_a_job_that_fails_is_told_and_the_next_one_runs() -> None:
+async def test_a_job_that_fails_is_reported_and_the_next_job_runs() -> None:
     failures: list[BaseException] = []
     ran = threading.Event()
     bridge = Bridge("test@localhost", trio.lowlevel.current_trio_token(), failures.append)
@@ -395,7 +393,7 @@ async def test_a_job_that_fails_is_told_and_the_next_one_runs() -> None:
     assert [type(failure) for failure in failures] == [ZeroDivisionError]
 
 
-async def test_jobs_that_make_new_jobs_leave_others_their_turns() -> None:
+async def test_jobs_that_make_new_jobs_let_other_tasks_run() -> None:
     bridge = make_bridge()
     turns = 0
     left = 100
@@ -415,7 +413,7 @@ async def test_jobs_that_make_new_jobs_leave_others_their_turns() -> None:
     assert turns >= 50
 
 
-async def test_a_job_may_close_the_bridge_and_what_was_accepted_runs_before() -> None:
+async def test_a_job_may_close_the_bridge_after_the_jobs_accepted_before() -> None:
     bridge = make_bridge()
     ran: list[str] = []
 
@@ -438,7 +436,7 @@ async def test_run_gives_the_result_or_the_error_to_the_thread() -> None:
     assert result == threading.get_ident()
 
 
-async def test_run_on_the_loop_itself_does_not_wait_for_the_loop() -> None:
+async def test_run_on_the_loop_does_not_wait_for_the_loop() -> None:
     bridge = make_bridge()
 
     assert bridge.run(divmod, 7, 2) == (3, 1)
@@ -495,7 +493,7 @@ async def test_a_signal_handler_may_post_in_the_middle_of_posting_and_of_drainin
     assert ran == {"loop": 20, "signal": asked}
 
 
-def test_a_parker_gives_its_first_value_only() -> None:
+def test_a_parker_returns_only_its_first_value() -> None:
     parker: Parker[str] = Parker()
 
     parker.settle("first")
@@ -505,7 +503,7 @@ def test_a_parker_gives_its_first_value_only() -> None:
     assert parker.value == "first"
 
 
-def test_a_parker_without_a_value_lets_go_in_time() -> None:
+def test_a_parker_without_a_value_returns_at_its_timeout() -> None:
     parker: Parker[str] = Parker()
 
     assert not parker.wait(0.001)
@@ -544,7 +542,7 @@ async def test_many_jobs_are_done_in_several_turns_and_in_order(has_bell: bool) 
 
 
 @pytest.mark.parametrize("way", ["close", "catch_up"])
-async def test_all_of_many_jobs_are_done_at_once_where_they_must_be(way: str) -> None:
+async def test_many_jobs_are_done_at_once_where_required(way: str) -> None:
     bridge, done = make_bridge(Bridge), list[int]()
     for number in range(2_000):
         bridge.post(done.append, number)
@@ -597,7 +595,7 @@ def rounds_in_threads_until_one_is_lost(
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
-async def test_bells_are_counted_for_the_loop_they_hang_at_and_while_they_hang() -> None:
+async def test_bells_are_counted_for_their_loop_and_while_they_are_installed() -> None:
     before = bells()
 
     during, elsewhere = await served(Bridge, lambda bridge: (bridge.run(bells), bells()))
@@ -605,7 +603,7 @@ async def test_bells_are_counted_for_the_loop_they_hang_at_and_while_they_hang()
     assert (during - before, elsewhere, bells()) == (1, 0, before)
 
 
-async def test_jobs_that_are_not_done_are_counted() -> None:
+async def test_pending_jobs_are_counted() -> None:
     bridge = make_bridge(Bridge)
     counted: list[int] = []
 
@@ -617,7 +615,7 @@ async def test_jobs_that_are_not_done_are_counted() -> None:
     assert (before, counted, bridge.pending) == (3, [2, 1, 0], 0)
 
 
-async def test_no_job_is_forgotten_while_the_bridge_has_a_bell_of_its_own() -> None:
+async def test_no_job_is_lost_while_the_bridge_has_its_own_bell() -> None:
     with trio.fail_after(60):
         lost = await served(Hesitant, partial(rounds_in_threads_until_one_is_lost, 100, PATIENCE))
 
@@ -625,7 +623,7 @@ async def test_no_job_is_forgotten_while_the_bridge_has_a_bell_of_its_own() -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
-async def test_a_bridge_that_takes_a_ring_for_nothing_forgets_a_job() -> None:
+async def test_a_bridge_that_ignores_a_ring_loses_a_job() -> None:
     with trio.fail_after(60):
         lost = await served(
             TakesARingForNothing, partial(rounds_in_threads_until_one_is_lost, 1000, 0.3)
@@ -636,7 +634,7 @@ async def test_a_bridge_that_takes_a_ring_for_nothing_forgets_a_job() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
 @pytest.mark.parametrize("kind", [Bridge, Hesitant])
-async def test_the_bell_is_never_rung_after_it_is_gone(
+async def test_the_bell_is_never_rung_after_it_is_closed(
     kind: type[Bridge], switching_fast: None
 ) -> None:
     def flood(bridge: Bridge) -> int:
@@ -678,7 +676,7 @@ async def test_the_bell_is_never_rung_after_it_is_gone(
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no other bell here")
-async def test_serving_ends_with_the_bridge_and_leaves_nothing() -> None:
+async def test_serving_ends_with_the_bridge_and_leaves_no_descriptor_open() -> None:
     before = open_descriptors()
     bridge = make_bridge()
     ran: list[str] = []
@@ -696,7 +694,7 @@ async def test_serving_ends_with_the_bridge_and_leaves_nothing() -> None:
     assert open_descriptors() <= before
 
 
-async def test_a_bridge_whose_serving_was_cancelled_goes_on_without_a_bell() -> None:
+async def test_a_bridge_works_without_a_bell_after_its_serving_was_cancelled() -> None:
     bridge = make_bridge()
     ran: list[str] = []
     with trio.fail_after(10):
@@ -711,7 +709,7 @@ async def test_a_bridge_whose_serving_was_cancelled_goes_on_without_a_bell() -> 
     assert ran == ["while it was served", "afterwards"]
 
 
-async def test_where_there_is_no_eventfd_trio_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bridge_without_eventfd_uses_run_sync_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "eventfd", raising=False)
     bridge = make_bridge()
 
@@ -721,7 +719,7 @@ async def test_where_there_is_no_eventfd_trio_is_asked(monkeypatch: pytest.Monke
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
 
 
-async def test_where_there_is_no_descriptor_left_trio_is_asked(
+async def test_a_bridge_without_a_free_descriptor_uses_run_sync_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def exhausted(*_: int) -> int:
@@ -736,7 +734,7 @@ async def test_where_there_is_no_descriptor_left_trio_is_asked(
     assert await in_thread(lambda: bridge.run(lambda: 42)) == 42
 
 
-async def test_a_ring_that_nobody_takes_any_more_does_not_leave_the_flag_up() -> None:
+async def test_an_unread_ring_does_not_leave_the_flag_up() -> None:
     bridge = make_bridge()
     ran: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -753,7 +751,7 @@ async def test_a_ring_that_nobody_takes_any_more_does_not_leave_the_flag_up() ->
     assert ran == ["afterwards"]
 
 
-async def test_a_thread_is_heard_while_time_stands_still(
+async def test_a_thread_reaches_the_loop_while_the_mock_clock_is_stopped(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with running_node() as node:
@@ -768,7 +766,7 @@ async def test_a_thread_is_heard_while_time_stands_still(
     assert heard == list(range(20))
 
 
-async def test_what_is_marked_dead_as_in_a_forked_copy_refuses_everything() -> None:
+async def test_a_bridge_marked_dead_as_in_a_forked_copy_refuses_every_verb() -> None:
     async with running_node() as other:
         async with running_node("marked@localhost") as node:
             bridge, router = router_of(node).bridge, router_of(node)
@@ -845,7 +843,7 @@ def test_a_thread_runs_where_the_system_does_not_take_its_name(
     assert len(refused) == 1
 
 
-async def test_catching_up_does_what_was_handed_over_before_anything_else() -> None:
+async def test_catch_up_runs_posted_jobs_first() -> None:
     bridge = make_bridge()
     done: list[str] = []
     await in_thread(lambda: bridge.post(done.append, "handed over"))
@@ -856,7 +854,7 @@ async def test_catching_up_does_what_was_handed_over_before_anything_else() -> N
     assert done[:2] == ["handed over", "next"]
 
 
-async def test_what_is_refused_is_not_kept() -> None:
+async def test_a_refused_job_is_not_kept() -> None:
     bridge = make_bridge()
     bridge.close()
 
@@ -884,7 +882,7 @@ def test_threads_are_known_by_their_names() -> None:
     assert names[threading.get_ident()] == threading.current_thread().name
 
 
-def test_the_main_thread_comes_up_for_air_while_it_waits() -> None:
+def test_the_main_thread_waits_in_short_slices() -> None:
     answers, asked = iter([False, False, True]), list[float]()
 
     def wait(seconds: float) -> bool:

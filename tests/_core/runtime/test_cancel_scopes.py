@@ -46,7 +46,7 @@ leaving = pytest.mark.parametrize("leave", LEAVING, ids=lambda function: functio
 
 @leaving
 @pytest.mark.parametrize("where", ["post_start", "handle_message", "handle_call"])
-async def test_a_callback_that_leaves_one_open_crashes_its_process_only(
+async def test_a_callback_that_leaves_a_scope_open_crashes_only_its_process(
     autojump_clock: MockClock, leave: Any, where: str
 ) -> None:
     ends: list[Any] = []
@@ -74,7 +74,7 @@ async def test_a_callback_that_leaves_one_open_crashes_its_process_only(
 
 
 @leaving
-async def test_one_that_is_ended_before_it_is_found_out_ends_as_asked(
+async def test_a_process_that_stops_with_an_open_scope_ends_as_asked(
     autojump_clock: MockClock, leave: Any
 ) -> None:
     ends: list[Any] = []
@@ -92,7 +92,9 @@ async def test_one_that_is_ended_before_it_is_found_out_ends_as_asked(
         assert node.processes() == []
 
 
-async def test_nobody_resumes_with_one_open(autojump_clock: MockClock) -> None:
+async def test_a_process_with_an_open_nursery_is_restarted_and_not_resumed(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("child", Puppet, decide=lambda _: Decision.RESUME)])
         first = node.whereis("child")
@@ -104,7 +106,7 @@ async def test_nobody_resumes_with_one_open(autojump_clock: MockClock) -> None:
 
 @leaving
 @pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
-async def test_an_init_that_leaves_one_open_fails_and_its_spawner_goes_on(
+async def test_an_init_that_leaves_a_scope_open_fails_and_its_spawner_continues(
     autojump_clock: MockClock, leave: Any, raises: bool
 ) -> None:
     class Leaves(Actor):
@@ -148,7 +150,7 @@ async def test_a_plain_init_that_leaves_a_scope_open_fails(autojump_clock: MockC
 
 
 @leaving
-async def test_a_last_callback_that_leaves_one_open_ends_all_the_same(
+async def test_a_process_with_a_terminate_that_leaves_a_scope_open_ends(
     autojump_clock: MockClock, leave: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Leaves(Actor):
@@ -198,7 +200,7 @@ entering = pytest.mark.parametrize(
 
 
 @entering
-async def test_a_call_that_is_answered_on_the_spot_leaves_nothing_open_in_the_task_of_its_caller(
+async def test_an_inline_call_leaves_no_scope_open_in_the_task_of_its_caller(
     autojump_clock: MockClock, enter: Any
 ) -> None:
     task = trio.lowlevel.current_task()
@@ -227,7 +229,7 @@ async def test_a_call_that_is_answered_on_the_spot_leaves_nothing_open_in_the_ta
 
 
 @entering
-async def test_a_process_that_calls_is_whole_after_a_callee_has_left_one_open(
+async def test_a_calling_process_continues_after_its_callee_left_a_scope_open(
     autojump_clock: MockClock, enter: Any
 ) -> None:
     async with running_node() as node:
@@ -242,7 +244,7 @@ async def test_a_process_that_calls_is_whole_after_a_callee_has_left_one_open(
         assert await node.call(calling, lambda me: "alive") == "alive"
 
 
-async def test_a_call_that_raises_with_one_open_fails_with_what_was_raised(
+async def test_a_call_that_raises_with_an_open_scope_fails_with_that_error(
     autojump_clock: MockClock,
 ) -> None:
     task = trio.lowlevel.current_task()
@@ -262,7 +264,9 @@ async def test_a_call_that_raises_with_one_open_fails_with_what_was_raised(
         assert caught.value.reason == await node.wait_ended(pid) == Crashed(Failed("in the middle"))
 
 
-async def test_nobody_resumes_a_callee_that_has_left_one_open(autojump_clock: MockClock) -> None:
+async def test_a_callee_that_has_left_a_scope_open_is_restarted_and_not_resumed(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         await node.supervise([ChildSpec("child", Plain, decide=lambda _: Decision.RESUME)])
         first = node.whereis("child")
@@ -274,7 +278,7 @@ async def test_nobody_resumes_a_callee_that_has_left_one_open(autojump_clock: Mo
 
 
 @entering
-async def test_a_plain_callback_that_leaves_one_open_crashes_its_process_only(
+async def test_a_plain_callback_that_leaves_a_scope_open_crashes_only_its_process(
     autojump_clock: MockClock, enter: Any
 ) -> None:
     async with running_node() as node:
@@ -288,7 +292,7 @@ async def test_a_plain_callback_that_leaves_one_open_crashes_its_process_only(
 
 
 @pytest.mark.parametrize("asleep", [True, False], ids=["asleep", "in its own turn"])
-async def test_a_plain_terminate_that_leaves_one_open_does_no_harm(
+async def test_a_plain_terminate_that_leaves_a_scope_open_does_no_harm(
     autojump_clock: MockClock, asleep: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = trio.lowlevel.current_task()
@@ -312,7 +316,7 @@ async def test_a_plain_terminate_that_leaves_one_open_does_no_harm(
     assert "terminate has left a cancel scope open" in capsys.readouterr().err
 
 
-async def test_a_call_in_progress_is_told_why(autojump_clock: MockClock) -> None:
+async def test_a_call_in_progress_gets_the_reason(autojump_clock: MockClock) -> None:
     class Leaves(Puppet):
         async def handle_call(self, request: Any, caller: Any) -> object:
             await leave_nursery(self)
@@ -326,7 +330,7 @@ async def test_a_call_in_progress_is_told_why(autojump_clock: MockClock) -> None
         assert caught.value.reason == Crashed(Failed("in the middle"))
 
 
-async def test_scopes_that_were_closed_in_the_wrong_order_are_left_behind(
+async def test_scopes_that_were_closed_in_the_wrong_order_are_removed(
     autojump_clock: MockClock,
 ) -> None:
     task = trio.lowlevel.current_task()

@@ -29,7 +29,7 @@ async def swallow_everything() -> None:
             pass
 
 
-async def test_it_runs_in_nobodys_context_and_tells_when_it_is_done() -> None:
+async def test_a_detached_task_runs_in_an_empty_context_and_reports_its_end() -> None:
     seen: list[Any] = []
     detached = DetachedTask(lambda: seen.append("ended"))
 
@@ -47,7 +47,7 @@ async def test_it_runs_in_nobodys_context_and_tells_when_it_is_done() -> None:
     assert detached.task is None
 
 
-async def test_it_can_be_cancelled_before_it_has_begun_and_later() -> None:
+async def test_a_detached_task_can_be_cancelled_before_it_has_begun_and_later() -> None:
     reached: list[str] = []
 
     async def body() -> None:
@@ -68,7 +68,7 @@ async def test_it_can_be_cancelled_before_it_has_begun_and_later() -> None:
 
 
 @pytest.mark.parametrize("when", ["before it begins", "in its sleep", "when it is runnable"])
-async def test_one_that_swallows_its_cancellation_is_left_behind(when: str) -> None:
+async def test_a_detached_task_that_swallows_its_cancellation_is_cut_off(when: str) -> None:
     closed: list[str] = []
 
     async def body() -> None:
@@ -91,7 +91,7 @@ async def test_one_that_swallows_its_cancellation_is_left_behind(when: str) -> N
     assert closed == ([] if when == "before it begins" else ["closed"])
 
 
-async def test_one_that_waits_for_a_thread_is_left_behind() -> None:
+async def test_a_detached_task_that_waits_for_a_thread_is_cut_off() -> None:
     held = threading.Event()
 
     async def body() -> None:
@@ -108,7 +108,7 @@ async def test_one_that_waits_for_a_thread_is_left_behind() -> None:
     assert detached.gone.is_set()
 
 
-async def test_one_whose_cleaning_up_cannot_be_cut_off_holds_up_nobody() -> None:
+async def test_a_detached_task_that_cannot_be_aborted_delays_no_nursery() -> None:
     ended: list[str] = []
 
     async def body() -> None:
@@ -151,7 +151,7 @@ async def cancellation() -> trio.Cancelled:
     return caught[0]
 
 
-async def test_only_what_is_no_cancellation_is_a_failure() -> None:
+async def test_a_cancellation_is_no_failure() -> None:
     cancelled = await cancellation()
     failure = ValueError()
     both = without_cancellation(BaseExceptionGroup("both", [cancelled, failure]))

@@ -44,7 +44,7 @@ class Yard:
         return [job.outcome.unwrap() for job in jobs if job.outcome is not None]
 
 
-async def test_the_jobs_of_one_thread_are_done_in_order() -> None:
+async def test_the_jobs_of_a_thread_are_done_in_order() -> None:
     order: list[int] = []
     yard = Yard()
 
@@ -57,7 +57,7 @@ async def test_the_jobs_of_one_thread_are_done_in_order() -> None:
     assert results == order == list(range(50))
 
 
-async def test_an_error_of_a_job_is_its_outcome_and_the_thread_goes_on() -> None:
+async def test_an_error_of_a_job_is_its_outcome_and_the_thread_continues() -> None:
     def fail() -> None:
         raise SystemExit(3)
 
@@ -78,7 +78,7 @@ async def test_an_error_of_a_job_is_its_outcome_and_the_thread_goes_on() -> None
     assert following.outcome is not None
 
 
-async def test_a_job_that_was_withdrawn_is_not_done_and_one_that_has_begun_cannot_be() -> None:
+async def test_a_withdrawn_job_is_not_done_and_a_job_that_has_begun_cannot_be_withdrawn() -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), trio.Event()
 
     def work() -> bool:
@@ -114,7 +114,7 @@ def _look(found: list[object], thread_group: ThreadGroup) -> None:
     found.append(thread_group.holder())
 
 
-async def test_who_has_the_only_thread_is_known_while_it_has_it() -> None:
+async def test_the_holder_of_a_single_thread_is_known_while_it_has_the_thread() -> None:
     yard = Yard()
     found: list[object] = []
     for dispatcher in (PINNED, Pod("io"), POOL("io", 2)):
@@ -149,7 +149,7 @@ async def test_a_thread_group_is_shared_by_name_and_kind_and_counted() -> None:
     assert left == [6, 4, 3, 2, 1, 0]
 
 
-async def test_one_that_exists_and_is_another_is_refused_until_it_is_gone() -> None:
+async def test_a_different_group_of_the_same_name_is_refused_while_the_first_is_used() -> None:
     yard = Yard()
     thread_group = yard.dispatcher_threads.join(POOL("a", 2), 1)
 
@@ -187,7 +187,7 @@ async def test_a_thread_stays_on_its_cpu_and_its_neighbours_do_not() -> None:
     assert yard.warnings == []
 
 
-async def test_a_cpu_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_cpu_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
     await yard.do(Pinned(100_000), bool)
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
@@ -197,7 +197,7 @@ async def test_a_cpu_that_there_is_not_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert yard.warnings == ["pinned to CPU 100000", "pod io on CPU 0"]
 
 
-async def test_a_pool_that_gets_some_of_its_threads_only_keeps_none(
+async def test_a_pool_that_gets_only_some_of_its_threads_ends_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     yard = Yard()

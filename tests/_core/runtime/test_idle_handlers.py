@@ -24,7 +24,9 @@ class Idle:
         self.idle_handlers.discard(self)
 
 
-async def test_a_handler_goes_after_half_a_second_to_one_second(autojump_clock: MockClock) -> None:
+async def test_an_idle_handler_retires_after_half_a_second_to_a_second(
+    autojump_clock: MockClock,
+) -> None:
     async with trio.open_nursery() as nursery:
         lingering = IdleHandlers(nursery)
         begun = trio.current_time()
@@ -40,7 +42,7 @@ async def test_a_handler_goes_after_half_a_second_to_one_second(autojump_clock: 
         assert not nursery.child_tasks
 
 
-async def test_one_that_is_woken_does_not_go(autojump_clock: MockClock) -> None:
+async def test_a_handler_that_is_woken_does_not_retire(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         lingering = IdleHandlers(nursery)
         busy = Idle(lingering)
@@ -69,7 +71,7 @@ async def test_the_rounds_can_be_ended_and_begin_again(autojump_clock: MockClock
         assert idle.retired > 0
 
 
-async def test_a_handler_exists_only_while_there_are_messages_and_a_moment_longer(
+async def test_a_handler_exists_only_while_there_are_messages_and_shortly_after(
     autojump_clock: MockClock,
 ) -> None:
     async with owning() as owned:
@@ -95,7 +97,7 @@ async def test_a_handler_exists_only_while_there_are_messages_and_a_moment_longe
         assert [message for message, _ in meta.heard if not callable(message)] == []
 
 
-async def test_a_message_that_comes_as_the_handler_goes_is_served(
+async def test_a_message_that_arrives_as_the_handler_retires_is_served(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with owning() as owned:

@@ -95,7 +95,7 @@ POINTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("place, name", POINTS, ids=lambda part: getattr(part, "__name__", part))
-def test_wherever_it_strikes_the_node_stops_in_order_and_the_program_gets_it(
+def test_an_interrupt_at_any_point_stops_the_node_in_order_and_reaches_the_program(
     monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
     armed: list[bool] = []
@@ -149,7 +149,7 @@ class Unwilling(Actor):
         raise ValueError("not now")
 
 
-def test_a_body_may_catch_it_as_under_trio_alone() -> None:
+def test_a_body_may_catch_an_interrupt_as_under_trio_alone() -> None:
     caught: list[str] = []
 
     async def main() -> None:
@@ -165,7 +165,7 @@ def test_a_body_may_catch_it_as_under_trio_alone() -> None:
     assert caught == ["inside"]
 
 
-def test_a_callback_is_not_struck() -> None:
+def test_a_callback_is_not_interrupted() -> None:
     steps: list[str] = []
 
     class Works(Actor):
@@ -186,7 +186,7 @@ def test_a_callback_is_not_struck() -> None:
     assert steps == ["went on", "finished"]
 
 
-def test_a_second_one_while_the_node_stops_ends_its_patience(
+def test_a_second_interrupt_while_the_node_stops_cuts_the_stop_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replace_private(monkeypatch, "time of one Ctrl-C", 0.0)
@@ -218,7 +218,7 @@ def test_a_second_one_while_the_node_stops_ends_its_patience(
     assert len(opened[0].exit_report.killed) == 1
 
 
-def test_one_that_comes_only_while_the_node_stops_is_not_lost() -> None:
+def test_an_interrupt_while_the_node_stops_is_not_lost() -> None:
     ends: list[Any] = []
 
     class Presses(Witness):
@@ -237,7 +237,7 @@ def test_one_that_comes_only_while_the_node_stops_is_not_lost() -> None:
     assert ends == [Shutdown()]
 
 
-def test_one_that_comes_while_the_node_opens_leaves_nothing_running(
+def test_an_interrupt_while_the_node_opens_leaves_no_thread_running(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = kernel.Kernel
@@ -258,7 +258,7 @@ def test_one_that_comes_while_the_node_opens_leaves_nothing_running(
     assert threading.active_count() == len(threading.enumerate())
 
 
-def test_two_at_once_are_one() -> None:
+def test_two_interrupts_at_once_count_once() -> None:
     ends: list[Any] = []
 
     async def main() -> None:
@@ -274,7 +274,7 @@ def test_two_at_once_are_one() -> None:
     assert ends == [Shutdown()]
 
 
-def test_code_that_blocks_the_loop_is_struck_by_the_second_one(
+def test_a_second_interrupt_interrupts_code_that_blocks_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replace_private(monkeypatch, "time of one Ctrl-C", 0.0)
@@ -298,7 +298,7 @@ def test_code_that_blocks_the_loop_is_struck_by_the_second_one(
     assert steps == ["the first one waits"]
 
 
-def test_a_task_that_is_being_left_behind_may_be_struck() -> None:
+def test_a_task_that_is_being_abandoned_may_be_interrupted() -> None:
     """trio looks at the coroutine of the present task when the signal comes."""
     opened: list[Node] = []
 
@@ -324,7 +324,7 @@ def test_a_task_that_is_being_left_behind_may_be_struck() -> None:
 
 
 @pytest.mark.parametrize("closed_first", ["inner", "outer"])
-def test_the_handler_is_trios_again_when_the_last_node_is_down(closed_first: str) -> None:
+def test_trios_handler_is_restored_when_the_last_node_has_stopped(closed_first: str) -> None:
     handlers: list[Any] = []
 
     async def main() -> None:
@@ -348,7 +348,7 @@ def test_the_handler_is_trios_again_when_the_last_node_is_down(closed_first: str
     assert handlers[1] is handlers[2]
 
 
-def test_a_handler_of_the_users_own_is_left_alone() -> None:
+def test_a_handler_of_the_user_is_not_replaced() -> None:
     came: list[int] = []
 
     def mine(number: int, _frame: object) -> None:
@@ -368,7 +368,7 @@ def test_a_handler_of_the_users_own_is_left_alone() -> None:
     assert came == [signal.SIGINT]
 
 
-def test_a_handler_that_is_set_while_the_node_is_up_stays() -> None:
+def test_a_handler_that_is_set_while_the_node_runs_stays() -> None:
     def mine(number: int, _frame: object) -> None:
         raise AssertionError
 
@@ -381,7 +381,7 @@ def test_a_handler_that_is_set_while_the_node_is_up_stays() -> None:
     trio.run(main)
 
 
-def test_a_handler_that_is_put_back_too_late_interrupts_as_python_does() -> None:
+def test_a_handler_that_is_restored_too_late_interrupts_as_python_does() -> None:
     kept: list[Any] = []
 
     async def main() -> None:
@@ -397,7 +397,7 @@ def test_a_handler_that_is_put_back_too_late_interrupts_as_python_does() -> None
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_a_node_in_another_thread_has_nothing_to_do_with_it() -> None:
+def test_a_node_in_another_thread_installs_no_handler() -> None:
     async def main() -> None:
         async with open_node(log_output="none", watchdog=None):
             pass
@@ -419,7 +419,7 @@ def test_a_node_in_another_thread_has_nothing_to_do_with_it() -> None:
     assert errors == []
 
 
-def test_a_node_in_another_thread_leaves_the_handler_of_the_main_thread_alone() -> None:
+def test_a_node_in_another_thread_keeps_the_handler_of_the_main_thread() -> None:
     opened, close = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
@@ -451,7 +451,7 @@ def test_a_node_in_another_thread_leaves_the_handler_of_the_main_thread_alone() 
     assert errors == []
 
 
-def test_a_few_random_ones_under_load() -> None:
+def test_random_interrupts_under_load_stop_the_program_in_order() -> None:
     command = [sys.executable, "-m", "benchmarks.interrupts", "--trials", "6"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
@@ -460,7 +460,7 @@ def test_a_few_random_ones_under_load() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_one_that_comes_just_before_the_node_is_there_leaves_nothing_running(
+def test_an_interrupt_just_before_the_node_exists_reaches_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = keyboard_interrupt_module.Interrupts.hold

@@ -58,7 +58,7 @@ async def test_a_parked_task_sleeps_until_it_is_woken_and_can_park_again(
     assert seen == list(range(101))
 
 
-async def test_a_task_does_not_fall_asleep_over_what_is_in_its_queue(
+async def test_a_task_does_not_park_while_its_queue_has_items(
     autojump_clock: MockClock,
 ) -> None:
     queue, marks = [1], []
@@ -224,7 +224,7 @@ async def test_a_task_that_was_woken_before_it_was_cancelled_wakes(
     assert order == ["woken", "cancelled"]
 
 
-async def test_a_thread_that_tries_to_wake_is_refused_and_nothing_is_lost(
+async def test_a_thread_that_tries_to_wake_is_refused_and_no_wakeup_is_lost(
     autojump_clock: MockClock,
 ) -> None:
     sleeper = Sleeper()
@@ -254,7 +254,7 @@ async def test_a_thread_that_tries_to_wake_is_refused_and_nothing_is_lost(
     assert sleeper.wakeups == 1
 
 
-async def test_what_stands_for_a_task_that_has_not_started_is_never_woken() -> None:
+async def test_a_placeholder_of_a_task_is_never_woken() -> None:
     placeholder = TaskPlaceholder()
 
     wake(placeholder)

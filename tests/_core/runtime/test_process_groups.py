@@ -15,7 +15,7 @@ def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_process_groups(monkeypatch, set())
 
 
-def test_what_is_known_is_killed_with_all_it_has_started_and_what_is_forgotten_is_not() -> None:
+def test_only_noted_process_groups_are_killed() -> None:
     wait = "import sys; sys.stdin.read()"
     started = [
         subprocess.Popen(
@@ -37,7 +37,7 @@ def test_what_is_known_is_killed_with_all_it_has_started_and_what_is_forgotten_i
             one.communicate()
 
 
-def test_groups_that_cannot_be_killed_do_not_keep_the_others(
+def test_groups_that_cannot_be_killed_do_not_prevent_killing_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
@@ -54,7 +54,7 @@ def test_groups_that_cannot_be_killed_do_not_keep_the_others(
     assert sorted(tried) == [1, 2, 3]
 
 
-def test_a_forked_copy_does_not_know_them() -> None:
+def test_a_forked_copy_does_not_know_the_groups() -> None:
     note_group(4711)
     process_groups_module._forget_in_copy()
 

@@ -98,7 +98,7 @@ async def test_recv() -> None:
     assert meta.result == b""
 
 
-async def test_sendall_to_a_peer_that_takes_nothing() -> None:
+async def test_sendall_to_a_peer_that_does_not_read() -> None:
     ours, theirs = socket.socketpair()
 
     def sendall(me: Blocks) -> object:
@@ -177,7 +177,7 @@ async def test_lines_of_a_pipe_end_as_if_the_writer_had_left() -> None:
         os.fstat(read)
 
 
-async def test_what_a_file_had_read_ahead_is_not_lost_when_it_is_registered() -> None:
+async def test_read_ahead_data_of_a_file_is_not_lost_when_it_is_registered() -> None:
     read, write = os.pipe()
     os.write(write, b"head\r\none\r\ntwo\r\n")
 
@@ -235,7 +235,7 @@ async def test_a_terminal() -> None:
     assert meta.result == ["typed\n"]
 
 
-async def test_writing_to_a_pipe_that_nobody_reads() -> None:
+async def test_writing_to_a_pipe_without_a_reader() -> None:
     read, write = os.pipe()
 
     def pour(me: Blocks) -> object:
@@ -249,7 +249,7 @@ async def test_writing_to_a_pipe_that_nobody_reads() -> None:
     assert meta.result is BrokenPipeError
 
 
-async def test_a_file_on_a_disk_needs_nothing(tmp_path: Path) -> None:
+async def test_a_file_on_a_disk_needs_no_unblocking(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("one\ntwo\n")
 
@@ -286,7 +286,7 @@ async def test_the_output_of_a_program() -> None:
     assert meta.result == [b"up\n", b"", -9]
 
 
-async def test_the_output_of_a_program_whose_own_program_holds_the_pipe() -> None:
+async def test_the_output_of_a_program_with_a_child_that_holds_the_pipe() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
             subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=-1, text=True)
@@ -303,7 +303,7 @@ async def test_the_output_of_a_program_whose_own_program_holds_the_pipe() -> Non
     assert meta.result == ""
 
 
-async def test_a_program_with_a_session_of_its_own_ends_with_all_it_started() -> None:
+async def test_a_program_with_its_own_session_ends_with_its_children() -> None:
     def lines(me: Blocks) -> object:
         program = me.opened(
             subprocess.Popen(
@@ -385,7 +385,7 @@ async def test_a_pause() -> None:
     assert meta.result == [True, False, False]
 
 
-async def test_anything_else_with_a_way_of_its_own() -> None:
+async def test_a_resource_with_its_own_unblock_function() -> None:
     items: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def get(me: Blocks) -> object:
@@ -417,7 +417,7 @@ async def test_an_unblock_of_the_class_that_comes_too_early_is_tried_again() -> 
         assert meta.calls >= 3
 
 
-async def test_what_is_opened_when_the_stop_has_come_is_woken_at_once() -> None:
+async def test_a_resource_opened_after_the_stop_is_unblocked_at_once() -> None:
     class Late(Blocks):
         def unblock(self) -> None:
             told.set()
@@ -442,7 +442,7 @@ async def test_what_is_opened_when_the_stop_has_come_is_woken_at_once() -> None:
     assert meta.result == b""
 
 
-async def test_errors_of_unblocking_and_closing_are_reported_and_hold_nothing_up() -> None:
+async def test_errors_of_unblocking_and_closing_are_reported_and_block_no_end() -> None:
     class Broken:
         def close(self) -> None:
             raise Failed("close")
@@ -485,7 +485,7 @@ class Lines:
 
 
 @pytest.mark.parametrize("unbuffered", ["a number", "a file"])
-def test_what_could_not_be_woken_is_refused_when_it_is_registered(unbuffered: str) -> None:
+def test_a_resource_that_cannot_be_unblocked_is_refused(unbuffered: str) -> None:
     read, write = os.pipe()
     resources = Resources(lambda _what, error: pytest.fail(str(error)))
     with open(read, "rb", buffering=0) as file, open(write, "wb", buffering=0):
@@ -496,7 +496,7 @@ def test_what_could_not_be_woken_is_refused_when_it_is_registered(unbuffered: st
     resources.close()
 
 
-def test_what_nobody_can_block_in_is_taken_as_it_is() -> None:
+def test_a_resource_that_never_blocks_is_accepted() -> None:
     resources = Resources(lambda _what, error: pytest.fail(str(error)))
     memory = io.StringIO("text")
 
@@ -507,7 +507,7 @@ def test_what_nobody_can_block_in_is_taken_as_it_is() -> None:
     assert memory.closed
 
 
-def test_a_doorbell_stays_rung_and_may_be_rung_for_ever() -> None:
+def test_a_doorbell_stays_rung_and_may_be_rung_repeatedly() -> None:
     bell = Doorbell()
     for _ in range(70_000):
         bell.ring()
@@ -530,7 +530,7 @@ async def test_blocking_verbs_are_refused_on_the_loop() -> None:
             meta.pause(1)
 
 
-def test_what_is_opened_after_all_was_closed_is_closed_at_once() -> None:
+def test_a_resource_opened_after_close_is_closed_at_once() -> None:
     resources = Resources(complain)
     resources.close()
     file = io.BytesIO()
@@ -540,7 +540,7 @@ def test_what_is_opened_after_all_was_closed_is_closed_at_once() -> None:
     assert file.closed
 
 
-def test_what_cannot_be_closed_is_no_obstacle_to_the_rest() -> None:
+def test_a_resource_that_cannot_be_closed_does_not_keep_others_open() -> None:
     class Broken:
         def close(self) -> None:
             raise OSError("broken")
@@ -555,7 +555,7 @@ def test_what_cannot_be_closed_is_no_obstacle_to_the_rest() -> None:
     assert file.closed
 
 
-def test_a_program_that_is_gone_and_stuck_at_once_holds_nobody_up() -> None:
+def test_a_program_that_does_not_end_delays_closing_by_a_bounded_time() -> None:
     class Stream:
         def close(self) -> None:
             raise BrokenPipeError("it did not take the rest")
@@ -581,7 +581,7 @@ def test_a_program_that_is_gone_and_stuck_at_once_holds_nobody_up() -> None:
     assert 0 < program.waited < 60
 
 
-def test_a_socket_that_was_closed_before_the_stop_is_left_alone() -> None:
+def test_a_socket_that_was_closed_before_the_stop_is_not_touched() -> None:
     resources = Resources(complain)
     sock = Shut()
     resources.add(sock, None)

@@ -61,7 +61,7 @@ class Ticks(MetaProcess):
 
 
 @pytest.mark.parametrize("turn", [0.00001, 0.0001, 0.001])
-async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: float) -> None:
+async def test_readers_progress_beside_a_process_that_sends_to_itself(turn: float) -> None:
     async with owning(limit=300) as owned:
         ticks = [Ticks() for _ in range(3)]
         for one in ticks:
@@ -78,7 +78,7 @@ async def test_readers_get_through_beside_a_process_that_feeds_itself(turn: floa
         await owned.until(lambda: len(owned.heard) >= 20)
 
 
-async def test_readers_get_through_beside_a_loop_whose_io_is_always_ready() -> None:
+async def test_readers_progress_beside_a_loop_with_io_that_is_always_ready() -> None:
     async def echo(sock: trio.socket.SocketType) -> None:
         while True:
             data = await sock.recv(100)
@@ -102,7 +102,7 @@ async def test_readers_get_through_beside_a_loop_whose_io_is_always_ready() -> N
         assert ticks.count >= ENOUGH
 
 
-async def test_worker_threads_get_through_as_well() -> None:
+async def test_worker_threads_progress_too() -> None:
     async with owning(limit=300) as owned:
         meta = InTaskServedInThread()
         await owned.spawn(meta)
@@ -162,7 +162,7 @@ async def test_the_loop_is_watched_only_while_there_are_threads() -> None:
         assert changes[-1] == "off"
 
 
-async def test_a_thread_that_is_left_behind_does_not_leave_the_watch_on() -> None:
+async def test_an_abandoned_thread_does_not_leave_the_watch_on() -> None:
     class Refuses(MetaProcess):
         def start(self) -> None:
             held.wait(20)

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ergo_py._core.runtime.time_limit import TimeLimit, wait_within
 
 
-async def test_what_comes_in_time_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_an_event_within_the_limit_ends_the_wait(autojump_clock: MockClock) -> None:
     event = trio.Event()
 
     async def come() -> None:
@@ -22,7 +22,7 @@ async def test_what_comes_in_time_is_waited_for(autojump_clock: MockClock) -> No
     assert trio.current_time() == pytest.approx(4.9)
 
 
-async def test_what_does_not_come_is_given_up_when_the_time_is_over(
+async def test_a_wait_ends_when_its_limit_is_over(
     autojump_clock: MockClock,
 ) -> None:
     assert not await wait_within(5.0, trio.sleep_forever)
@@ -30,7 +30,7 @@ async def test_what_does_not_come_is_given_up_when_the_time_is_over(
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
-async def test_without_time_there_is_one_turn_all_the_same(
+async def test_a_limit_of_zero_still_gives_a_turn(
     seconds: float, autojump_clock: MockClock
 ) -> None:
     asked: list[float] = []
@@ -41,7 +41,7 @@ async def test_without_time_there_is_one_turn_all_the_same(
     assert asked == [0.0]
 
 
-async def test_without_a_limit_nothing_wakes_in_between(mock_clock: MockClock) -> None:
+async def test_a_wait_without_a_limit_sets_no_deadline(mock_clock: MockClock) -> None:
     woken: list[bool] = []
     event = trio.Event()
 
@@ -59,7 +59,7 @@ async def test_without_a_limit_nothing_wakes_in_between(mock_clock: MockClock) -
     assert woken == [True]
 
 
-async def test_time_in_which_nothing_ran_does_not_count(mock_clock: MockClock) -> None:
+async def test_time_in_which_the_program_did_not_run_does_not_count(mock_clock: MockClock) -> None:
     answers: list[bool] = []
 
     async def wait() -> None:

@@ -32,7 +32,7 @@ async def turns_during(done: list[int], size: int) -> list[int]:
     return seen
 
 
-async def test_others_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_after_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two looks at the clock are half a millisecond apart: so a slice is two steps.
     time = count()
     replace_private(monkeypatch, "clock of time slices", lambda: next(time) * 0.0005)
@@ -55,7 +55,7 @@ async def test_short_work_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(done) == 1_000
 
 
-async def test_work_goes_on_when_its_task_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_continues_when_its_task_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     time = count()
     replace_private(monkeypatch, "clock of time slices", lambda: float(next(time)))
     done: list[int] = []
@@ -67,7 +67,7 @@ async def test_work_goes_on_when_its_task_is_cancelled(monkeypatch: pytest.Monke
     assert len(done) == 10
 
 
-async def test_work_is_done_to_the_end_when_its_task_is_cut_off(
+async def test_work_is_finished_when_its_task_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def cut_off() -> None:

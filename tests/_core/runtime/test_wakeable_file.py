@@ -67,7 +67,7 @@ def test_a_file_keeps_its_kind_its_lines_and_its_identity(
     os.close(write)
 
 
-def test_what_was_read_ahead_comes_first(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_read_ahead_lines_come_first(bell: Doorbell, pipe: tuple[int, int]) -> None:
     read, write = pipe
     os.write(write, b"one\ntwo\nthree\n")
     with os.fdopen(read) as file:
@@ -81,7 +81,7 @@ def test_what_was_read_ahead_comes_first(bell: Doorbell, pipe: tuple[int, int]) 
     os.close(write)
 
 
-def test_looking_at_what_was_read_ahead_does_not_block_on_an_empty_pipe(
+def test_looking_at_read_ahead_data_does_not_block_on_an_empty_pipe(
     bell: Doorbell, pipe: tuple[int, int]
 ) -> None:
     read, write = pipe
@@ -94,7 +94,7 @@ def test_looking_at_what_was_read_ahead_does_not_block_on_an_empty_pipe(
     os.close(write)
 
 
-def test_the_last_writer_that_leaves_is_the_end_as_ever(
+def test_the_end_of_the_last_writer_is_the_end_of_the_file(
     bell: Doorbell, pipe: tuple[int, int]
 ) -> None:
     read, write = os.pipe()
@@ -136,7 +136,7 @@ def test_writes_come_through_in_any_size_and_end_with_the_bell(
     os.close(read)
 
 
-def test_closing_the_file_closes_what_lies_below(bell: Doorbell, pipe: tuple[int, int]) -> None:
+def test_closing_the_file_closes_its_descriptor(bell: Doorbell, pipe: tuple[int, int]) -> None:
     read, write = pipe
     file = os.fdopen(read)
     make_wakeable(file, bell)
@@ -148,7 +148,7 @@ def test_closing_the_file_closes_what_lies_below(bell: Doorbell, pipe: tuple[int
     os.close(write)
 
 
-def test_what_has_no_buffer_or_no_descriptor_is_left_alone(
+def test_files_without_a_buffer_or_a_descriptor_are_not_changed(
     bell: Doorbell, pipe: tuple[int, int]
 ) -> None:
     read, write = pipe
@@ -168,7 +168,7 @@ def test_pipes_and_terminals_block_and_files_do_not(tmp_path: Path, pipe: tuple[
         os.close(fd)
 
 
-def test_what_was_read_ahead_comes_first_and_the_file_keeps_its_name_and_mode(
+def test_read_ahead_lines_come_first_and_the_file_keeps_its_name_and_mode(
     bell: Doorbell, pipe: tuple[int, int]
 ) -> None:
     read, write = pipe

@@ -52,7 +52,7 @@ def test_a_default_does_not_count(name: str) -> None:
     assert callbacks.defined == {name}
 
 
-def test_a_function_stays_what_it_is_when_it_is_marked_as_a_default() -> None:
+def test_default_returns_the_same_function() -> None:
     def handle_message(self: object, message: object, sender: object) -> str:
         return "unhandled"
 
@@ -62,20 +62,18 @@ def test_a_function_stays_what_it_is_when_it_is_marked_as_a_default() -> None:
     assert Callbacks(behaviour(handle_message=marked)).defined == frozenset()
 
 
-def test_a_process_with_a_plain_handler_is_never_asleep_in_a_callback_even_if_its_init_waits() -> (
-    None
-):
+def test_any_async_does_not_count_init() -> None:
     assert not Callbacks(behaviour(init=coloured, handle_message=plain)).any_async
     assert Callbacks(behaviour(init=plain, terminate=coloured)).any_async
 
 
-def test_a_class_says_whether_it_wants_to_know_how_it_was_addressed() -> None:
+def test_split_handle_decides_whether_a_class_has_split_handlers() -> None:
     assert Callbacks(behaviour(split_handle=True)).has_split_handlers
     assert not Callbacks(behaviour()).has_split_handlers
     assert Callbacks(behaviour()).behaviour == "Counter"
 
 
-def test_a_callback_that_was_set_to_none_is_not_there() -> None:
+def test_a_callback_set_to_none_is_not_defined() -> None:
     assert Callbacks(behaviour(handle_message=None)).defined == frozenset()
 
 
@@ -168,7 +166,7 @@ WRONG: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize("name, function, wanted", WRONG)
-def test_a_callback_that_cannot_be_called_is_refused_with_what_to_write(
+def test_a_callback_that_cannot_be_called_is_refused_with_the_right_signature(
     name: str, function: object, wanted: str
 ) -> None:
     with pytest.raises(BehaviourError) as caught:
@@ -179,7 +177,7 @@ def test_a_callback_that_cannot_be_called_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize("table, name", EVERY)
-def test_every_callback_is_refused_if_it_wants_more_than_there_is(
+def test_every_callback_with_too_many_parameters_is_refused(
     table: dict[str, tuple[str, ...]], name: str
 ) -> None:
     def greedy(self: object, a: object, b: object, c: object, d: object, *rest: object) -> None: ...
@@ -194,7 +192,7 @@ def test_every_callback_is_refused_if_it_wants_more_than_there_is(
 @pytest.mark.skipif(
     sys.version_info < (3, 14), reason="annotations are evaluated when the function is made"
 )
-def test_an_annotation_that_exists_for_type_checkers_only_is_no_obstacle() -> None:
+def test_an_annotation_that_exists_only_for_type_checkers_is_accepted() -> None:
     scope: dict[str, Any] = {}
     exec("def handle_message(self, message: OnlyForCheckers, sender: object): ...", scope)
 
@@ -221,9 +219,7 @@ class Noticed:
         message.set()
 
 
-async def test_a_class_is_looked_at_once_however_many_are_spawned_and_whatever_they_are_sent() -> (
-    None
-):
+async def test_the_callbacks_of_a_class_are_read_once_for_all_its_processes() -> None:
     noticed = Noticed()
     cls: type[Actor] = type("Counter", (Actor,), {"handle_message": noticed})
     with trio.fail_after(10):
@@ -237,7 +233,7 @@ async def test_a_class_is_looked_at_once_however_many_are_spawned_and_whatever_t
     assert noticed.times == 1
 
 
-async def test_nothing_is_started_of_a_class_with_a_callback_that_cannot_be_called() -> None:
+async def test_a_class_with_a_callback_that_cannot_be_called_is_not_started() -> None:
     cls: type[Actor] = type("Counter", (Actor,), {"handle_message": lambda self: None})
     with trio.fail_after(10):
         async with open_node(watchdog=None, log_output="none") as node:
@@ -276,7 +272,7 @@ def test_a_callback_with_a_yield_in_it_is_refused(
         Callbacks(behaviour(**{name: function}), table)
 
 
-async def test_an_actor_whose_handler_yields_is_refused_when_it_is_spawned() -> None:
+async def test_an_actor_with_a_generator_as_handler_is_refused_when_it_is_spawned() -> None:
     class Yields(Actor):
         async def handle_message(self, message: Any, sender: PID) -> Any:
             yield

@@ -75,7 +75,7 @@ async def test_the_caller_of_a_child_that_resumes_gets_the_error_at_once(inline:
         assert await node.call("a", "still there?") == []
 
 
-async def test_a_child_that_fails_on_every_message_lets_others_run() -> None:
+async def test_a_child_that_fails_on_every_message_lets_other_tasks_run() -> None:
     class Glutton(Actor):
         def handle_message(self, message: Any, sender: Any) -> None:
             self.send(self.pid, message)
@@ -91,7 +91,7 @@ async def test_a_child_that_fails_on_every_message_lets_others_run() -> None:
         assert len(node.process_info("glutton").history) < 100
 
 
-async def test_what_an_exception_means_is_decided_for_each() -> None:
+async def test_decide_decides_about_each_kind_of_exception() -> None:
     def decide(error: Exception) -> Any:
         return {ValueError: RESUME, KeyError: RESTART, OSError: STOP}[type(error)]
 
@@ -112,7 +112,7 @@ async def test_what_an_exception_means_is_decided_for_each() -> None:
         assert phases(tree) == {"a": Phase.FAILED, "b": Phase.RUNNING}
 
 
-async def test_escalate_ends_the_supervisor_with_the_very_reason_of_the_child() -> None:
+async def test_escalate_ends_the_supervisor_with_the_reason_of_the_child() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [
@@ -128,7 +128,7 @@ async def test_escalate_ends_the_supervisor_with_the_very_reason_of_the_child() 
         assert log == ["+a", "+b", "-a", "-b"]
 
 
-async def test_a_kill_is_nothing_to_decide_about() -> None:
+async def test_decide_is_not_called_for_a_kill() -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise([ChildSpec("a", Child, log, "a", decide=lambda error: STOP)])
@@ -142,7 +142,7 @@ async def test_a_kill_is_nothing_to_decide_about() -> None:
 @pytest.mark.parametrize(
     "decide", [lambda error: 1 / 0, lambda error: "resume"], ids=["raises", "returns nonsense"]
 )
-async def test_a_decision_that_cannot_be_made_is_to_restart(decide: Any) -> None:
+async def test_a_decide_that_fails_means_restart(decide: Any) -> None:
     log: Log = []
     async with running_node() as node:
         tree = await node.supervise([ChildSpec("a", Child, log, "a", decide=decide)])
@@ -153,7 +153,7 @@ async def test_a_decision_that_cannot_be_made_is_to_restart(decide: Any) -> None
         assert info_of(tree, "a").reason == Crashed(Failed("a"))
 
 
-async def test_a_start_that_fails_is_decided_about_too() -> None:
+async def test_decide_is_also_called_for_a_start_that_fails() -> None:
     log: Log = []
     async with running_node() as node:
         specs = [
@@ -221,7 +221,7 @@ async def fill_and_fail(node: Node, gate: trio.Event) -> list[Any]:
     return outcome
 
 
-async def test_by_default_what_a_child_did_not_come_to_is_dead_letters() -> None:
+async def test_by_default_unhandled_messages_of_a_child_are_dead_letters() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
         await node.supervise([ChildSpec("held", Held, heard, gate)])
@@ -233,7 +233,7 @@ async def test_by_default_what_a_child_did_not_come_to_is_dead_letters() -> None
         assert [letter.why for letter in node.dead_letters()] == [Why.UNHANDLED_AT_EXIT] * 2
 
 
-async def test_kept_messages_and_calls_go_on_with_the_successor_in_order() -> None:
+async def test_kept_messages_and_calls_continue_with_the_successor_in_order() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
         await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=KEEP)])
@@ -245,7 +245,7 @@ async def test_kept_messages_and_calls_go_on_with_the_successor_in_order() -> No
         assert node.dead_letters() == []
 
 
-async def test_a_kept_call_that_the_successor_promises_to_answer_is_answered_by_its_end() -> None:
+async def test_a_kept_call_that_the_successor_defers_is_answered_by_its_end() -> None:
     heard, gate = list[Any](), trio.Event()
 
     class Promising(Held):
@@ -324,7 +324,7 @@ async def test_kept_messages_of_a_supervisor_that_gives_up_are_dead_letters() ->
         assert len(node.dead_letters()) == 2
 
 
-async def test_kept_messages_go_through_the_restart_of_the_supervisor_itself() -> None:
+async def test_kept_messages_survive_the_restart_of_the_supervisor() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
         inner = SupervisorSpec([ChildSpec("held", Held, heard, gate, mailbox=KEEP)], intensity=0)
@@ -362,7 +362,7 @@ async def test_redirected_messages_and_calls_go_to_the_other_process() -> None:
         assert outcome == ["answer to call"]
 
 
-async def test_redirected_messages_that_find_nobody_are_dead_letters() -> None:
+async def test_messages_redirected_to_an_unknown_name_are_dead_letters() -> None:
     heard, gate = list[Any](), trio.Event()
     async with running_node() as node:
         await node.supervise([ChildSpec("held", Held, heard, gate, mailbox=Redirect("nobody"))])
@@ -473,7 +473,7 @@ async def test_a_process_without_a_supervisor_has_the_same_callbacks() -> None:
     assert log == ["init", "post_start", "pre_stop shutdown", "terminate"]
 
 
-async def test_before_its_children_stop_a_process_may_still_talk_to_them() -> None:
+async def test_a_process_may_call_its_children_in_pre_stop() -> None:
     answers: Log = []
 
     class Parent(Actor):
@@ -509,7 +509,7 @@ async def test_a_hook_that_fails_after_the_start_is_a_crash_like_any_other() -> 
         assert info_of(tree, "bad").restarts == 1
 
 
-async def test_what_is_redirected_to_a_full_mailbox_becomes_a_dead_letter() -> None:
+async def test_a_message_redirected_to_a_full_mailbox_is_a_dead_letter() -> None:
     log: Log = []
     busy = trio.Event()
     async with running_node() as node:
@@ -532,7 +532,7 @@ async def test_what_is_redirected_to_a_full_mailbox_becomes_a_dead_letter() -> N
         assert log == ["+a", "-a"]
 
 
-def test_a_seat_of_its_own_has_nobody_who_comes_back() -> None:
+def test_a_slot_without_a_supervisor_has_no_successor() -> None:
     slot = ChildSlot("alone")
 
     returns = slot.returns(Normal())
@@ -541,7 +541,7 @@ def test_a_seat_of_its_own_has_nobody_who_comes_back() -> None:
     assert repr(slot) == "<ChildSlot 'alone' vacant>"
 
 
-def test_a_seat_says_who_sits_there_and_why_nobody_does() -> None:
+def test_the_repr_of_a_slot_shows_its_process_or_its_reason() -> None:
     slot = ChildSlot("told")
     pid = PID("test@localhost", 1, 2)
 
@@ -554,7 +554,7 @@ def test_a_seat_says_who_sits_there_and_why_nobody_does() -> None:
 
 
 @pytest.mark.parametrize("decision", [STOP, ESCALATE])
-def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(
+def test_a_slot_has_no_successor_after_a_decision_to_end(
     decision: Decision,
 ) -> None:
     slot = ChildSlot("decided")
@@ -565,7 +565,7 @@ def test_nobody_comes_back_after_a_failure_that_was_decided_to_be_the_end(
     assert slot.returns(Normal())
 
 
-async def test_a_call_that_was_kept_and_given_up_meanwhile_is_not_answered_by_the_successor(
+async def test_a_kept_call_that_timed_out_meanwhile_is_not_answered_by_the_successor(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log: Log = []
@@ -606,7 +606,7 @@ def test_a_mailbox_is_redirected_to_a_name_only(to: Any) -> None:
         Redirect(to)
 
 
-def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
+def test_a_waiter_at_a_slot_is_refused_when_the_slot_closes() -> None:
     told: list[Reason] = []
 
     class Claimant:
@@ -627,7 +627,7 @@ def test_who_waits_at_a_seat_is_told_that_nobody_comes() -> None:
     assert not slot.waiters
 
 
-def test_who_waits_below_a_supervisor_that_has_to_end_first_is_turned_away() -> None:
+def test_a_waiter_below_an_ending_supervisor_is_refused() -> None:
     told: list[Reason] = []
 
     class Ending:

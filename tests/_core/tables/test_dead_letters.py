@@ -95,7 +95,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
 TestDeadLetters = DeadLettersMachine.TestCase
 
 
-def test_what_was_in_a_dead_letter_is_never_kept() -> None:
+def test_a_dead_letter_does_not_keep_its_message() -> None:
     letters = DeadLetters(10)
     order = Order()
     witness = weakref.ref(order)
@@ -108,7 +108,7 @@ def test_what_was_in_a_dead_letter_is_never_kept() -> None:
     assert [one.message_type for one in letters.last()] == ["Order"]
 
 
-def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_letter_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_private(monkeypatch, "clock of dead letters", SimpleNamespace(time=lambda: 1234.5))
     letters = DeadLetters(10)
 
@@ -117,7 +117,7 @@ def test_a_dead_letter_says_when_it_was(monkeypatch: pytest.MonkeyPatch) -> None
     assert [one.at for one in letters.last()] == [1234.5]
 
 
-def test_whoever_announces_dead_letters_is_told_of_each_one() -> None:
+def test_the_announce_function_gets_each_dead_letter() -> None:
     letters, announced = DeadLetters(1), list[DeadLetter]()
 
     letters.add(SENDERS[0], "db", "too early", Why.NO_PROCESS)
@@ -162,7 +162,7 @@ def test_a_message_that_may_be_late_is_no_dead_letter_if_its_receiver_has_ended(
 
 
 @pytest.mark.parametrize("why", [Why.NO_NODE, Why.FULL, Why.DISPLACED])
-def test_a_message_that_is_lost_to_one_who_lives_is_a_dead_letter(why: Why) -> None:
+def test_a_late_kind_of_message_lost_to_a_living_process_is_a_dead_letter(why: Why) -> None:
     letters = DeadLetters(10)
 
     letters.add(SENDERS[0], "db", Goodbye(), why)

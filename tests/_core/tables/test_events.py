@@ -104,7 +104,7 @@ class EventsMachine(RuleBasedStateMachine):
 TestEvents = EventsMachine.TestCase
 
 
-def test_an_open_event_is_open_to_everybody() -> None:
+def test_any_process_may_publish_an_open_event() -> None:
     event = Event(
         EventName("a", "n@h"), PEOPLE[0], Ref("n@h", 1, 99), 0, notifies=False, is_open=True
     )

@@ -358,7 +358,7 @@ def test_a_full_lane_follows_the_rule_of_its_owner(
     assert box.dropped == dropped
 
 
-def test_each_lane_has_a_bound_of_its_own() -> None:
+def test_each_lane_has_its_own_bound() -> None:
     box = Mailbox(1)
 
     verdicts = [box.admit(lane, (MESSAGE, "a", None, lane))[0] for lane in USER_LANES]
@@ -366,7 +366,7 @@ def test_each_lane_has_a_bound_of_its_own() -> None:
     assert verdicts == [Verdict.ACCEPTED] * 3
 
 
-def test_nobody_overtakes_those_who_wait() -> None:
+def test_a_sender_does_not_overtake_waiting_senders() -> None:
     box = full(Overflow.WAIT)
     waiter = FakeWaiter((MESSAGE, "b", None, "waiting"))
     box.wait_for_room(Lane.MAIN, waiter.envelope, waiter)
@@ -382,7 +382,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
     assert [envelope[3] for envelope in box.main] == ["waiting"]
 
 
-def test_a_place_that_was_promised_is_taken_until_its_message_has_come() -> None:
+def test_a_reserved_place_is_taken_until_its_message_has_come() -> None:
     box = Mailbox(2)
     box.redeem(Lane.MAIN)
 
@@ -399,7 +399,7 @@ def test_a_place_that_was_promised_is_taken_until_its_message_has_come() -> None
     assert box.has_room(Lane.MAIN)
 
 
-def test_threads_take_the_last_places_one_at_a_time_and_leave_the_very_last_to_the_loop() -> None:
+def test_threads_take_the_last_places_singly_and_leave_the_very_last_to_the_loop() -> None:
     box = Mailbox(20, Overflow.WAIT)
 
     free = 0
@@ -416,7 +416,7 @@ def test_threads_take_the_last_places_one_at_a_time_and_leave_the_very_last_to_t
 
 
 @pytest.mark.parametrize("lane", [Lane.MAIN, Lane.SYSTEM])
-def test_a_thread_goes_past_nobody_who_waits_and_nothing_that_is_on_its_way(lane: Lane) -> None:
+def test_a_thread_overtakes_neither_waiters_nor_reserved_messages(lane: Lane) -> None:
     waited_for, promised = Mailbox(20, Overflow.WAIT), Mailbox(20, Overflow.WAIT)
     waiter = FakeWaiter((MESSAGE, "first", None, 1), depth=1)
 
@@ -437,9 +437,7 @@ def test_a_thread_goes_past_nobody_who_waits_and_nothing_that_is_on_its_way(lane
     assert after == [(True, True)] * 2
 
 
-def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_was_promised_it() -> (
-    None
-):
+def test_a_sender_that_found_room_is_not_refused_because_of_a_threads_reservation() -> None:
     box = Mailbox(1, Overflow.WAIT)
     box.promise(Lane.MAIN)
 
@@ -448,7 +446,7 @@ def test_one_who_found_room_where_senders_wait_is_not_refused_because_a_thread_w
     assert verdicts == [Verdict.ACCEPTED, Verdict.REFUSED]
 
 
-def test_one_of_many_who_wait_gives_up_without_a_look_at_the_others() -> None:
+def test_a_waiter_gives_up_without_a_look_at_the_other_waiters() -> None:
     box = full(Overflow.WAIT)
     waiters = [FakeWaiter((MESSAGE, "b", None, number)) for number in range(200)]
     for waiter in waiters:
@@ -465,7 +463,7 @@ def test_one_of_many_who_wait_gives_up_without_a_look_at_the_others() -> None:
     assert [waiter.answers for waiter in waiters] == [[False]] * 100 + [[]] * 100
 
 
-def test_those_who_wait_are_sent_away_when_the_receiver_ends() -> None:
+def test_waiters_are_refused_when_the_receiver_ends() -> None:
     box = full(Overflow.WAIT)
     waiters = [FakeWaiter((MESSAGE, "b", None, number)) for number in range(4)]
     for waiter, lane in zip(waiters, [Lane.MAIN, Lane.SYSTEM] * 2, strict=True):
@@ -502,7 +500,7 @@ class Comeback:
 @pytest.mark.parametrize(
     "overflow", [Overflow.RAISE, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST, Divert("spill")]
 )
-def test_one_who_waits_to_be_told_is_no_obstacle_to_others_where_senders_do_not_wait(
+def test_a_waiter_without_a_message_does_not_block_others_unless_senders_wait(
     overflow: Overflow | Divert,
 ) -> None:
     box = Mailbox(2, overflow)
@@ -519,7 +517,7 @@ def test_one_who_waits_to_be_told_is_no_obstacle_to_others_where_senders_do_not_
 @pytest.mark.parametrize(
     "limit, overflow", [(2, Overflow.WAIT), (2, Overflow.RAISE), (0, Overflow.RAISE)]
 )
-def test_those_who_come_back_by_themselves_get_in_one_after_the_other(
+def test_waiters_that_return_by_themselves_are_admitted_in_turn(
     limit: int, overflow: Overflow
 ) -> None:
     box = Mailbox(limit, overflow)
@@ -535,7 +533,7 @@ def test_those_who_come_back_by_themselves_get_in_one_after_the_other(
     assert box.waiters is None
 
 
-def test_the_log_lane_has_a_bound_even_in_a_mailbox_without_one() -> None:
+def test_the_log_lane_has_a_bound_even_in_an_unbounded_mailbox() -> None:
     box = Mailbox()
     for number in range(LOG_LIMIT):
         box.admit(Lane.LOG, (LOG, "node", None, number))
@@ -547,7 +545,7 @@ def test_the_log_lane_has_a_bound_even_in_a_mailbox_without_one() -> None:
     assert contents(box) == list(range(LOG_LIMIT))
 
 
-def test_letting_in_and_sending_away_when_nobody_waits_is_nothing() -> None:
+def test_admitting_and_refusing_without_waiters_has_no_effect() -> None:
     box = Mailbox(1, Overflow.WAIT)
 
     box.admit_waiters()
@@ -566,7 +564,7 @@ def test_a_message_can_be_diverted_to_a_name_only(to: Any) -> None:
     assert caught.value.given == to
 
 
-def test_every_kind_of_envelope_names_what_serves_it() -> None:
+def test_every_kind_of_envelope_names_its_callback() -> None:
     kinds = {
         name: value
         for name, value in vars(mailbox).items()
@@ -587,7 +585,7 @@ def test_every_kind_of_envelope_names_what_serves_it() -> None:
     assert max(USER_KINDS) < min(*SIGNAL_KINDS, *LAST_WORDS, LOG)
 
 
-def test_who_is_let_in_may_send_the_others_away() -> None:
+def test_a_waiter_that_is_admitted_may_remove_other_waiters() -> None:
     box = Mailbox(2, Overflow.WAIT)
     other = FakeWaiter((MESSAGE, "b", None, "sent away"))
 
@@ -605,7 +603,7 @@ def test_who_is_let_in_may_send_the_others_away() -> None:
     assert box.waiters is None
 
 
-def test_events_count_against_the_bound_of_every_lane_and_make_room_as_messages_do() -> None:
+def test_events_count_against_the_bound_of_every_lane_and_can_be_displaced() -> None:
     box = Mailbox(2, Overflow.DROP_OLDEST)
     for number in range(2):
         box.push(Lane.SYSTEM, (EVENT, "a", None, number))
@@ -620,7 +618,7 @@ def test_events_count_against_the_bound_of_every_lane_and_make_room_as_messages_
     assert room
 
 
-def test_what_was_displaced_takes_no_place_any_more() -> None:
+def test_a_displaced_message_takes_no_place() -> None:
     box = Mailbox(2, Overflow.DROP_OLDEST)
     for number in range(5):
         box.admit(Lane.SYSTEM, (MESSAGE, "a", None, number))
@@ -632,7 +630,7 @@ def test_what_was_displaced_takes_no_place_any_more() -> None:
     assert verdicts == [Verdict.ACCEPTED] * 2
 
 
-def test_one_who_waits_for_an_empty_lane_is_not_told_before() -> None:
+def test_a_waiter_for_an_empty_lane_is_not_notified_before() -> None:
     box = Mailbox()
     box.push(Lane.MAIN, (MESSAGE, "a", None, "first"))
     waiter = FakeWaiter((MESSAGE, "b", None, "second"), depth=1)
@@ -646,7 +644,7 @@ def test_one_who_waits_for_an_empty_lane_is_not_told_before() -> None:
     assert (before, waiter.answers) == ([], [True])
 
 
-def test_one_who_was_only_told_overtakes_those_who_wait_while_it_is_told_and_no_longer() -> None:
+def test_a_waiter_without_a_message_overtakes_waiters_only_while_it_is_notified() -> None:
     box = Mailbox(1, Overflow.WAIT)
     rooms: list[bool] = []
 
@@ -663,7 +661,7 @@ def test_one_who_was_only_told_overtakes_those_who_wait_while_it_is_told_and_no_
     assert rooms == [True, False]
 
 
-def test_nothing_is_displaced_where_the_only_place_is_promised_to_a_thread() -> None:
+def test_no_message_is_displaced_where_the_only_place_is_reserved_for_a_thread() -> None:
     box = Mailbox(1, Overflow.DROP_OLDEST)
     box.promise(Lane.SYSTEM)
 

@@ -61,7 +61,9 @@ class Owner(Actor):
         await self.spawn_meta(FailingReader())
 
 
-async def test_a_crash_is_remembered_with_its_last_moments(autojump_clock: MockClock) -> None:
+async def test_a_crash_is_remembered_with_its_callback_and_messages(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Bomb, name="bomb")
         for message in ("hold", "secret", 3, 4.0):
@@ -78,7 +80,7 @@ async def test_a_crash_is_remembered_with_its_last_moments(autojump_clock: MockC
         assert str(one) == f"{pid} 'bomb' Bomb in handle_message of str: crashed: Failed: secret"
 
 
-async def test_those_that_ended_well_do_not_push_out_those_that_failed(
+async def test_processes_that_ended_well_do_not_push_out_failed_processes(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(obituaries=2) as node:
@@ -101,7 +103,7 @@ async def test_those_that_ended_well_do_not_push_out_those_that_failed(
         assert node.ended(0) == []
 
 
-async def test_a_killed_process_and_one_that_was_asked_to_end_are_told_apart(
+async def test_a_killed_process_and_a_process_that_was_asked_to_end_have_different_reasons(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -163,7 +165,7 @@ async def test_a_supervised_child_is_remembered_with_its_restarts(
         assert [one.restarts for one in node.crashes()] == [0, 1, 2]
 
 
-async def test_a_node_may_remember_nobody_and_refuses_numbers_that_are_none(
+async def test_a_node_may_keep_no_obituaries_and_refuses_invalid_numbers(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(obituaries=0) as node:
@@ -199,7 +201,7 @@ async def test_a_crash_in_a_call_is_remembered_where_it_was(
         assert (one.callback, one.message_type) == ("handle_call", "int")
 
 
-async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told_to(
+async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_configured_to(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(recent_messages=3) as node:
@@ -220,7 +222,7 @@ async def test_the_types_of_the_last_messages_are_remembered_if_the_node_is_told
         assert kernel_of(node).watches == {}
 
 
-async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(
+async def test_wait_ended_returns_the_reason_of_an_ended_process_while_it_is_remembered(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node(obituaries=2) as node:
@@ -238,7 +240,7 @@ async def test_waiting_for_one_that_has_ended_says_why_while_it_is_remembered(
                 await node.wait_ended(unknown)
 
 
-def test_the_traceback_of_a_supervisor_that_gave_up_is_the_one_of_its_child() -> None:
+def test_the_traceback_of_a_supervisor_that_gave_up_is_the_traceback_of_its_child() -> None:
     crashed = Crashed(Failed("of the child"))
     obituary = Obituary(
         **{
@@ -267,7 +269,7 @@ class CountingLane(deque[Any]):
     copy = __copy__ = __iter__
 
 
-async def test_a_few_of_the_messages_that_are_left_are_looked_at_however_many_there_are() -> None:
+async def test_a_bounded_number_of_unhandled_messages_is_inspected() -> None:
     async with running_node() as node:
         pid = await node.spawn(Bomb)
         process = process_of(node, pid)
@@ -283,7 +285,7 @@ async def test_a_few_of_the_messages_that_are_left_are_looked_at_however_many_th
         process.reason, box.main = None, process.main
 
 
-async def test_a_thread_may_take_messages_while_those_that_are_left_are_looked_at() -> None:
+async def test_a_thread_may_take_messages_while_unhandled_messages_are_inspected() -> None:
     class Emptied(CountingLane):
         def __getitem__(self, index: Any) -> Any:
             found = super().__getitem__(index)
@@ -316,7 +318,7 @@ class Bridge(MetaProcess):
         self.stop(message)
 
 
-async def test_meta_processes_that_others_have_ended_do_not_push_out_those_that_failed() -> None:
+async def test_meta_processes_ended_by_others_do_not_push_out_failed_meta_processes() -> None:
     async with running_node(obituaries=2) as node:
         owner = await node.spawn(Puppet)
         bomb = await node.spawn(Bomb)
@@ -333,7 +335,7 @@ async def test_meta_processes_that_others_have_ended_do_not_push_out_those_that_
         assert await node.wait_ended(lost[-1]) == Custom("reset by the peer")
 
 
-async def test_the_crash_of_an_owner_is_not_pushed_out_by_what_it_owns() -> None:
+async def test_meta_processes_of_an_owner_do_not_push_out_its_crash() -> None:
     async with running_node(obituaries=2) as node:
         owner = await node.spawn(Puppet)
         bridges = [await node.call(owner, lambda me: me.spawn_meta(Bridge())) for _ in range(5)]
@@ -345,7 +347,7 @@ async def test_the_crash_of_an_owner_is_not_pushed_out_by_what_it_owns() -> None
         assert {one.pid for one in node.ended()} == {owner, *bridges[:2]}
 
 
-async def test_a_crash_of_its_own_counts_whatever_others_do_to_it() -> None:
+async def test_the_crash_of_a_blameless_meta_process_counts() -> None:
     async with running_node() as node:
         owner = await node.spawn(Puppet)
         bridge = Bridge()
@@ -358,7 +360,7 @@ async def test_a_crash_of_its_own_counts_whatever_others_do_to_it() -> None:
         assert [one.pid for one in node.crashes()] == [alias]
 
 
-def test_an_error_in_the_course_of_an_end_does_not_count_as_its_cause() -> None:
+def test_an_error_during_an_end_does_not_count_as_its_cause() -> None:
     obituaries = Obituaries(10)
     ending = SimpleNamespace(reason=Killed(), id=1)
 

@@ -182,7 +182,7 @@ class CallerMachine(RuleBasedStateMachine):
 TestCaller = CallerMachine.TestCase
 
 
-def test_one_who_has_handed_a_call_on_does_not_answer_for_it_any_more() -> None:
+def test_a_process_that_forwarded_a_call_no_longer_answers_for_it() -> None:
     first, second = FakeCallee(), FakeCallee()
     caller = FakeCaller()
     caller.callee = receiver(second)
@@ -195,7 +195,7 @@ def test_one_who_has_handed_a_call_on_does_not_answer_for_it_any_more() -> None:
     assert not second.deferred
 
 
-def test_an_answer_is_not_kept_alive_by_a_call_that_was_looked_at() -> None:
+def test_an_answer_is_not_kept_alive_by_a_call_that_was_inspected() -> None:
     class Answer:
         pass
 
@@ -218,7 +218,7 @@ def test_a_call_has_an_identity_and_a_text() -> None:
     assert repr(caller) == f"<Caller {ME} ref {caller.number}>"
 
 
-def test_a_call_that_nobody_can_be_woken_for_is_a_mistake_of_the_kernel() -> None:
+def test_the_base_class_of_calls_cannot_be_settled() -> None:
     caller = Caller(ME, 1, "counter", "request")
 
     with pytest.raises(NotImplementedError):
@@ -243,13 +243,13 @@ class FakeProcess(FakeCallee):
         return caller
 
 
-def test_a_call_to_oneself_is_a_ring() -> None:
+def test_a_call_of_a_process_to_itself_is_a_ring() -> None:
     process = FakeProcess(1)
 
     assert ring_of(process, receiver(process)) == [process.id, process.id]
 
 
-def test_a_call_to_one_that_waits_for_the_caller_through_others_is_a_ring_that_names_them() -> None:
+def test_a_call_to_a_process_that_waits_indirectly_for_the_caller_is_a_named_ring() -> None:
     first, second, third = (FakeProcess(number) for number in (1, 2, 3))
     second.call(third)
     # The parent of a process that is in its init waits, too.
@@ -260,7 +260,7 @@ def test_a_call_to_one_that_waits_for_the_caller_through_others_is_a_ring_that_n
     assert ring == [first.id, second.id, third.id, first.id]
 
 
-def test_a_call_that_is_deferred_may_be_answered_by_anybody_and_closes_no_ring() -> None:
+def test_a_deferred_call_closes_no_ring() -> None:
     first, second = FakeProcess(1), FakeProcess(2)
     caller = second.call(first)
 
@@ -269,7 +269,7 @@ def test_a_call_that_is_deferred_may_be_answered_by_anybody_and_closes_no_ring()
     assert ring_of(first, receiver(second)) == []
 
 
-def test_a_ring_that_the_caller_is_not_part_of_is_none_of_its_business() -> None:
+def test_a_ring_without_the_caller_is_not_reported() -> None:
     first, second, third = (FakeProcess(number) for number in (1, 2, 3))
     second.call(third)
     third.call(second)
@@ -378,7 +378,7 @@ class DeadlinesMachine(RuleBasedStateMachine):
 TestDeadlines = DeadlinesMachine.TestCase
 
 
-def test_answered_calls_do_not_pile_up_behind_one_that_is_slow() -> None:
+def test_answered_calls_do_not_pile_up_behind_a_slow_call() -> None:
     deadlines = Deadlines()
     slow = FakeCaller()
     deadlines.arm(slow, 5.0, 5.0)
@@ -403,7 +403,7 @@ def test_answered_calls_with_distinct_timeouts_do_not_pile_up() -> None:
     assert len(deadlines) <= 2 * Deadlines.HEAP + Deadlines.QUEUES
 
 
-def test_open_calls_with_distinct_timeouts_are_kept_among_many_that_were_answered() -> None:
+def test_open_calls_with_distinct_timeouts_are_kept_among_many_answered_calls() -> None:
     deadlines = Deadlines()
     callers = [FakeCaller() for _ in range(6 * Deadlines.HEAP)]
     for number, caller in enumerate(callers):
@@ -438,7 +438,7 @@ class CountingTime(float):
 
 
 @pytest.mark.parametrize("is_distinct", [True, False], ids=["distinct timeouts", "equal timeouts"])
-def test_the_clock_is_told_when_to_wake_without_a_look_at_every_call(is_distinct: bool) -> None:
+def test_the_clock_gets_its_next_deadline_without_a_look_at_every_call(is_distinct: bool) -> None:
     deadlines = Deadlines()
     callers = [FakeCaller() for _ in range(5_000)]
     for number, caller in enumerate(callers):
@@ -452,7 +452,7 @@ def test_the_clock_is_told_when_to_wake_without_a_look_at_every_call(is_distinct
     assert CountingTime.comparisons < 100
 
 
-def test_a_wake_up_takes_a_bounded_number_of_answered_calls_away() -> None:
+def test_a_wake_up_removes_a_bounded_number_of_answered_calls() -> None:
     deadlines = Deadlines()
     callers = [FakeCaller() for _ in range(Deadlines.HEAP)]
     for number, caller in enumerate(callers):
@@ -470,7 +470,7 @@ def test_a_wake_up_takes_a_bounded_number_of_answered_calls_away() -> None:
     )
 
 
-def test_an_expiry_takes_a_bounded_number_of_answered_calls_away() -> None:
+def test_an_expiry_removes_a_bounded_number_of_answered_calls() -> None:
     deadlines = Deadlines()
     callers = [FakeCaller() for _ in range(2 * Deadlines.TRIM)]
     for number, caller in enumerate(callers):
@@ -485,7 +485,7 @@ def test_an_expiry_takes_a_bounded_number_of_answered_calls_away() -> None:
     assert before - len(deadlines) <= Deadlines.TRIM + Deadlines.QUEUES
 
 
-def test_answered_calls_go_as_fast_as_new_ones_come() -> None:
+def test_answered_calls_are_removed_as_fast_as_new_calls_come() -> None:
     deadlines = Deadlines()
 
     for number in range(100):
@@ -496,7 +496,7 @@ def test_answered_calls_go_as_fast_as_new_ones_come() -> None:
     assert len(deadlines) == 1
 
 
-def test_calls_that_give_up_at_once_leave_the_rest_for_the_next_turn() -> None:
+def test_calls_that_time_out_at_once_leave_the_rest_for_the_next_turn() -> None:
     deadlines = Deadlines()
     callers = [FakeCaller() for _ in range(5)]
     for caller in callers:
@@ -510,7 +510,7 @@ def test_calls_that_give_up_at_once_leave_the_rest_for_the_next_turn() -> None:
     assert all(caller.settled for caller in callers)
 
 
-def test_a_promise_is_forgotten_though_the_call_has_gone_to_somebody_else() -> None:
+def test_a_deferral_is_forgotten_though_the_call_was_forwarded() -> None:
     first, second = FakeCallee(), FakeCallee()
     caller = Caller(PID("test@localhost", 1, 1), 2, "somebody", "request")
     caller.callee = receiver(first)
@@ -523,7 +523,7 @@ def test_a_promise_is_forgotten_though_the_call_has_gone_to_somebody_else() -> N
     assert second.deferred is None
 
 
-def test_one_may_promise_several_answers() -> None:
+def test_a_callee_may_defer_several_calls() -> None:
     callee, callers = FakeCallee(), [FakeCaller(), FakeCaller()]
 
     for caller in callers:

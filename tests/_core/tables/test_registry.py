@@ -102,7 +102,7 @@ class RegistryMachine(RuleBasedStateMachine):
 TestRegistry = RegistryMachine.TestCase
 
 
-def test_taking_a_name_in_use_changes_nothing() -> None:
+def test_taking_a_name_in_use_leaves_its_holder() -> None:
     registry: Registry[Holder] = Registry()
     first, second = Holder(1), Holder(2)
     registry.take_name("db", first)

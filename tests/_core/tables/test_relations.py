@@ -135,7 +135,7 @@ class RelationsMachine(RuleBasedStateMachine):
 TestRelations = RelationsMachine.TestCase
 
 
-def test_nothing_of_a_removed_relation_is_delivered_even_if_its_signal_is_queued() -> None:
+def test_a_signal_of_a_removed_relation_is_not_delivered_even_if_queued() -> None:
     relations = Relations()
     relations.add(WATCHERS[0], TARGETS[1], Kind.MONITOR)
     (queued,) = relations.fire(TARGETS[1])
@@ -145,7 +145,7 @@ def test_nothing_of_a_removed_relation_is_delivered_even_if_its_signal_is_queued
     assert relations.deliver(queued) is False
 
 
-def test_a_relation_made_anew_is_not_mistaken_for_the_one_that_was_removed() -> None:
+def test_a_relation_made_again_is_not_mistaken_for_the_removed_relation() -> None:
     relations = Relations()
     relations.add(WATCHERS[0], TARGETS[3], Kind.MONITOR)
     (queued,) = relations.fire(TARGETS[3])
@@ -169,7 +169,7 @@ def test_a_link_and_a_monitor_to_the_same_target_are_two_relations() -> None:
     assert relations.of_watcher(WATCHERS[0], Kind.MONITOR) == (TARGETS[1],)
 
 
-def test_after_many_lives_the_table_is_as_large_as_the_living_make_it() -> None:
+def test_the_table_does_not_grow_after_many_processes_have_ended() -> None:
     relations = Relations()
     supervisor = WATCHERS[0]
 
@@ -185,7 +185,7 @@ def test_after_many_lives_the_table_is_as_large_as_the_living_make_it() -> None:
     assert relation_tables(relations) == ({}, {})
 
 
-def test_a_relation_prints_who_watches_whom() -> None:
+def test_the_repr_of_a_relation_shows_watcher_and_target() -> None:
     relation = Relations().add(WATCHERS[0], Name("db", NODE), Kind.LINK)
 
     assert repr(relation) == f"<link {WATCHERS[0]} → Name('db', '{NODE}')>"

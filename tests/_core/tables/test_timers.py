@@ -177,7 +177,7 @@ class Order:
     """A message."""
 
 
-def test_a_timer_that_is_over_keeps_nothing_alive() -> None:
+def test_a_timer_that_is_over_does_not_keep_its_message_alive() -> None:
     table, owner = Timers(), FakeOwner()
     orders = [Order(), Order()]
     witnesses = [weakref.ref(order) for order in orders]
@@ -224,7 +224,7 @@ def test_cancelling_a_crowd_takes_a_few_steps_each_time() -> None:
     assert fired == crowd[3990:]
 
 
-def test_the_first_of_many_that_were_cancelled_are_skipped_in_steps() -> None:
+def test_many_cancelled_timers_in_front_are_skipped_in_steps() -> None:
     table, owner = Timers(), FakeOwner()
     crowd = [armed(table, owner, "message", float(number)) for number in range(4000)]
     for timer in crowd[:1900]:
@@ -234,7 +234,7 @@ def test_the_first_of_many_that_were_cancelled_are_skipped_in_steps() -> None:
     assert len(table) == 2100
 
 
-def test_a_timer_that_is_due_behind_many_that_were_cancelled_fires_after_a_few_turns() -> None:
+def test_a_due_timer_behind_many_cancelled_timers_fires_after_a_few_turns() -> None:
     table, owner = Timers(), FakeOwner()
     crowd = [armed(table, owner, "message", float(number)) for number in range(4000)]
     for timer in crowd[:1900]:
@@ -266,13 +266,13 @@ def test_a_timer_that_cancels_itself_while_it_fires_is_counted_once() -> None:
     assert table.next() == inf
 
 
-def test_a_timer_says_whether_it_will_fire() -> None:
+def test_a_timer_shows_whether_it_will_fire() -> None:
     timer = armed(Timers(), FakeOwner(), "message", 1.0)
 
     assert repr(timer) == "<Timer active>"
 
 
-def test_a_timer_is_cancelled_where_its_table_lives() -> None:
+def test_a_timer_is_cancelled_on_the_loop_of_its_table() -> None:
     handed_over: list[Callable[[], bool]] = []
 
     def run(function: Callable[[], bool]) -> bool:
@@ -290,7 +290,7 @@ def test_a_timer_is_cancelled_where_its_table_lives() -> None:
     assert timer.cancel() is False
 
 
-def test_a_timer_that_is_over_before_the_loop_comes_to_taking_it_back_is_not_taken_back() -> None:
+def test_a_timer_that_ends_before_its_cancellation_reaches_the_loop_is_not_cancelled() -> None:
     def run(function: Callable[[], bool]) -> bool:
         # In the time that a thread needs to reach the loop.
         table.clear()

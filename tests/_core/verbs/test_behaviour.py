@@ -73,7 +73,9 @@ async def test_send_every_sends_until_it_is_cancelled(autojump_clock: MockClock)
         assert node.info().timers == 0
 
 
-async def test_a_timer_cancelled_before_it_is_due_sends_nothing(autojump_clock: MockClock) -> None:
+async def test_a_timer_cancelled_before_it_is_due_sends_no_message(
+    autojump_clock: MockClock,
+) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         receiver, puppet = await node.spawn(Recorder, heard), await node.spawn(Puppet)
@@ -86,7 +88,7 @@ async def test_a_timer_cancelled_before_it_is_due_sends_nothing(autojump_clock: 
         assert heard == []
 
 
-async def test_a_timer_finds_its_target_when_it_fires(autojump_clock: MockClock) -> None:
+async def test_a_timer_resolves_its_target_when_it_fires(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
@@ -102,7 +104,7 @@ async def test_a_timer_finds_its_target_when_it_fires(autojump_clock: MockClock)
         assert node.info().dead_letters == {Why.NO_PROCESS: 1}
 
 
-async def test_a_timer_carries_its_priority_and_a_full_receiver_is_no_error(
+async def test_a_timer_has_its_priority_and_a_full_receiver_is_no_error(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -168,7 +170,7 @@ EVERYWHERE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *EVERYWHERE])
-async def test_no_verb_works_in_the_constructor_and_each_says_where_it_does(
+async def test_no_verb_works_in_the_constructor_and_each_error_names_the_right_place(
     autojump_clock: MockClock, verb: str
 ) -> None:
     class Early(Actor):
@@ -245,7 +247,7 @@ async def test_a_process_that_has_ended_cannot_act(autojump_clock: MockClock, ve
         )
 
 
-async def test_what_a_process_may_do_anywhere_it_may_do_while_it_sleeps(
+async def test_verbs_that_are_allowed_everywhere_work_while_the_process_sleeps(
     autojump_clock: MockClock,
 ) -> None:
     behaviours: list[Puppet] = []
@@ -327,7 +329,7 @@ class NoMethod(Actor):
     ],
     ids=lambda value: getattr(value, "__name__", None) or str(value)[:30],
 )
-async def test_what_is_no_behaviour_is_refused_with_what_to_write(
+async def test_a_class_that_is_no_behaviour_is_refused_with_a_hint(
     autojump_clock: MockClock, behaviour: Any, text: str
 ) -> None:
     async with running_node() as node:
@@ -369,7 +371,7 @@ async def test_what_is_no_behaviour_is_refused_with_what_to_write(
     ],
     ids=repr,
 )
-async def test_spawn_refuses_options_that_cannot_be_right(
+async def test_spawn_refuses_invalid_options(
     autojump_clock: MockClock, options: dict[str, Any]
 ) -> None:
     [(key, value)] = options.items()
@@ -386,7 +388,7 @@ async def test_spawn_refuses_options_that_cannot_be_right(
         assert node.processes() == [puppet]
 
 
-async def test_an_unknown_option_of_spawn_says_how_to_give_the_behaviour_its_arguments(
+async def test_an_unknown_option_of_spawn_explains_how_to_pass_arguments(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -403,9 +405,7 @@ async def test_a_node_cannot_be_linked(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, -0.001, float("nan"), "1", None, True], ids=repr)
-async def test_times_that_cannot_be_right_are_refused(
-    autojump_clock: MockClock, value: Any
-) -> None:
+async def test_invalid_times_are_refused(autojump_clock: MockClock, value: Any) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet, name="puppet")
         plain: list[Callable[[Any], Any]] = [
@@ -429,7 +429,9 @@ async def test_times_that_cannot_be_right_are_refused(
 
 
 @pytest.mark.parametrize("period", [0, 0.0, 1e-9], ids=repr)
-async def test_a_period_of_nothing_is_refused(autojump_clock: MockClock, period: float) -> None:
+async def test_a_period_of_zero_or_less_is_refused(
+    autojump_clock: MockClock, period: float
+) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
@@ -441,7 +443,7 @@ async def test_a_period_of_nothing_is_refused(autojump_clock: MockClock, period:
 
 
 @pytest.mark.parametrize("name", ["", 7, None, b"name"], ids=repr)
-async def test_names_that_cannot_be_right_are_refused(autojump_clock: MockClock, name: Any) -> None:
+async def test_invalid_names_are_refused(autojump_clock: MockClock, name: Any) -> None:
     async with running_node() as node:
         puppet = await node.spawn(Puppet)
 
@@ -535,7 +537,7 @@ async def test_replies_need_a_caller_and_errors_need_an_exception(
 
 
 @pytest.mark.parametrize("origin", [None, "name", 7, Name("name")], ids=repr)
-async def test_a_message_can_be_forwarded_only_for_one_who_sent_it(
+async def test_a_message_can_be_forwarded_only_with_a_valid_sender(
     autojump_clock: MockClock, origin: Any
 ) -> None:
     heard: list[Any] = []
@@ -550,7 +552,7 @@ async def test_a_message_can_be_forwarded_only_for_one_who_sent_it(
         assert heard == []
 
 
-async def test_a_priority_that_is_none_is_refused_by_every_verb_of_a_process(
+async def test_an_invalid_priority_is_refused_by_every_verb_of_a_process(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -573,7 +575,7 @@ async def test_a_priority_that_is_none_is_refused_by_every_verb_of_a_process(
         assert node.info().timers == 0
 
 
-async def test_a_bounded_process_says_so_to_whoever_asks_for_the_rule(
+async def test_process_info_shows_the_mailbox_size(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

@@ -45,7 +45,9 @@ def fail(me: Any) -> None:
 # -- I2, I3: names and aliases ---------------------------------------------------------------------
 
 
-async def test_a_process_takes_gives_up_and_changes_its_name(autojump_clock: MockClock) -> None:
+async def test_a_process_registers_unregisters_and_changes_its_name(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -71,7 +73,7 @@ async def test_a_process_takes_gives_up_and_changes_its_name(autojump_clock: Moc
         assert own == "second"
 
 
-async def test_a_name_that_is_taken_raises_at_the_taker_and_changes_nothing(
+async def test_a_taken_name_raises_in_register_and_leaves_its_holder(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -85,7 +87,7 @@ async def test_a_name_that_is_taken_raises_at_the_taker_and_changes_nothing(
         assert node.process_info(pid).name is None
 
 
-async def test_a_process_has_one_name_at_a_time(autojump_clock: MockClock) -> None:
+async def test_a_process_has_a_single_name_at_a_time(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, name="first")
 
@@ -97,7 +99,7 @@ async def test_a_process_has_one_name_at_a_time(autojump_clock: MockClock) -> No
         assert node.whereis("first") == pid
 
 
-async def test_a_process_without_a_name_has_none_to_give_up(autojump_clock: MockClock) -> None:
+async def test_a_process_without_a_name_cannot_unregister(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
 
@@ -131,7 +133,7 @@ class CountedAlias(Alias):
     __hash__ = Alias.__hash__
 
 
-async def test_one_of_many_aliases_is_deleted_without_a_look_at_the_others(
+async def test_an_alias_is_deleted_without_a_look_at_the_other_aliases(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -184,7 +186,7 @@ async def watched(node: Node, ends: list[Any]) -> tuple[PID, dict[str, Any], dic
 
 @TARGETS
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_monitor_gets_one_down_with_the_reason(
+async def test_a_monitor_gets_a_single_down_with_the_reason(
     autojump_clock: MockClock, target: str, how: str
 ) -> None:
     end, reason = ENDS[how]
@@ -206,7 +208,7 @@ async def test_a_monitor_gets_one_down_with_the_reason(
 
 @TARGETS
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_link_brings_one_exit_that_can_be_trapped(
+async def test_a_link_brings_a_single_exit_that_can_be_trapped(
     autojump_clock: MockClock, target: str, how: str
 ) -> None:
     end, reason = ENDS[how]
@@ -227,7 +229,7 @@ async def test_a_link_brings_one_exit_that_can_be_trapped(
 
 @TARGETS
 @pytest.mark.parametrize("how", ENDS)
-async def test_a_link_that_is_not_trapped_ends_the_linker_unless_the_other_finished(
+async def test_a_link_that_is_not_trapped_ends_the_linker_unless_the_target_ended_normally(
     autojump_clock: MockClock, target: str, how: str
 ) -> None:
     end, reason = ENDS[how]
@@ -245,7 +247,7 @@ async def test_a_link_that_is_not_trapped_ends_the_linker_unless_the_other_finis
 
 
 @pytest.mark.parametrize("what", ["name", "alias"])
-async def test_a_name_or_alias_given_up_is_told_while_its_holder_lives_on(
+async def test_losing_a_name_or_alias_notifies_its_watchers_while_its_holder_lives(
     autojump_clock: MockClock, what: str
 ) -> None:
     heard: list[Any] = []
@@ -273,7 +275,7 @@ async def test_a_name_or_alias_given_up_is_told_while_its_holder_lives_on(
         assert node.info().relations == 0
 
 
-async def test_a_link_is_one_way(autojump_clock: MockClock) -> None:
+async def test_a_link_is_unidirectional(autojump_clock: MockClock) -> None:
     ends: list[Any] = []
     async with running_node() as node:
         linker, linked = await node.spawn(Puppet), await node.spawn(Witness, ends)
@@ -314,7 +316,7 @@ async def test_processes_linked_to_each_other_end_together_once(autojump_clock: 
         assert node.info().relations == 0
 
 
-async def test_watching_under_several_addresses_brings_one_notice_for_each(
+async def test_watching_under_several_addresses_brings_a_notice_for_each(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -332,7 +334,7 @@ async def test_watching_under_several_addresses_brings_one_notice_for_each(
         ]
 
 
-async def test_a_link_and_a_monitor_to_the_same_target_are_two_things(
+async def test_a_link_and_a_monitor_to_the_same_target_are_two_relations(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -348,7 +350,7 @@ async def test_a_link_and_a_monitor_to_the_same_target_are_two_things(
         assert heard == [Down(pid, Killed())]
 
 
-async def test_a_node_can_be_watched_and_another_one_is_not_there(
+async def test_a_node_can_be_monitored_and_a_monitor_of_an_unknown_node_gets_down(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -381,7 +383,7 @@ GONE = pytest.mark.parametrize(
 
 
 @GONE
-async def test_monitoring_what_is_gone_brings_a_down_at_once(
+async def test_monitoring_an_unknown_target_brings_a_down_at_once(
     autojump_clock: MockClock, target: Any, reads: Any, reason: Reason
 ) -> None:
     heard: list[Any] = []
@@ -396,7 +398,7 @@ async def test_monitoring_what_is_gone_brings_a_down_at_once(
 
 
 @GONE
-async def test_linking_to_what_is_gone_brings_an_exit_at_once(
+async def test_linking_to_an_unknown_target_brings_an_exit_at_once(
     autojump_clock: MockClock, target: Any, reads: Any, reason: Reason
 ) -> None:
     heard: list[Any] = []
@@ -440,7 +442,7 @@ async def test_watching_a_process_that_is_stopping_brings_its_end_when_it_has_en
 
 
 @TARGETS
-async def test_after_removal_nothing_comes_not_even_what_was_queued(
+async def test_no_notice_arrives_after_unlink_and_demonitor_not_even_a_queued_notice(
     autojump_clock: MockClock, target: str
 ) -> None:
     heard: list[Any] = []
@@ -469,7 +471,7 @@ async def test_after_removal_nothing_comes_not_even_what_was_queued(
         assert node.info().relations == 0
 
 
-async def test_a_target_can_be_watched_anew_after_removal_and_after_its_notice(
+async def test_a_target_can_be_watched_again_after_removal_and_after_its_notice(
     autojump_clock: MockClock,
 ) -> None:
     heard: list[Any] = []
@@ -488,7 +490,7 @@ async def test_a_target_can_be_watched_anew_after_removal_and_after_its_notice(
         assert heard == [Down(Name("name", HERE), NoProcess()), Down(Name("name", HERE), Killed())]
 
 
-async def test_relations_made_twice_or_removed_without_being_there_are_refused(
+async def test_relations_made_twice_or_removed_while_absent_are_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

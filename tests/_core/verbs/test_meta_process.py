@@ -105,7 +105,7 @@ DO: dict[MetaOperation, Callable[[Any], Any]] = {
 }
 
 
-def test_the_tables_leave_nothing_out_and_say_what_is_written_here() -> None:
+def test_the_tables_are_complete_and_match_this_file() -> None:
     assert META_ALLOWED.keys() == ALLOWED_IN.keys() == DO.keys() == set(MetaOperation)
     for operation, states in META_ALLOWED.items():
         assert {state.value for state in states} == set(ALLOWED_IN[operation].split())
@@ -163,7 +163,7 @@ class Acts(InThread):
 
 @pytest.mark.parametrize("state", MetaState)
 @pytest.mark.parametrize("operation", MetaOperation)
-async def test_a_meta_process_does_what_its_state_allows_only(
+async def test_a_meta_process_does_only_operations_allowed_in_its_state(
     operation: MetaOperation, state: MetaState
 ) -> None:
     async with owning() as owned:
@@ -187,7 +187,7 @@ async def test_a_meta_process_does_what_its_state_allows_only(
 @pytest.mark.parametrize(
     "verb, instead", [("call", "self.request"), ("link", "its owner"), ("monitor", "owner monitor")]
 )
-async def test_neither_half_can_call_link_or_monitor(
+async def test_neither_reader_nor_handler_can_call_link_or_monitor(
     colour: type[Any], verb: str, instead: str
 ) -> None:
     def do(me: Any) -> None:
@@ -203,7 +203,7 @@ async def test_neither_half_can_call_link_or_monitor(
         await owned.in_handler(meta, do)
 
 
-def test_before_it_is_spawned_a_meta_process_can_do_nothing() -> None:
+def test_a_meta_process_cannot_act_before_it_is_spawned() -> None:
     uses: list[Callable[[Any], Any]] = [
         lambda me: me.id,
         lambda me: me.send("x", 1),
@@ -219,7 +219,7 @@ def test_before_it_is_spawned_a_meta_process_can_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_what_it_sends_names_its_own_alias(colour: type[Any]) -> None:
+async def test_messages_of_a_meta_process_have_its_alias_as_sender(colour: type[Any]) -> None:
     senders: list[Any] = []
 
     class Listens(Puppet):
@@ -239,7 +239,7 @@ async def test_what_it_sends_names_its_own_alias(colour: type[Any]) -> None:
         assert owned.node.meta_info(alias).messages_out == 2
 
 
-async def test_its_environment_is_its_own_over_that_of_its_owner() -> None:
+async def test_the_environment_of_a_meta_process_overrides_that_of_its_owner() -> None:
     async with owning(env={"a": 1, "b": 1}) as owned:
         parent, child = InThread(), InThread()
         await owned.spawn(parent, env={"b": 2, "c": 2})
@@ -310,7 +310,7 @@ async def test_bad_targets_and_priorities_are_errors_of_the_sender(colour: type[
         assert meta_of(meta).requests == {}
 
 
-async def test_it_logs_with_its_name_from_every_thread() -> None:
+async def test_a_meta_process_logs_with_its_name_from_every_thread() -> None:
     records: list[Any] = []
 
     class Logger(Recorder):
@@ -339,7 +339,7 @@ async def test_it_logs_with_its_name_from_every_thread() -> None:
 @pytest.mark.parametrize(
     "given, reason", [((), Normal()), (("enough",), Custom("enough")), ((Killed(),), Killed())]
 )
-async def test_either_side_may_end_it(
+async def test_reader_and_handler_may_each_end_the_meta_process(
     colour: type[Any], side: str, given: Any, reason: Any
 ) -> None:
     async with owning() as owned:
@@ -375,7 +375,7 @@ class Oracle(Puppet):
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("side", ["reader", "handler"])
-async def test_a_request_is_followed_by_exactly_one_response(colour: type[Any], side: str) -> None:
+async def test_a_request_gets_a_single_response(colour: type[Any], side: str) -> None:
     async with owning() as owned:
         oracle = await owned.node.spawn(Oracle)
         meta = colour()
@@ -404,7 +404,7 @@ async def test_a_request_is_followed_by_exactly_one_response(colour: type[Any], 
         assert meta.serving == 0
 
 
-async def test_a_callee_that_crashes_is_an_answer_too() -> None:
+async def test_a_callee_that_crashes_is_a_response_with_an_error() -> None:
     async with owning() as owned:
         oracle = await owned.node.spawn(Oracle)
         meta = InThread()
@@ -419,7 +419,7 @@ async def test_a_callee_that_crashes_is_an_answer_too() -> None:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -> None:
+async def test_a_cancelled_request_has_no_response(colour: type[Any]) -> None:
     async with owning() as owned:
         oracle = await owned.node.spawn(Oracle)
         meta = colour()
@@ -439,7 +439,7 @@ async def test_a_request_that_is_taken_back_has_no_response(colour: type[Any]) -
         assert meta.answers == []
 
 
-async def test_requests_go_to_siblings_and_to_oneself() -> None:
+async def test_requests_go_to_siblings_and_to_the_meta_process_itself() -> None:
     async with owning() as owned:
         first, second = InThread(), InTask()
         await owned.spawn(first)
@@ -452,7 +452,7 @@ async def test_requests_go_to_siblings_and_to_oneself() -> None:
         assert [response.error for response in first.answers] == [None, None]
 
 
-async def test_the_end_takes_requests_back() -> None:
+async def test_the_end_of_a_meta_process_cancels_its_requests() -> None:
     callers: list[Caller] = []
 
     class Keeps(Puppet):
@@ -493,7 +493,9 @@ async def test_a_response_needs_no_callback() -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("side", ["reader", "handler"])
-async def test_timers_work_from_both_sides_and_end_with_it(colour: type[Any], side: str) -> None:
+async def test_timers_work_from_both_sides_and_end_with_the_meta_process(
+    colour: type[Any], side: str
+) -> None:
     async with owning() as owned:
         meta = colour()
         alias = await owned.spawn(meta)
@@ -515,7 +517,7 @@ async def test_timers_work_from_both_sides_and_end_with_it(colour: type[Any], si
 # -- spawning --------------------------------------------------------------------------------------
 
 
-def test_the_class_itself_or_something_else_cannot_be_spawned() -> None:
+def test_spawn_meta_refuses_a_class_or_an_object_of_another_class() -> None:
     async def main() -> None:
         async with owning() as owned:
 
@@ -551,7 +553,9 @@ async def test_an_instance_is_spawned_once() -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("side", ["reader", "handler"])
-async def test_both_sides_spawn_children_that_belong_to_it(colour: type[Any], side: str) -> None:
+async def test_reader_and_handler_spawn_children_of_the_meta_process(
+    colour: type[Any], side: str
+) -> None:
     async with owning() as owned:
         parent, child = colour(), InTask()
         alias = await owned.spawn(parent)
@@ -570,7 +574,7 @@ async def test_both_sides_spawn_children_that_belong_to_it(colour: type[Any], si
         assert owned.node.metas() == []
 
 
-async def test_spawn_on_the_loop_says_what_to_write_instead() -> None:
+async def test_spawn_on_the_loop_raises_and_suggests_await_spawn_meta() -> None:
     async with owning() as owned:
         meta = InTask()
         await owned.spawn(meta)
@@ -583,7 +587,7 @@ async def test_spawn_on_the_loop_says_what_to_write_instead() -> None:
         await owned.in_handler(meta, spawn)
 
 
-async def test_a_reader_that_spawns_learns_of_refusals_and_failures() -> None:
+async def test_a_reader_that_spawns_gets_refusals_and_failures() -> None:
     class Fails(InThread):
         async def init(self) -> None:
             raise Failed
@@ -613,9 +617,7 @@ def check_init_error(me: Any, child: MetaProcess) -> None:
     assert isinstance(caught.value.__cause__, Failed)
 
 
-async def test_a_reader_that_spawns_while_its_meta_process_is_stopped_is_freed_and_leaves_nothing() -> (
-    None
-):
+async def test_a_reader_that_spawns_while_its_meta_process_stops_is_freed_without_a_child() -> None:
     class Slow(InThread):
         async def init(self) -> None:
             inside.set()
@@ -642,7 +644,7 @@ async def test_a_reader_that_spawns_while_its_meta_process_is_stopped_is_freed_a
         assert owned.node.metas() == []
 
 
-async def test_nothing_is_spawned_by_one_that_is_ending() -> None:
+async def test_an_ending_meta_process_spawns_no_child() -> None:
     children: list[Any] = []
     raised: list[BaseException] = []
 
@@ -664,7 +666,7 @@ async def test_nothing_is_spawned_by_one_that_is_ending() -> None:
         assert children[0].notes == []
 
 
-async def test_a_reader_that_spawns_when_the_loop_finds_it_ending_is_refused_there() -> None:
+async def test_a_reader_that_spawns_when_the_loop_already_ends_it_is_refused_there() -> None:
     async with owning() as owned:
         meta = InThread()
         alias = await owned.spawn(meta)
@@ -678,7 +680,7 @@ async def test_a_reader_that_spawns_when_the_loop_finds_it_ending_is_refused_the
         await in_thread(lambda: kernel_side.spawn_from_thread(InThread(), META_DEFAULTS))
 
 
-async def test_a_node_that_stops_while_a_reader_spawns_is_not_held_up() -> None:
+async def test_a_reader_that_spawns_does_not_delay_a_stopping_node() -> None:
     class Slow(InThread):
         async def init(self) -> None:
             inside.set()
@@ -695,7 +697,7 @@ async def test_a_node_that_stops_while_a_reader_spawns_is_not_held_up() -> None:
     assert owned.readers() == []
 
 
-async def test_waiting_for_the_end_works_for_aliases_and_says_when_there_is_nobody() -> None:
+async def test_wait_ended_takes_an_alias_and_raises_for_an_unknown_alias() -> None:
     async with owning() as owned:
         meta = InThread()
         alias = await owned.spawn(meta)
@@ -706,7 +708,7 @@ async def test_waiting_for_the_end_works_for_aliases_and_says_when_there_is_nobo
             await owned.node.wait_ended(Alias(alias.node, alias.creation, alias.number + 1000))
 
 
-async def test_what_is_alive_is_named_with_its_meta_processes() -> None:
+async def test_alive_lists_processes_with_their_meta_processes() -> None:
     held = threading.Event()
     async with owning() as owned:
         meta = InThread()
@@ -720,7 +722,7 @@ async def test_what_is_alive_is_named_with_its_meta_processes() -> None:
         assert any(str(alias) in line and "running in handle_message" in line for line in alive)
 
 
-async def test_a_behaviour_may_call_what_it_replaces() -> None:
+async def test_a_behaviour_may_call_the_callbacks_of_its_base_class() -> None:
     heard: list[Any] = []
 
     class Polite(MetaProcess):
@@ -763,7 +765,7 @@ async def test_a_call_is_answered_with_an_error(colour: type[Any]) -> None:
 # -- what each verb looks at first -----------------------------------------------------------------
 
 
-async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked() -> None:
+async def test_a_meta_process_is_stopping_once_it_has_a_reason_or_its_reader_is_unblocked() -> None:
     async with owning() as owned:
         meta = InTask()
         await owned.spawn(meta)
@@ -777,7 +779,7 @@ async def test_it_is_stopping_once_there_is_a_reason_or_its_reader_is_unblocked(
         assert (before, with_a_reason, unblocked) == (False, True, True)
 
 
-async def test_times_to_wait_are_not_negative() -> None:
+async def test_negative_times_to_wait_are_refused() -> None:
     async with owning() as owned:
         meta = InThread()
         await owned.spawn(meta)
@@ -788,7 +790,7 @@ async def test_times_to_wait_are_not_negative() -> None:
             await in_thread(lambda: meta.wait_readable(0, -1.0))
 
 
-async def test_a_handler_that_is_asleep_answers_nobody() -> None:
+async def test_a_sleeping_handler_cannot_reply() -> None:
     nobody: Any = None
     async with owning() as owned:
         meta = InTask()

@@ -34,7 +34,7 @@ from ergo_py import (
 from tests.support import Puppet, Recorder, Witness, running_node
 
 
-async def test_a_node_says_who_it_is(autojump_clock: MockClock) -> None:
+async def test_a_node_has_its_name_pid_environment_and_repr(autojump_clock: MockClock) -> None:
     async with running_node("demo@localhost", env={"key": "value"}) as node:
         await node.spawn(Puppet)
 
@@ -58,7 +58,7 @@ async def test_processes_are_listed_oldest_first(autojump_clock: MockClock) -> N
 # -- names -----------------------------------------------------------------------------------------
 
 
-async def test_a_node_gives_and_takes_names(autojump_clock: MockClock) -> None:
+async def test_a_node_registers_and_unregisters_names(autojump_clock: MockClock) -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid, watcher = await node.spawn(Puppet), await node.spawn(Puppet, heard)
@@ -76,7 +76,7 @@ async def test_a_node_gives_and_takes_names(autojump_clock: MockClock) -> None:
         assert node.processes() == [pid, watcher]
 
 
-async def test_a_name_is_not_given_twice_nor_to_one_that_has_another(
+async def test_a_name_is_not_registered_twice_nor_for_a_process_with_another_name(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:
@@ -98,7 +98,7 @@ NOBODY = pytest.mark.parametrize(
 
 
 @NOBODY
-async def test_asking_about_nobody_is_an_error_that_says_so(
+async def test_verbs_of_the_node_raise_for_an_unknown_target(
     autojump_clock: MockClock, target: Any
 ) -> None:
     async with running_node() as node:
@@ -126,7 +126,7 @@ async def test_asking_about_nobody_is_an_error_that_says_so(
 # -- from outside ----------------------------------------------------------------------------------
 
 
-async def test_a_node_sends_exits_with_its_own_pid_as_the_parent_of_what_it_spawned(
+async def test_a_node_sends_exits_as_the_parent_of_its_processes(
     autojump_clock: MockClock,
 ) -> None:
     ends: list[Any] = []
@@ -140,7 +140,7 @@ async def test_a_node_sends_exits_with_its_own_pid_as_the_parent_of_what_it_spaw
         assert sorted(ends, key=str) == [Custom("enough"), Shutdown()]
 
 
-async def test_a_node_arms_timers_that_are_its_own(autojump_clock: MockClock) -> None:
+async def test_a_node_arms_its_own_timers(autojump_clock: MockClock) -> None:
     senders: list[Any] = []
 
     class Receiver(Actor):
@@ -197,7 +197,7 @@ async def test_a_node_answers_deferred_calls(autojump_clock: MockClock) -> None:
 # -- threads ---------------------------------------------------------------------------------------
 
 
-async def test_what_a_thread_may_ask_of_a_node() -> None:
+async def test_a_thread_may_use_the_verbs_of_a_node() -> None:
     heard: list[Any] = []
     async with running_node() as node:
         pid = await node.spawn(Recorder, heard, name="receiver")
@@ -240,7 +240,7 @@ async def test_what_a_thread_may_ask_of_a_node() -> None:
         assert node.info().timers == 1
 
 
-async def test_what_waits_belongs_on_the_nodes_own_loop(autojump_clock: MockClock) -> None:
+async def test_verbs_that_wait_are_refused_on_another_loop(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         errors: list[str] = []
@@ -316,7 +316,7 @@ STOPPED: dict[str, Callable[[Node, PID], Any]] = {
 
 
 @pytest.mark.parametrize("verb", STOPPED)
-async def test_a_node_that_has_stopped_says_so_and_what_to_do(verb: str) -> None:
+async def test_verbs_of_a_stopped_node_raise_and_suggest_open_node(verb: str) -> None:
     with trio.fail_after(10):
         async with running_node() as node:
             pid = await node.spawn(Puppet)
@@ -329,7 +329,9 @@ async def test_a_node_that_has_stopped_says_so_and_what_to_do(verb: str) -> None
         assert isinstance(caught.value, RuntimeError)
 
 
-async def test_what_can_be_asked_of_a_node_that_has_stopped(autojump_clock: MockClock) -> None:
+async def test_a_stopped_node_still_answers_questions_about_itself(
+    autojump_clock: MockClock,
+) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet, name="name")
         node.send("nobody", 1)
@@ -359,7 +361,7 @@ async def test_a_call_that_waits_when_the_node_stops_ends(autojump_clock: MockCl
     assert reasons == [Shutdown()]
 
 
-async def test_a_thread_that_waits_for_an_answer_when_the_node_stops_is_let_go() -> None:
+async def test_a_thread_that_waits_for_an_answer_when_the_node_stops_is_freed() -> None:
     reasons: list[Any] = []
 
     async def in_thread(node: Node, pid: PID) -> None:
@@ -386,7 +388,7 @@ async def test_a_thread_that_waits_for_an_answer_when_the_node_stops_is_let_go()
     assert reasons == [Shutdown()]
 
 
-async def test_alive_tells_what_each_process_is_doing(autojump_clock: MockClock) -> None:
+async def test_alive_shows_the_state_of_each_process(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         idle, busy = await node.spawn(Puppet, name="idle"), await node.spawn(Puppet)
         node.send(busy, lambda me: trio.Event().wait())
@@ -398,7 +400,7 @@ async def test_alive_tells_what_each_process_is_doing(autojump_clock: MockClock)
         ]
 
 
-async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(
+async def test_alive_with_stacks_shows_where_callbacks_wait(
     autojump_clock: MockClock,
 ) -> None:
     async def wait_for_good(me: Puppet) -> None:
@@ -419,7 +421,7 @@ async def test_alive_with_stacks_tells_where_those_wait_that_are_in_a_callback(
         assert where.index("serve") < where.index("handle_message") < where.index("wait_for_good")
 
 
-async def test_alive_with_stacks_tells_where_tasks_of_meta_processes_wait(
+async def test_alive_with_stacks_shows_where_tasks_of_meta_processes_wait(
     autojump_clock: MockClock,
 ) -> None:
     class InTasks(MetaProcess):
@@ -445,7 +447,7 @@ async def test_alive_with_stacks_tells_where_tasks_of_meta_processes_wait(
         assert ", in handle_message\n" in after
 
 
-async def test_wait_ended_waits_until_everything_is_released(autojump_clock: MockClock) -> None:
+async def test_wait_ended_waits_until_the_name_is_released(autojump_clock: MockClock) -> None:
     class Slow(Actor):
         async def terminate(self, reason: object) -> None:
             await trio.sleep(2)
@@ -461,7 +463,7 @@ async def test_wait_ended_waits_until_everything_is_released(autojump_clock: Moc
         assert node.whereis("slow") is None
 
 
-async def test_who_looks_for_spawn_meta_at_the_node_is_told_where_it_is(
+async def test_spawn_meta_on_the_node_raises_and_suggests_self_spawn_meta(
     autojump_clock: MockClock,
 ) -> None:
     async with running_node() as node:

@@ -43,7 +43,7 @@ async def test_peek_shows_types_in_the_order_of_service_and_contents_if_asked(
         assert await node.call(pid, "all") == [2.5, 1, "secret"]
 
 
-async def test_peek_looks_into_meta_processes_too(autojump_clock: MockClock) -> None:
+async def test_peek_also_shows_the_mailboxes_of_meta_processes(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         pid = await node.spawn(Puppet)
         alias = await node.call(pid, lambda me: me.spawn_meta(Slow(), stop_timeout=0.1))
@@ -54,7 +54,7 @@ async def test_peek_looks_into_meta_processes_too(autojump_clock: MockClock) -> 
         assert [one.message_type for one in node.peek(alias)] == ["int", "int"]
 
 
-async def test_peeking_at_nobody_is_refused(autojump_clock: MockClock) -> None:
+async def test_peeking_at_an_unknown_name_is_refused(autojump_clock: MockClock) -> None:
     async with running_node() as node:
         with pytest.raises(ProcessUnknownError):
             node.peek("nobody")

@@ -114,7 +114,7 @@ def test_every_error_is_public() -> None:
     assert sorted(errors.__all__) == sorted(real_tree())
 
 
-def test_every_error_but_the_refusal_of_a_call_has_one_root() -> None:
+def test_every_error_but_reject_is_an_ergo_error() -> None:
     strays = [name for name in errors.__all__ if not issubclass(getattr(errors, name), ErgoError)]
 
     assert strays == ["Reject"]
@@ -287,7 +287,7 @@ CASES: list[tuple[BaseException, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize("error, facts, words", CASES, ids=lambda value: type(value).__name__)
-def test_an_error_carries_its_facts_and_says_them(
+def test_an_error_has_its_facts_as_attributes_and_in_its_text(
     error: BaseException, facts: dict[str, Any], words: list[str]
 ) -> None:
     carried = {name: getattr(error, name) for name in facts}

@@ -21,7 +21,7 @@ def test_an_identifier_cannot_be_changed(kind: type[PID | Alias | Ref]) -> None:
 
 
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=30))
-def test_identifiers_of_one_node_are_never_equal_whatever_their_kinds(
+def test_identifiers_of_a_node_are_never_equal_for_any_kinds(
     kinds: list[type[PID | Alias | Ref]],
 ) -> None:
     numbers, references = count(1), count(1)
@@ -80,6 +80,6 @@ def test_a_name_never_equals_a_node_or_an_event_of_that_name() -> None:
         (EventName("prices", "demo@localhost"), "EventName('prices', 'demo@localhost')"),
     ],
 )
-def test_an_identifier_prints_as_something_a_person_can_read(identifier: object, text: str) -> None:
+def test_an_identifier_has_a_readable_text(identifier: object, text: str) -> None:
     assert repr(identifier) == text
     assert str(identifier) == text

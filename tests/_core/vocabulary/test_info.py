@@ -29,19 +29,19 @@ def test_every_kind_of_snapshot_is_frozen_and_has_no_room_for_more(kind: Any) ->
     assert "__dict__" not in dir(kind)
 
 
-def test_one_that_has_ended_is_named_by_address_name_and_behaviour() -> None:
+def test_an_ended_process_is_named_by_address_name_and_behaviour() -> None:
     assert str(ended(3)) == "<PID 3 demo@localhost> Counter"
     assert str(ended(3, "db")) == "<PID 3 demo@localhost> 'db' Counter"
     assert ended(3) != Ended(PID("demo@localhost", 7, 3), None, "Counter", Killed())
 
 
-def test_the_report_of_an_orderly_end_counts_those_who_stopped() -> None:
+def test_the_report_of_an_orderly_end_counts_the_stopped_processes() -> None:
     report = ExitReport(0.0123, (ended(1), ended(2)), (), ())
 
     assert str(report) == "node down in 0.012 s: 2 stopped"
 
 
-def test_the_report_of_a_forced_end_names_those_who_were_killed_or_left_behind() -> None:
+def test_the_report_of_a_forced_end_names_killed_and_abandoned_processes() -> None:
     report = ExitReport(1.5, (ended(1),), (ended(2, "slow"),), (ended(3), ended(4)))
 
     assert str(report) == (

@@ -44,9 +44,7 @@ def test_every_kind_of_message_is_frozen_and_has_no_room_for_more(kind: Any) -> 
 
 
 @pytest.mark.parametrize("message, attribute", MESSAGES, ids=lambda value: type(value).__name__)
-def test_what_the_kernel_sends_is_a_value_that_cannot_be_changed(
-    message: Any, attribute: str
-) -> None:
+def test_a_message_of_the_kernel_is_an_immutable_value(message: Any, attribute: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(message, attribute, None)
 
@@ -61,7 +59,7 @@ def test_log_records_do_not_share_their_fields() -> None:
     assert one.fields is not other.fields
 
 
-def test_there_is_one_no_reply_even_after_a_copy_or_a_pickle() -> None:
+def test_no_reply_stays_the_same_object_after_a_copy_or_a_pickle() -> None:
     assert copy.deepcopy(NO_REPLY) is NO_REPLY
     assert pickle.loads(pickle.dumps(NO_REPLY)) is NO_REPLY
     assert list(NoReply) == [NO_REPLY]
@@ -89,6 +87,6 @@ def test_a_response_is_a_value_or_an_error_to_raise() -> None:
     assert Response(ref, 5, None).result() == 5
 
 
-def test_every_cause_of_a_dead_letter_says_what_happened() -> None:
+def test_every_cause_of_a_dead_letter_has_its_own_text() -> None:
     assert len({why.value for why in Why}) == len(Why)
     assert all(len(why.value.split()) > 3 for why in Why)

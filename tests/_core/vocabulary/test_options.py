@@ -65,9 +65,7 @@ def each(table: list[tuple[str, list[Any], str]]) -> list[tuple[str, Any, str]]:
 
 
 @pytest.mark.parametrize("keyword, value, allowed", each(BAD))
-def test_spawn_refuses_a_value_that_can_never_be_right(
-    keyword: str, value: Any, allowed: str
-) -> None:
+def test_spawn_refuses_an_invalid_value(keyword: str, value: Any, allowed: str) -> None:
     with pytest.raises(BadInputError) as caught:
         read_options({keyword: value})
 
@@ -77,9 +75,7 @@ def test_spawn_refuses_a_value_that_can_never_be_right(
 
 
 @pytest.mark.parametrize("keyword, value, allowed", each(META_BAD))
-def test_spawn_meta_refuses_a_value_that_can_never_be_right(
-    keyword: str, value: Any, allowed: str
-) -> None:
+def test_spawn_meta_refuses_an_invalid_value(keyword: str, value: Any, allowed: str) -> None:
     with pytest.raises(BadInputError) as caught:
         read_meta_options({keyword: value})
 
@@ -119,14 +115,14 @@ GOOD: list[tuple[str, list[Any]]] = [
 @pytest.mark.parametrize(
     "keyword, value", [(keyword, value) for keyword, values in GOOD for value in values]
 )
-def test_spawn_takes_what_is_allowed_as_it_is(keyword: str, value: Any) -> None:
+def test_spawn_keeps_an_allowed_value(keyword: str, value: Any) -> None:
     options = read_options({keyword: value})
 
     assert getattr(options, keyword) is value
 
 
 @pytest.mark.parametrize("behind", Behind)
-def test_spawn_meta_takes_what_is_allowed_as_it_is(behind: Behind) -> None:
+def test_spawn_meta_keeps_allowed_values(behind: Behind) -> None:
     options = read_meta_options(
         {"when_behind": behind, "backlog": 1, "stop_timeout": 0, "linger": True}
     )
@@ -134,14 +130,14 @@ def test_spawn_meta_takes_what_is_allowed_as_it_is(behind: Behind) -> None:
     assert options == MetaOptions(when_behind=behind, backlog=1, stop_timeout=0, linger=True)
 
 
-def test_processes_without_wishes_share_one_set_of_options() -> None:
+def test_processes_without_options_share_a_set_of_options() -> None:
     assert read_options({}) is DEFAULTS
     assert read_meta_options({}) is META_DEFAULTS
     with pytest.raises(FrozenInstanceError):
         DEFAULTS.link = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_keyword_for_the_behaviour_is_refused_with_the_two_ways_to_give_it() -> None:
+def test_a_keyword_for_the_behaviour_is_refused_with_the_two_ways_to_pass_it() -> None:
     with pytest.raises(BadInputError) as caught:
         read_options({"start": 5, "name": "counter"})
 
@@ -152,7 +148,7 @@ def test_a_keyword_for_the_behaviour_is_refused_with_the_two_ways_to_give_it() -
     assert "functools.partial(Behaviour, key=value)" in str(caught.value)
 
 
-def test_an_unknown_keyword_of_spawn_meta_is_refused_with_where_it_belongs() -> None:
+def test_an_unknown_keyword_of_spawn_meta_is_refused_with_its_right_place() -> None:
     with pytest.raises(BadInputError) as caught:
         read_meta_options({"path": "events.fifo"})
 
@@ -171,7 +167,7 @@ def test_a_number_beyond_its_limits_is_refused_with_both(value: float) -> None:
         check_number("ratio", value, least=1, most=10)
 
 
-def test_a_level_has_a_number_that_grows_with_its_weight() -> None:
+def test_a_level_has_a_number_that_grows_with_its_severity() -> None:
     numbers = [
         check_level(name) for name in ("debug", "info", "warning", "error", "critical", "off")
     ]
@@ -179,5 +175,5 @@ def test_a_level_has_a_number_that_grows_with_its_weight() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_a_name_is_given_back() -> None:
+def test_check_name_returns_the_name() -> None:
     assert check_name("db") == "db"

@@ -71,7 +71,7 @@ def test_a_reason_cannot_be_changed(reason: Reason) -> None:
     assert reason == copy(reason)
 
 
-def test_what_a_user_gives_as_a_reason_becomes_one() -> None:
+def test_as_reason_makes_a_reason_of_a_users_value() -> None:
     error = ValueError("five")
     kept = Shutdown("mine")
 
@@ -83,7 +83,7 @@ def test_what_a_user_gives_as_a_reason_becomes_one() -> None:
     assert crashed.error is error
 
 
-def test_the_error_that_it_all_began_with_is_found_below_any_number_of_supervisors() -> None:
+def test_the_first_error_is_found_below_any_number_of_supervisors() -> None:
     error = ValueError("five")
     inner = RestartLimit("db", 3, 5.0, Crashed(error))
 
@@ -193,7 +193,7 @@ def crash(
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_crash_frees_the_frames_of_everything_it_refers_to(
+def test_a_crash_frees_the_frames_of_all_errors_it_refers_to(
     failure: Callable[[list[weakref.ref[Local]]], None],
 ) -> None:
     reason, witness, _ = crash(failure)
@@ -246,7 +246,7 @@ def test_a_traceback_names_the_cause_before_the_effect() -> None:
     assert cause < joint < effect
 
 
-def test_a_traceback_names_what_was_being_handled_before_what_went_wrong_then() -> None:
+def test_a_traceback_names_the_handled_error_before_the_error_raised_meanwhile() -> None:
     reason, _, _ = crash(fail_in_a_handler)
 
     first, joint, second = (
@@ -289,7 +289,7 @@ def test_a_frame_without_a_source_is_named_without_its_line() -> None:
     ]
 
 
-def test_an_attribute_error_lets_go_of_the_object_that_lacks_the_attribute() -> None:
+def test_an_attribute_error_releases_the_object_that_lacks_the_attribute() -> None:
     local = Local()
     witness = weakref.ref(local)
     error = AttributeError("no attribute 'missing'", name="missing", obj=local)
@@ -318,7 +318,7 @@ class Unprintable(Exception):
         raise RuntimeError("no words")
 
 
-def test_an_error_that_cannot_be_printed_is_a_reason_all_the_same() -> None:
+def test_an_error_that_cannot_be_printed_is_a_valid_reason() -> None:
     one, other = Crashed(Unprintable()), Crashed(Unprintable())
 
     assert one == other
@@ -328,7 +328,7 @@ def test_an_error_that_cannot_be_printed_is_a_reason_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(Reason), ids=lambda kind: kind.__name__)
-def test_a_reason_is_taken_apart_by_position_as_it_is_made(kind: type[Any]) -> None:
+def test_a_reason_is_matched_by_the_positions_of_its_constructor(kind: type[Any]) -> None:
     parameters = tuple(inspect.signature(kind).parameters)
 
     assert kind.__match_args__ == parameters
@@ -344,7 +344,7 @@ def test_a_crash_is_matched_with_its_error() -> None:
             pytest.fail(f"not matched: {other}")
 
 
-def test_a_reason_of_the_users_that_cannot_be_printed_is_a_reason_all_the_same() -> None:
+def test_a_users_reason_that_cannot_be_printed_is_a_valid_reason() -> None:
     class Unspeakable(Exception):
         def __repr__(self) -> str:
             raise RuntimeError("no words")

@@ -48,7 +48,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize("old, new", list(product(State, State)))
-def test_a_process_changes_its_state_along_the_table_only(old: State, new: State) -> None:
+def test_a_process_changes_its_state_only_along_the_table(old: State, new: State) -> None:
     if new.value in MAY_BECOME[old].split():
         check_transition(old, new)
     else:
@@ -57,7 +57,9 @@ def test_a_process_changes_its_state_along_the_table_only(old: State, new: State
 
 
 @pytest.mark.parametrize("operation, state", list(product(Operation, State)))
-def test_a_process_does_what_its_state_allows_only(operation: Operation, state: State) -> None:
+def test_a_process_does_only_operations_allowed_in_its_state(
+    operation: Operation, state: State
+) -> None:
     if state.value in MAY_BE_DONE[operation].split():
         check_allowed(operation, state, "<Counter>")
     else:
@@ -95,7 +97,7 @@ META_HINTS = {
 
 
 @pytest.mark.parametrize("old, new", list(product(MetaState, MetaState)))
-def test_a_meta_process_changes_its_state_along_the_table_only(
+def test_a_meta_process_changes_its_state_only_along_the_table(
     old: MetaState, new: MetaState
 ) -> None:
     if new.value in META_MAY_BECOME[old].split():
@@ -106,7 +108,7 @@ def test_a_meta_process_changes_its_state_along_the_table_only(
 
 
 @pytest.mark.parametrize("operation, state", list(product(MetaOperation, MetaState)))
-def test_a_meta_process_does_what_its_state_allows_only(
+def test_a_meta_process_does_only_operations_allowed_in_its_state(
     operation: MetaOperation, state: MetaState
 ) -> None:
     if state.value in META_MAY_BE_DONE[operation].split():
@@ -121,14 +123,14 @@ def test_a_meta_process_does_what_its_state_allows_only(
         assert META_HINTS[state] in str(caught.value)
 
 
-def test_the_tables_leave_no_state_and_no_operation_out() -> None:
+def test_the_tables_contain_every_state_and_every_operation() -> None:
     assert TRANSITIONS.keys() == set(State)
     assert ALLOWED.keys() == set(Operation)
     assert META_TRANSITIONS.keys() == set(MetaState)
     assert META_ALLOWED.keys() == set(MetaOperation)
 
 
-def test_every_life_ends() -> None:
+def test_every_state_leads_to_the_end() -> None:
     ends = {State.TERMINATED}
     while more := {state for state in State if state not in ends and TRANSITIONS[state] & ends}:
         ends |= more

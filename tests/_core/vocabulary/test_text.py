@@ -21,7 +21,7 @@ class Raises:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), GeneratorExit(), SystemExit(3)], ids=repr)
-def test_a_value_that_cannot_speak_for_itself_is_replaced_by_a_remark(error: BaseException) -> None:
+def test_a_value_with_a_failing_str_or_repr_is_replaced_by_a_remark(error: BaseException) -> None:
     assert text_of(Raises(error)) == "<its __str__ raised>"
     assert shown(Raises(error)) == "<Raises: its __repr__ raised>"
 
@@ -32,7 +32,7 @@ def test_ctrl_c_is_passed_on(function: Callable[[object], str]) -> None:
         function(Raises(KeyboardInterrupt()))
 
 
-def test_values_are_shown_as_they_are() -> None:
+def test_values_are_shown_unchanged() -> None:
     assert text_of("five") == "five"
     assert shown("five") == "'five'"
 
@@ -45,7 +45,7 @@ def test_values_are_shown_as_they_are() -> None:
         ("\x1b[2J\x9b\u2028\u202e\ud800", r"\x1b[2J\x9b\u2028\u202e\ud800"),
     ],
 )
-def test_what_ends_a_line_or_moves_the_cursor_is_escaped(text: str, safe: str) -> None:
+def test_line_ends_and_cursor_movements_are_escaped(text: str, safe: str) -> None:
     assert printable(text) == safe
 
 
@@ -120,11 +120,11 @@ RING["around"].append(RING)
     ],
     ids=repr,
 )
-def test_a_brief_text_of_what_is_short_is_its_repr(value: object) -> None:
+def test_the_brief_text_of_a_short_value_is_its_repr(value: object) -> None:
     assert brief(value, 1_000) == repr(value)
 
 
-def test_an_ordered_dict_is_shown_in_one_way_on_every_python() -> None:
+def test_an_ordered_dict_is_shown_the_same_on_every_python() -> None:
     assert brief(OrderedDict(a=1), 1_000) == "OrderedDict({'a': 1})"
 
 
@@ -160,7 +160,9 @@ MILLION = [Counting(1)] * 1_000_000
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_of_something_large_no_more_is_looked_at_than_is_shown(value: object, size: str) -> None:
+def test_the_brief_text_of_a_large_value_reads_no_more_than_it_shows(
+    value: object, size: str
+) -> None:
     Counting.asked = 0
 
     text = brief(value, 100)
@@ -170,7 +172,7 @@ def test_of_something_large_no_more_is_looked_at_than_is_shown(value: object, si
     assert Counting.asked <= 100
 
 
-def test_what_is_nested_too_deeply_is_cut_and_no_error() -> None:
+def test_a_deeply_nested_value_is_cut_without_an_error() -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
