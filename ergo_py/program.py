@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import trio
 
-from ._core.processes.process import Process
+from ._core.processes.spawn import spawn_process
 from ._core.runtime.bridge import get_ident, thread_names
 from ._core.runtime.keyboard_interrupt import REPEAT
 from ._core.runtime.process_groups import kill_groups
@@ -74,7 +74,7 @@ def run(
                 if is_behaviour:
                     # Spawn without a PID lookup: the process may have ended before a lookup could
                     # find it.
-                    process = await Process.spawn(
+                    process = await spawn_process(
                         node._kernel, None, main, behaviour_of(main), (), DEFAULTS
                     )
                     await process.wait_gone()

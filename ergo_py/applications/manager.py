@@ -10,6 +10,7 @@ import trio
 
 from .._core.messaging.publisher import APPLICATION_PHASE
 from .._core.processes.process import Process
+from .._core.processes.spawn import spawn_process
 from .._core.vocabulary.errors import (
     ApplicationNeededError,
     ApplicationStartError,
@@ -183,7 +184,7 @@ class Applications:
                 shutdown=application.shutdown,
                 env=application.env,
             )
-            loaded.process = process = await Process.spawn(
+            loaded.process = process = await spawn_process(
                 node._kernel,
                 None,
                 ApplicationRoot,

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from .._core.processes.process import Process
+from .._core.processes.spawn import spawn_process
 from .._core.verbs.behaviour import Behaviour, behaviour_of
 from .._core.vocabulary.errors import BadInputError, BehaviourError, InitError
 from .._core.vocabulary.ids import PID, Alias, Name, Target
@@ -103,7 +104,7 @@ async def make_actor(server: "Meta", plan: Plan) -> Process:
     """
     owner = server.process
     factory, behaviour = plan
-    return await Process.spawn(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
+    return await spawn_process(owner.kernel, owner, factory, behaviour, (), DEFAULTS)
 
 
 def _make(factory: Callable[[], Behaviour]) -> Behaviour:

@@ -11,7 +11,7 @@ from trio.lowlevel import checkpoint, current_task
 from .._core.kernel import Kernel
 from .._core.messaging.publisher import RESTARTED
 from .._core.processes.process import Process
-from .._core.processes.threaded_process import process_type
+from .._core.processes.spawn import spawn_process
 from .._core.processes.unhandled_messages import close_slot, drop_slot
 from .._core.runtime.time_slices import in_slices
 from .._core.tables.child_slot import ChildSlot, Decision
@@ -161,7 +161,7 @@ class SupervisionDriver(Actor):
                 try:
                     slot = self._slot(child)
                     slot.successor_of = action.after
-                    started = await process_type(options).spawn(
+                    started = await spawn_process(
                         kernel,
                         process,
                         spec.behaviour,

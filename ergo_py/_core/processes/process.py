@@ -46,7 +46,6 @@ from ..vocabulary.states import (
 from .background_task import BackgroundTask, end_tasks
 from .failure import account_for, account_for_task
 from .message_loop import answer_now, check_plain, check_waiting, serve
-from .spawn import spawn
 from .termination import GRACE, Patience, abandon, fail_to_end, finish, shut
 from .unhandled_messages import skip_given_up, sweep
 
@@ -62,8 +61,6 @@ class Process:
     loop's thread, unless they say otherwise.
     """
 
-    blocks: ClassVar = False
-    """Whether callbacks may run in a thread, and so be unable to react to cancellation at once."""
     blameless: ClassVar = False
     """Whether its failure is blamed on another object. A process is to blame for its own
     failures.
@@ -251,8 +248,6 @@ class Process:
             del history[: _HISTORY // 2]
 
     # -- start -------------------------------------------------------------------------------------
-
-    spawn = classmethod(spawn)
 
     @runs_callbacks
     def _initialise(

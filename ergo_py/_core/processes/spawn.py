@@ -1,9 +1,9 @@
-"""`spawn`: registers, initialises and starts a process. If any step fails, nothing of the process
-remains.
+"""`spawn_process`: registers, initialises and starts a process. If any step fails, nothing of the
+process remains.
 """
 
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -11,28 +11,27 @@ from ..kernel import Kernel
 from ..messaging.observer import Spawned
 from ..messaging.publisher import PROCESS_STARTED
 from ..tables.child_slot import ChildSlot
+from ..vocabulary.dispatchers import LOOP
 from ..vocabulary.errors import InitError, NodeStoppedError, SpawnError, TooManyProcessesError
 from ..vocabulary.options import Options
 from ..vocabulary.reasons import Crashed, Killed
 from ..vocabulary.states import SLEEP, TERMINATED
+from .process import Process
 from .termination import undo
+from .threaded_process import DispatchedProcess
 
-if TYPE_CHECKING:
-    from .process import Process
-
-__all__ = ["spawn"]
+__all__ = ["spawn_process"]
 
 
-async def spawn(
-    kind: "type[Process]",
+async def spawn_process(
     kernel: Kernel,
-    parent: "Process | None",
+    parent: Process | None,
     factory: Any,
     behaviour: type,
     args: tuple[Any, ...],
     options: Options,
     slot: ChildSlot | None = None,
-) -> "Process":
+) -> Process:
     """Make a process and run its ``init`` in the spawner's task, so that an exception in it reaches
     the spawner without a handshake.
 
@@ -52,7 +51,9 @@ async def spawn(
     ):
         raise TooManyProcessesError(kernel.options.max_processes)
     callbacks = kernel.callbacks_of(behaviour)
-    process = kind(kernel, callbacks, options, parent)
+    # Nearly always the same object; a caller may also give a `Loop()` of its own.
+    on_loop = options.dispatcher is LOOP or options.dispatcher == LOOP
+    process = (Process if on_loop else DispatchedProcess)(kernel, callbacks, options, parent)
     if options.name is not None:
         router.registry.check_free(options.name, process)
     if slot is not None:
@@ -104,7 +105,7 @@ async def spawn(
         kernel.publisher.announce(PROCESS_STARTED, process.id)
     start_soon: Any = kernel.nursery.start_soon
     context.run(
-        start_soon, process.run_guarded if kind.blocks else process.run, name=callbacks.behaviour
+        start_soon, process.run if on_loop else process.run_guarded, name=callbacks.behaviour
     )
     # A supervisor must register the child before it lets other tasks run, since senders would not
     # find the child in its pool. So it pauses itself.

@@ -22,7 +22,7 @@ from ..runtime.dispatcher_threads import Job, ThreadGroup
 from ..tables.callbacks import Callbacks
 from ..tables.mailbox import Mailbox
 from ..tables.pending_calls import Caller, ring_of
-from ..vocabulary.dispatchers import LOOP, LOOP_VERBS, SENDING_VERBS
+from ..vocabulary.dispatchers import LOOP_VERBS, SENDING_VERBS
 from ..vocabulary.envelopes import (
     EVENT,
     INSPECT,
@@ -40,20 +40,13 @@ from .contexts import adopt
 from .message_loop import check_plain, check_waiting, handle_inspect
 from .process import Process
 
-__all__ = ["DispatchedProcess", "process_type"]
+__all__ = ["DispatchedProcess"]
 
 R = TypeVar("R")
 
 _BURST: Final = 64
 _GRACE: Final = 1.0
 """Seconds that a callback has to return from its thread after its wait was cancelled."""
-
-
-def process_type(options: Options) -> type[Process]:
-    """The process class for these options."""
-    return (
-        Process if options.dispatcher is LOOP or options.dispatcher == LOOP else DispatchedProcess
-    )
 
 
 def _on_loop(bridge: Bridge, verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +67,6 @@ def _refuse(process: str, *_args: Any, **_keywords: Any) -> NoReturn:
 class DispatchedProcess(Process):
     """A process with a thread for its plain callbacks."""
 
-    blocks = True
     __slots__ = ("_behaviour", "_hop", "_laned", "_waiting", "thread_group", "hopping", "hurries")
 
     def __init__(

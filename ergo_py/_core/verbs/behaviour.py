@@ -11,7 +11,7 @@ from trio.lowlevel import enable_ki_protection
 from ..messaging.receiver import NO_RECEIVER
 from ..processes.background_task import BackgroundTask
 from ..processes.process import Process
-from ..processes.threaded_process import process_type
+from ..processes.spawn import spawn_process
 from ..runtime.bridge import get_ident
 from ..tables.pending_calls import Caller
 from ..tables.timers import Timer
@@ -357,9 +357,7 @@ class Behaviour(LinksAndEvents):
         process.allow(Operation.SPAWN)
         checked = read_options(options)
         cls = behaviour_of(behaviour)
-        child = await process_type(checked).spawn(
-            process.kernel, process, behaviour, cls, args, checked
-        )
+        child = await spawn_process(process.kernel, process, behaviour, cls, args, checked)
         return child.id
 
     async def spawn_meta(self, behaviour: MetaProcess, **options: Unpack[MetaKeywords]) -> Alias:

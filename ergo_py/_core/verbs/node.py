@@ -15,7 +15,7 @@ from ..messaging.publisher import BLOCKED
 from ..metas.handler import inspect
 from ..metas.meta import Meta
 from ..processes.process import Process, caller_in
-from ..processes.threaded_process import process_type
+from ..processes.spawn import spawn_process
 from ..runtime.bridge import get_ident, task_waiting_for_thread
 from ..tables.pending_calls import Caller
 from ..tables.timers import Owned, Timer
@@ -162,7 +162,7 @@ class Node(NodeInspection):
                 True,
                 "link=True where a process spawns: a node cannot be linked",
             )
-        process = await process_type(checked).spawn(
+        process = await spawn_process(
             self._kernel, None, behaviour, behaviour_of(behaviour), args, checked
         )
         return process.id
